@@ -304,7 +304,10 @@ def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
 
 
 def _beyond(fmt: TableFormat) -> Fraction:
-    """Return the magnitude that would follow a table's largest one; values from the midpoint of both on overflow."""
+    """Return the magnitude that would follow a table's largest one, with which the midpoint of overflow is computed.
+
+    It is fmt.beyond, or else the largest magnitude plus its distance to the one before.
+    """
     if fmt.beyond is not None:
         return Fraction(fmt.beyond)
     magnitudes = sorted({abs(value) for value, _ in fmt.finite})
@@ -312,7 +315,10 @@ def _beyond(fmt: TableFormat) -> Fraction:
 
 
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
-    """Return the ordered bits of the smallest float that rounds to `high`, the higher of two neighbouring results."""
+    """Return the ordered bits of the smallest float that rounds to `high`, the higher of two neighbouring results.
+
+    low: the lower one; rounding: a deterministic mode, whose ties are those of the table; width: of the float in bits.
+    """
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)
     if rounding.is_nearest:

@@ -31,9 +31,9 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 class EncodeLayout(NamedTuple):
     """A format's constants for encoding from a float of 32 or 64 bits; every field is an integer of that width.
 
-    depth: the source's exponent field of the format's smallest normal value, minus 1. place: number of mantissa bits
-    that a normal result drops, plus depth: as many bits are split off a source whose exponent field is 0 or 1.
-    overflow, overflow_negative: magnitude codes for a positive and a negative finite value that is too large;
+    depth: the source's exponent field of the format's smallest normal value, minus 1. place: number of low bits that
+    are split off a source whose exponent field is 0 or 1, which is depth plus the mantissa bits that a normal result
+    drops. overflow, overflow_negative: magnitude codes for a positive and a negative finite value that is too large;
     infinite: magnitude code for Inf; nan, zero: codes of a NaN and of a zero input; nan_sign: bits that differ in the
     code of a negative NaN; below: code of values below an unsigned format, if refuses_negative is 1. max_code: code of
     the largest finite magnitude; flush_below: smaller magnitude codes become zero; signed_from: smallest magnitude code
@@ -77,9 +77,9 @@ def _make_deliver(word: type) -> Any:
     ) -> Any:
         """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
-        code: rounded magnitude; negative: 0 or 1; is_zero: the exact value is zero; infinite: it is infinite or NaN;
-        nan: it is NaN; mode: a Rounding; kind: of format and policies, PLAIN (signed, -0, Inf treated like overflow),
-        FULL (any signed format) or UNUSUAL (any format).
+        code: rounded magnitude as a code, with an unbounded exponent; negative: 0 or 1; is_zero: the exact value is
+        zero; infinite: it is infinite or NaN; nan: it is NaN; mode: a Rounding; kind: of format and policies, PLAIN
+        (signed, -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:

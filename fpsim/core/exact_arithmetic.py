@@ -242,7 +242,7 @@ def _first_is_smaller(x: Number, y: Number) -> Any:
 def extremum(x: Number, y: Number, largest: Any, number: Any) -> Any:
     """Return (the minimum of x and y, or the maximum if `largest`; flags).
 
-    number: if one operand is NaN, True returns the other and False returns NaN.
+    -0 is below +0. number: if one operand is NaN, True returns the other and False returns NaN; NaN if both are.
     """
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) & _is_nan(y):

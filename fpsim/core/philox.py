@@ -66,8 +66,9 @@ def _begun(counter: Any) -> Any:
 def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
     """Return two tuples of four words, Philox's results for the counters x and y; the random bits are the lower 32.
 
-    The two run together round by round, since the rounds of one counter wait for each other. Rounds are written out,
-    as LLVM does not vectorise a loop within a loop. k0, k1: the key.
+    x, y: the low 64 bits of each counter, whose other bits are 0. The two run together round by round, since the rounds
+    of one counter wait for each other. Rounds are written out, as LLVM does not vectorise a loop within a loop. k0, k1:
+    the key.
     """
     s = _round_of_two((_begun(x), _begun(y)), 0, k0, k1)
     s = _round_of_two(_round_of_two(_round_of_two(s, 1, k0, k1), 2, k0, k1), 3, k0, k1)

@@ -149,7 +149,7 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 
 @reloadable
 class ScaleSteps(NamedTuple):
-    """Scalar functions, for floats of one width, that turn the amax of a tile, or of an array, into its scale."""
+    """Scalar functions, for floats of one width, that turn an amax into a scale; `_make_scale_steps` defines them."""
 
     ruled_top: Any
     quotient_of: Any
@@ -179,7 +179,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return amax / largest by a rule, to be rounded into the scale format; top: bits of amax; n: ScaleNumbers."""
+        """Return amax / largest as `rule` says, not rounded to the scale format yet; top: amax bits; n: ScaleNumbers."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -362,7 +362,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return the tuple of `from_decode_scale` for an encode scale, which is never clamped from below."""
+        """Return (scale, code, factor, False, clamped from above) for an encode scale; held: value of `code`."""
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

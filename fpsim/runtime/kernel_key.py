@@ -158,7 +158,10 @@ class _Parts:
 
 
 def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
-    """Return bytecode and constants as text, without the docstring `doc`, which is the first constant."""
+    """Return bytecode and constants as text, without the docstring `doc`, which is the first constant.
+
+    code: a function's code object; parts: describes the constants, and collects the functions among them.
+    """
     constants = list(code.co_consts)
     if constants and doc is not None and constants[0] == doc:
         constants[0] = None

@@ -106,10 +106,11 @@ def _kept_by_table(
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
-    """Return whether no finite element of a float32 or narrower array can be clipped with computed scales.
+    """Return whether computed scales surely clip no finite element of a float32 or narrower array; False if unsure.
 
-    That is so if every scale is at least amax / max, up to rounding: scales in FP32 may be smaller by the rounding
-    errors of one or two operations, which the rounding of the cast absorbs.
+    They clip none if every scale is at least amax / max: E8M0 scales that are rounded up, or FP32 scales, which may be
+    smaller by the rounding errors of one or two operations, if the rounding of the cast absorbs these. Scales have one
+    level, and max is at least 2.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf

@@ -193,7 +193,10 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` of `tile_plan`, with the same arguments, cached for each set of them."""
+    """Return the `TilePlan` that encodes arrays of `source_fmt` to codes, or to values if `back`; cached.
+
+    options: of the elements' cast, without a seed.
+    """
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
@@ -264,7 +267,8 @@ def _encode_table(
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Encode `source`, a C-contiguous array, to codes of a table format and scales in the arrays of `fill`.
 
-    scales: the caller's, or None.
+    source_fmt: format of `source`; element: the table format; cast: keywords of the elements' cast; scales: the
+    caller's, or None.
 
     Returns:
       The report on the scales, and the second-level scale of the whole array, or None.
@@ -297,7 +301,8 @@ def _encode_adaptive(
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Encode each tile of `source`, a C-contiguous array, to the better of two E2M1 encodings in the arrays of `fill`.
 
-    scales: the caller's, or None.
+    In one the tile's largest magnitude becomes 6, in the other 4; the scaling selects the error that decides.
+    source_fmt: format of `source`; element: E2M1; cast: keywords of the elements' cast; scales: the caller's, or None.
 
     Returns:
       The report on the scales, and the second-level scale of the whole array, or None.

@@ -46,8 +46,8 @@ class Scaling:
       quotient: "amax/max", "amax*(1/max)" or "1/(max/amax)", which computes an encode scale and inverts it.
       division: "divide" (x / s) or "multiply" (x * (1 / s)).
       tensor_scale: True for a second level, a float32 scale of the whole array that multiplies all scales (NVFP4).
-      tensor_top: with a second level, the scale of the tile that has the array's largest magnitude, if that magnitude
-        becomes the elements' largest value; None: the largest value of the scale format.
+      tensor_top: with a second level, the first-level scale of the tile that has the array's largest magnitude: the
+        scale of the array is that magnitude / (tensor_top * max). None: the largest value of the scale format.
       adaptive: "mse", "mae" or "abs_max": the error by which a tile chooses between two encodings of E2M1 (its largest
         magnitude becomes 6 or 4) or of IF4 (floats or integers); "" for one encoding.
       symmetric: False gives integer elements a zero point per tile.

@@ -45,7 +45,7 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 
 
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return the 64-bit representations of an accumulator's sums and outer sums, as `kernels.steps.lanes` takes them.
+    """Return the names of the 64-bit representations of an accumulator's sums and of Chunked's outer sums.
 
     Each is "core" (codes), "double" (sums in FP64), or for values in float64 that are rounded to a format the mode:
     "nearest", "up", "down", "toward_zero", "stochastic", or "any" for others. formats: of a and b; that of a is None if
@@ -56,7 +56,10 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 
 @lru_cache(maxsize=4096)
 def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return the names of `ways`, cached; accumulator: without its seed."""
+    """Return the representations (of sums, of outer sums) that `ways` describes, cached.
+
+    accumulator: without its seed. formats: of a and b; that of a is None if a is all ones.
+    """
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
@@ -145,7 +148,10 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 
 @lru_cache(maxsize=4096)
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan that `exact_plan` returns, cached; its arguments, with the accumulator's seed removed."""
+    """Return the plan of Exact for operands of these formats, cached; accumulator: without its seed.
+
+    starts: sums begin with values c, not at 0.
+    """
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]
     lowest = min(sum(lowest_place(operand) for operand in present), lowest_place(fmt) if starts else 0)

@@ -103,7 +103,8 @@ def serves(fmt: Format, name: str) -> bool:
 def code_functions(fmt: Format, name: str) -> Any:
     """Return the scalar functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of a binary operation.
 
-    tiny_below: float32 bits of the smallest magnitude that is not tiny. flags: those of finite results only.
+    fmt: FP16 or BF16, format of operands and result; name: "add", "subtract", "multiply" or "divide". tiny_below:
+    float32 bits of the smallest magnitude that is not tiny. flags: those of finite results only.
     """
     if (fmt.name, name) in SCALED:
         return SCALED[fmt.name, name]
@@ -145,7 +146,8 @@ def code_functions(fmt: Format, name: str) -> Any:
 def binary_kernel(fmt: Format, name: str, streamed: bool = False) -> Any:
     """Return the kernel (a, b, codes) -> None of a binary operation on 1-D arrays of uint16 codes; it writes `codes`.
 
-    streamed: write results around the caches, for arrays that would not stay in them.
+    fmt: FP16 or BF16; name: "add", "subtract", "multiply" or "divide"; streamed: write results around the caches, for
+    arrays that would not stay in them.
     """
     scales = (fmt.name, name) in SCALED
     loop = block_loop(_fill_scaled(name) if scales else _fill(fmt, name), streamed, BLOCK if scales else 0)
@@ -207,7 +209,8 @@ def _fill_scaled(name: str) -> Any:
 def flagged_binary_kernel(fmt: Format, name: str) -> Any:
     """Return the kernel (a, b, codes, flags, tiny_below) -> None of a binary operation on 1-D arrays of uint16 codes.
 
-    It writes `codes` and flags (uint8). tiny_below: float32 bits of the smallest magnitude that is not tiny.
+    It writes `codes` and flags (uint8). fmt: FP16 or BF16; name: "add", "subtract", "multiply" or "divide". tiny_below:
+    float32 bits of the smallest magnitude that is not tiny.
     """
     _, function = code_functions(fmt, name)
     scales = (fmt.name, name) in SCALED

@@ -39,7 +39,7 @@ Function = Callable[[Any], Any]
 def _of_any(wide: Function, name: str) -> Function:
     """Return the float32 function whose float64 evaluation, for any x including infinities, is `wide`.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32.
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
     """
     correct = replaced(CORRECTIONS[name])
 
@@ -56,7 +56,7 @@ def _of_any(wide: Function, name: str) -> Function:
 def _of_finite(wide: Function, name: str, below: float) -> Function:
     """Return the float32 function whose float64 evaluation for finite x is `wide`; f(Inf) = Inf, f(-Inf) = below.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32.
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
     """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
@@ -76,7 +76,7 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
     """Return an odd float32 function that is constant from `constant_from` on; wide: its float64 evaluation for x >= 0.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32.
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
     """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
@@ -94,8 +94,8 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
     """Return a float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; at_zero, at_infinity:
-    the results for 0 and Inf, as bits.
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; at_zero,
+    at_infinity: the results for 0 and Inf, as bits.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
@@ -117,7 +117,7 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
     """Return a float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; at_infinity: the
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; at_infinity: the
     result for Inf, as bits.
     """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
@@ -136,8 +136,8 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 def _near(wide: Function, name: str, sign: Any) -> Function:
     """Return a float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; sign: the mask of the
-    sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; sign: the mask of
+    the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
     """
     correct = replaced(CORRECTIONS[name])
 
@@ -155,9 +155,9 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
     """Return a float32 function that is NaN for negative x; wide: its float64 evaluation for finite x > 0.
 
-    name: of the function in CORRECTIONS, the inputs at which `wide` rounds to the wrong float32; at_zero, at_infinity:
-    the results for 0 and Inf, as bits. The result for a zero x is at_zero with the sign bit of x or-ed to it, so an
-    at_zero that is negative is the result for both zeros.
+    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; at_zero,
+    at_infinity: the results for 0 and Inf, as bits. The result for a zero x is at_zero with the sign bit of x or-ed to
+    it, so an at_zero that is negative is the result for both zeros.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 

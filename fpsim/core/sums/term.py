@@ -50,7 +50,7 @@ def term_of(code: Any, f: UnpackLayout) -> Term:
 
 @scalar
 def specials_of_product(x: Term, y: Term) -> Any:
-    """Return flags for the product of two terms: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or NO_SPECIAL."""
+    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or NO_SPECIAL."""
     if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
         return HAS_NAN
     if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):

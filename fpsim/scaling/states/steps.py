@@ -48,7 +48,11 @@ def encode_with_factors(
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
-    """Return `encode_with_factors(...).decode()`, float32, for the same arguments; where possible in one pass."""
+    """Return code * scale, float32, for the codes of x * factor with one factor and one decode scale per tile.
+
+    Equal to `encode_with_factors(...).decode()`, but computed in one pass where possible. fmt, scaling, cast: as for
+    `fpsim.encode_scaled`; scales, factors: float32, one per tile.
+    """
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
     assert not isinstance(element, (LogFMT, TableFormat))

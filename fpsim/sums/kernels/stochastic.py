@@ -129,7 +129,8 @@ def _steps(
 ) -> None:  # fmt: skip
     """Add to t[j] the products of a, times `scale`, and column `first + j` of b, each product and sum rounded.
 
-    t, a, b: float64 patterns; len(a) is a multiple of GROUP; fours: scratch array for random words.
+    t, a, b: float64 patterns, of which b is 2-D with len(a) rows, a multiple of GROUP; counters: where the random words
+    begin; fours: (8, len(t) + 1 or more) scratch array for them; u: the bits that are kept, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
@@ -151,7 +152,8 @@ def _fused_steps(
 ) -> None:  # fmt: skip
     """Add to t[j] the products of a, times `scale`, and column `first + j` of b; each sum is rounded, products are not.
 
-    t, a, b: float64 patterns; len(a) is a multiple of GROUP; fours: scratch array for random words.
+    t, a, b: float64 patterns, of which b is 2-D with len(a) rows, a multiple of GROUP; counters: where the random words
+    begin; fours: (8, len(t) + 1 or more) scratch array for them; u: the bits that are kept, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
@@ -239,10 +241,11 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
 def blocks_ahead(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: WordsAhead
 ) -> Any:  # fmt: skip
-    """Add up to BLOCK terms, from term k on, to the running sums t[RUN] as `sum_order.tile_in_order` would.
+    """Add up to BLOCK terms of a tile's sums, from term k on, one after the other to t[RUN], and return their number.
 
-    Return their number, 0 if this fast method does not apply, for example because sums may overflow.
-    stop: the term after the last; words: scratch arrays.
+    It is `ahead` of `sum_order.tile_in_order`: bits and random words are those of adding them by the slow loops. The
+    number is 0 if this fast method does not apply: k is no multiple of GROUP, fewer terms are left, the format or
+    policy has no such method, or sums may overflow. stop: the term after the last; words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
@@ -328,8 +331,9 @@ def subtree_ahead(
 ) -> Any:  # fmt: skip
     """Write the pairwise sum of terms k .. k + BLOCK - 1 to stack[height], and return whether that was possible.
 
-    The result is that of `sum_order.tile_by_pairs`. numbers: index of the first sum of each level; words: scratch
-    arrays.
+    It is `ahead` of `sum_order.tile_by_pairs`: bits and random words are those of adding them by the slow loops. False
+    if k is no multiple of BLOCK, fewer terms are left, the format or policy has no such method, or sums may overflow.
+    numbers: index of the first sum of each level; words: scratch arrays.
     """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
