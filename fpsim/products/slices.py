@@ -260,7 +260,8 @@ def _with_step(product: Any, step: int) -> Any:
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """Return the product over a slice's terms of K, in the order of its instructions.
 
-    The slice's residue is its first terms, if instructions of their own add them; zeros fill the last of these.
+    of: the slice, whose first of.residue terms are added by separate instructions; zero terms fill up the last of
+    these. plan: the order, which has the number of terms of an instruction.
 
     Raises:
       ValueError: the slice splits or reorders the unit's blocks of scales.

@@ -21,8 +21,9 @@ from fpsim.gpu.device.launch import fetched, launch, zeroed
 def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
     """Return the result of the operation `name` on GPU arrays; with the keyword `flags`, a tuple (result, flags).
 
-    values: the operands, of which at least one is on the GPU. keywords: those of the call, as for `fpsim.add`. target:
-    the format that convert and from_int round to, the dtype of to_int.
+    values: the operands, of which at least one is on the GPU. keywords: those of the call, as for `fpsim.add`;
+    flags=True has the flags of each element as result, flags="any" their union. target: the format that convert and
+    from_int round to, or the dtype of to_int; None for other operations.
     """
     chosen, integer = complete(name, keywords), None
     if name == "from_int":

@@ -47,7 +47,8 @@ class CastWay(NamedTuple):
     Attributes:
       source_bits, target_bits: bits of an element that is read, and of one that is written.
       width: bits of the float in between.
-      reads, rounds, gives: stages: codes are decoded, floats are rounded to codes, codes are decoded again.
+      reads, rounds, gives: the stages that the cast has: decoding of the source's codes, rounding of floats to codes,
+        and decoding of these codes to floats.
       mode: number of the rounding mode.
       kind: the checks that the encoder makes, PLAIN, FULL or UNUSUAL of core/encode.py.
       of_source, to_code, of_result: layouts of the three stages to compile in; None if they are passed as arrays.
@@ -100,7 +101,7 @@ def _reader(way: CastWay) -> Any:
 
 @cache
 def _encoder(way: CastWay) -> Any:
-    """Return the scalar function (float bits, random number, layout) -> code that rounds."""
+    """Return the scalar function (float bits, random number, layout) -> code that rounds as `way` says."""
     mode, kind = way.mode, way.kind
     encode_bits = encode_bits_32 if way.width == 32 else encode_bits_64
     if way.to_code is not None and serves(way.to_code, way.width, kind, mode):

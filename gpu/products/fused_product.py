@@ -79,7 +79,11 @@ class _Plan(NamedTuple):
 
 
 def takes(unit: MatrixUnit) -> bool:
-    """Return whether `add_fused` has a kernel for a unit."""
+    """Return whether `add_fused` has a kernel for a unit, by its rule and numbers.
+
+    The rule is FUSED or SCALED (operands of up to 8 bits); terms and fraction bits are within the kernels' bounds;
+    both operands' formats are in OPERANDS; sums are FP32 or whole FP16; and the floor exponent is at most 0.
+    """
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
         and unit.terms in FUSED_TERMS

@@ -31,7 +31,7 @@ LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by o
 class Areas(NamedTuple):
     """An array as (batch, rows, columns), its tiles, and the areas that blocks of threads process, one each.
 
-    An area is `across` neighbouring tiles, or if tiles are divided one part of each; across is 1 if columns are divided.
+    An area is `across` neighbouring tiles or, if tiles are divided, one part of each (of one tile, if columns are).
 
     Attributes:
       rows, columns: size of a matrix of the batch.

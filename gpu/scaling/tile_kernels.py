@@ -72,10 +72,11 @@ def loader(width: int, widened: bool) -> Any:
 
 @cache
 def raiser(width: int, affine: bool) -> Any:
-    """Return the function `(bits, top, low, specials)`, which updates the last three with one more element.
+    """Return the function `(bits, top, low, specials) -> (top, low, specials)`, which takes one more element in.
 
-    bits: a float of `width` bits. top: bits of the largest finite magnitude, or if `affine` of that of positive
-    elements; low: of that of negative ones if `affine`; specials: flags HAS_NAN and HAS_INFINITY.
+    bits: the element, a float of `width` bits. top: bits of the largest finite magnitude so far, or if `affine` of that
+    of positive elements; low: of that of negative ones if `affine`, else unchanged; specials: flags HAS_NAN and
+    HAS_INFINITY.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))

@@ -178,14 +178,14 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies an instruction's terms, the terms of each half side by side.
+    """Return the function that copies an instruction's terms: if halves is 2 the even ones first, then the odd ones.
 
-    terms: of an instruction. halves: 2 for even and odd terms, which are added up apart; 1 to keep the order.
+    terms: of an instruction. halves: 1 to keep the order.
     """
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to the other two arrays, the terms of each half side by side.
+        """Copy an instruction's values and exponents to the other two arrays, in the order of the halves.
 
         The first axis of all four arrays is that of the terms.
         """

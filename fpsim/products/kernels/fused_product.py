@@ -129,10 +129,10 @@ def _panel_classes(source: str) -> Any:
 
 @inner_loop
 def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
-    """Write the class (see `panel.class_of`) of an instruction's terms of a row of a to `classes`; NaN for a NaN scale.
+    """Write the class of an instruction's terms of a row of a to `classes`: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    row: (K,) float32 patterns. k: the first term. kept: mask of the bits that the unit reads. scale: exponent or
-    NO_SCALE.
+    classes: (terms,) float32 bits; 0 beyond K, all NaN if the scale is. row: (K,) float32 patterns. k: the first term.
+    kept: mask of the bits that the unit reads. scale: exponent of the block's scale, NO_SCALE for NaN.
     """
     for i in range(classes.size):
         of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
@@ -163,7 +163,7 @@ def _meet_specials(
 def _wide_rows(
     a_values: Any, place: Any, b_values: Any, tile: Any, scale_a: Any, column_scales: Any, wide: Any, e: Any, total: Any
 ) -> None:
-    """Add the products of one instruction to rows r .. stop of `tile`, a block of results, by wide_row.
+    """Add the products of one instruction to rows r .. stop of `tile`, a block of results, by `Rule.FUSED` in float64.
 
     a_values: (steps, rows, terms), b_values: (terms, columns), decoded float32 patterns as int32. place: (the tile's
     first row in a, r, stop, the instruction's number, whether a has scales). scale_a: (M, steps), column_scales:

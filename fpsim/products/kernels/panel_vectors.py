@@ -303,7 +303,9 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return `RowLoops.fills["floats"]`, which decodes float32 patterns of b; split: negative values stored apart."""
+    """Return the function (source, (k, n, width), facts, values, exponents, b, eb, _) -> flags that decodes float32
+    patterns (K, N) of b, terms from k and columns from n on, to b and eb; split: negative values are stored apart.
+    """
     whole = panel_decoder(split)
 
     def fill(source: Any, place: Any, facts: Any, values: Any, exponents: Any, b: Any, eb: Any, _codes: Any) -> Any:
