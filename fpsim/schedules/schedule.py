@@ -71,7 +71,8 @@ class Chain:
         with any other unit there is one chain.
       restart: terms after which the counting of intervals starts again; 0 for never.
       first_as_is: a total starts at its first partial sum, not at +0 (which differs only if that is -0).
-      residue: terms of a tile; the remainder of a slice by it is added first. 0 for none.
+      residue: terms of a tile: the (terms of the slice) mod `residue` first terms, which fill no whole tile, are added
+        by instructions of their own; then come whole tiles. 0 for no such start.
       step: terms of an instruction, if fewer than the unit's; 0 for the unit's.
       odd_first: True adds the second term of each pair in a slice before the first; False adds them in order.
 

@@ -242,7 +242,7 @@ def _walk(problem: Problem) -> BlockWalk | None:
 
 
 def _better(problem: Problem, walk: BlockWalk, best: BlockWalk) -> bool:
-    """Return whether `walk`, in which blocks are visited row by row, is better than `best` by oneDNN's rules."""
+    """Return whether `walk`, row by row, has a higher score than `best`, or oneDNN prefers it at equal scores."""
     if walk.score != best.score:
         return walk.score > best.score
     fits = problem.m * (problem.k + problem.n) < problem.caches.l2_budget
@@ -271,17 +271,17 @@ def _blocking(problem: Problem, *, across_only: bool = False, keeps_copy: bool =
 
 
 def _prefers_across(problem: Problem) -> bool:
-    """Return whether oneDNN visits blocks row by row where both orders are possible."""
+    """Return whether oneDNN visits blocks row by row where both orders fit: few rows, or as many as columns."""
     if problem.m < 2 * problem.tall:
         return True
     return problem.n >= 2 * TILE and problem.m >= problem.n
 
 
 def _across(problem: Problem, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the BlockWalk that visits blocks row by row; None if none fits.
+    """Return the BlockWalk that visits blocks row by row, of the given chunk if L1 holds it; None if none fits.
 
-    Its blocks are made to fit L2 if blocks that fit L1 would evict each other. terms: of a block that fits L1; chunk:
-    (blocks of K, columns); keeps_copy: a copy of b's block occupies L2.
+    If L1 does not hold the panel of a over all of K, L2 decides the terms of a block instead. terms: of a block that
+    fits L1; chunk: (blocks of K, columns); keeps_copy: a copy of b's block occupies L2.
     """
     panel = terms * problem.rows * BYTES * -(-problem.k // terms)
     result = 2 * problem.columns * problem.rows * FLOATS + problem.rows * _lines(problem.columns)
@@ -314,9 +314,9 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers of blocks per group that divide `size` into nearly equal groups, the largest number first.
+    """Yield ceil(blocks / g) for g = 1, 2, ... groups of blocks, each number once, the largest first.
 
-    length: of a block.
+    size: elements, in blocks of `length` elements each.
     """
     blocks = -(-size // length)
     yield from sorted({-(-blocks // groups) for groups in range(1, blocks + 1)}, reverse=True)

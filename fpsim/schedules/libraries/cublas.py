@@ -186,7 +186,10 @@ def _family(family: str | int | None, arch: str) -> str:
 
 
 def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
-    """Raise a ValueError if a field is given that kernels of a family (kind), such as "nvjet", do not have."""
+    """Raise a ValueError if a field is given that kernels of a family (kind), such as "nvjet", do not have.
+
+    fields: argument of `cublas` -> its value, None if it is not given.
+    """
     for field, value in fields.items():
         if value is not None and field not in FIELDS[kind]:
             has = ", ".join(FIELDS[kind]) or "no further fields"
@@ -209,9 +212,10 @@ def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
 
 
 def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
-    """Return the schedule of FP8 on Ada: slices take tiles of 64 terms in turn, and promote every two tiles.
+    """Return the schedule of FP8 on Ada: tiles of 64 terms are dealt in turn to the slices of K.
 
-    count: slices of K; merge: how they are added; fast_accum: they do not promote.
+    Every two tiles, a slice adds its partial sum to a float32 total; with fast_accum it is one chain. count: slices of
+    K; merge: "serial" or None adds the slices' sums from left to right, "pairwise" adds them from both ends.
     """
     how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
     return Schedule(
@@ -223,9 +227,9 @@ def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
 def _cutlass(
     count: int, merge: str | int | None, stages: int | None, block_k: int | None, step: int | None
 ) -> Schedule:
-    """Return the schedule of cuBLAS's CUTLASS kernels, which add the remainder of a slice by block_k first.
+    """Return the schedule of cuBLAS's CUTLASS kernels: a slice first adds the terms that fill no whole tile of block_k.
 
-    count: slices of K; the others: as in `cublas`.
+    count: slices of K; merge, stages, block_k, step: as in `cublas`, None for the defaults.
     """
     how = _merge("compute_type" if merge is None else merge, (0, 1, 2, 4, "none", "in_place", "compute_type",
                                                               "output_type"))  # fmt: skip

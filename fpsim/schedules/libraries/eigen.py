@@ -206,14 +206,18 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
     """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
 
-    spare: elements by which the last block may stay shorter, 1 for blocks of K, 0 for those of rows or columns.
+    The number of blocks stays the same. most: the longest block allowed; spare: elements by which the last block is
+    counted as longer than it is, 1 for blocks of K, 0 for blocks of rows or columns.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
 
 
 def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> CacheBlocks:
-    """Return the blocks of K and of a thread's columns if several threads share a product."""
+    """Return the blocks of K and of a thread's columns if several threads share a product; rows are not divided (0).
+
+    K is divided by L1 alone. columns, k: sizes of the product; threads: 2 or more, each with a share of the columns.
+    """
     most = max(PEEL, min(_fitting(machine), THREAD_K))
     terms = most // PEEL * PEEL if most < k else k
     in_l2 = (machine.l2 - machine.l1) // (4 * machine.panel * terms)

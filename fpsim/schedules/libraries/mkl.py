@@ -65,7 +65,10 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
 
 
 def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: of the ShapedSchedule, for the error; threads, isa: as for `mkl`.
+    """
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
     if isa != "avx512":
@@ -90,13 +93,19 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
 
 
 def _cuts_alone(shape: ProductShape) -> Cuts:
-    """Return how one thread cuts K: large products are packed into blocks first."""
+    """Return how one thread divides K: "greedy" (`greedy_lengths`) for products that MKL packs, else "balanced".
+
+    Products are packed from 192 columns and 192 rows on; with a transposed b the number of rows does not matter.
+    """
     packs = shape.n >= PACKED and (shape.m >= PACKED or shape.layout == "nt")
     return "greedy" if packs else "balanced"
 
 
 def _cuts_of_two(shape: ProductShape) -> Cuts:
-    """Return how two threads cut K: one of them alone, both a half of K, or both K in the same way."""
+    """Return how K is divided for two threads: "halves" of K, one a thread, or the same segments for every result.
+
+    Those segments have `greedy_lengths` ("greedy"), or `lengths` ("balanced", mostly where one thread computes alone).
+    """
     m, n, k = shape.m, shape.n, shape.k
     if k < 2 * SEGMENT or m * n * k <= ALONE:
         return "balanced"
@@ -143,7 +152,7 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
 
 
 def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> ChosenSchedule:
-    """Return a schedule of sgemm that adds every element in one order."""
+    """Return a schedule of sgemm that adds every element of the m x n result in one order; rule: text on that order."""
     whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
     return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
 
@@ -165,6 +174,9 @@ def lengths(k: int) -> tuple[int, ...]:
 
 def greedy_lengths(k: int) -> tuple[int, ...]:
     """Return the number of terms of each segment of K, or of a thread's half of it, in products that are packed.
+
+    K from 385 to 768 is halved, the larger half first; any other K has segments of 384, the last of which may be
+    shorter.
 
     Example:
       >>> from fpsim.schedules.libraries.mkl import greedy_lengths

@@ -22,7 +22,10 @@ TAILS: tuple[Lane, ...] = ("first_added_pairs", "first_added", "first_added_pair
 
 
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a row or column on one thread or two, or raise a DeclinedShape."""
+    """Return the schedule of a row or column on one thread or two, or raise a DeclinedShape.
+
+    name: of the ShapedSchedule, for the error; threads: 1 or 2.
+    """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:
         return _single(name, threads, shape)
@@ -55,7 +58,11 @@ def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of rows of b that are added to a row, or of columns of a that are added to a column."""
+    """Return the schedule of a vector whose K terms are not contiguous in the matrix.
+
+    MKL then adds multiples of whole rows of b to the result (or of columns of a transposed a): eight of them together
+    for whole blocks of results, one at a time for the other results. threads: 1, or 2 that may take a half of K each.
+    """
     k, count = shape.k, shape.m * shape.n
     fewest = HALVED_MIDDLE if count in MIDDLE else HALVED
     halves = threads == 2 and k >= fewest and count <= MOST
@@ -68,14 +75,20 @@ def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _halved(k: int, lanes: Lane, halves: bool) -> SegmentLanes:
-    """Return an order over K, or over two halves of it, the larger first, whose sums are added."""
+    """Return an order of additions over K; if `halves`, over two halves of K, whose sums are added.
+
+    The larger half is first. lanes: the order in K or a half, as in `SegmentLanes`.
+    """
     return SegmentLanes((-(-k // 2), k // 2), lanes, parts=(1, 1)) if halves else SegmentLanes((k,), lanes)
 
 
 def _by_result(
     shape: ProductShape, orders: Sequence[tuple[tuple[Span, ...], SegmentLanes]], rule: str
 ) -> ChosenSchedule:
-    """Return the schedule of a vector, some of whose results have each of the orders."""
+    """Return the schedule of a vector whose results differ in the order of additions.
+
+    orders: (spans of results, their order) pairs, which cover all results; rule: text on the orders.
+    """
     one = (Span(0, 1),)
     row = shape.m == 1
     parts = tuple(ResultRegion(one if row else spans, spans if row else one, order) for spans, order in orders)

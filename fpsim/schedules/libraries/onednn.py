@@ -126,7 +126,10 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
-    """Return the lengths of segments of K of gemm:jit:bf16."""
+    """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond.
+
+    K up to 384 is one segment. Segments of a vector have VECTOR_SEGMENT terms.
+    """
     k = shape.k
     if shape.is_vector:
         return cut(k, VECTOR_SEGMENT)
@@ -136,7 +139,11 @@ def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
 
 
 def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
-    """Return the order of one row of gemm:jit:bf16; pairs: whether the terms of both operands are contiguous."""
+    """Return the order in which gemm:jit:bf16 adds the terms of a vector, or of a row that a thread computes alone.
+
+    pairs: the terms of both operands are contiguous; pairs of terms are then dealt to 16 lanes. Otherwise segments of
+    VECTOR_SEGMENT terms are chains, the second term of each pair first.
+    """
     if pairs:
         lanes: SegmentLanes = regions().SegmentLanes((k,), "pairs_dealt", 16)
         return lanes
@@ -145,7 +152,7 @@ def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
 
 
 def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) -> ChosenSchedule:
-    """Return a schedule of gemm:jit:bf16 whose rows have different orders."""
+    """Return a schedule of gemm:jit:bf16 whose rows have different orders; rows: (span of rows, order) pairs."""
     of = regions()
     columns = (Span(0, shape.n),)
     orders = dict.fromkeys(order for _, order in rows)

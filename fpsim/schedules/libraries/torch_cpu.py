@@ -36,7 +36,7 @@ regions = deferred("fpsim.schedules.regions")
 
 
 def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
-    """Return the schedule of torch's own loop for BF16 and FP16, which small products take, and all without oneDNN.
+    """Return the schedule of torch's own loop for BF16 and FP16 products that are small, or that oneDNN cannot compute.
 
     Term k belongs to lane k mod 4, terms after the last whole round to lane 0; the sum ((L0 + L1) + L2) + L3 is cast.
     With a transposed a, all terms are one chain; with a transposed b, dot products have 64 lanes, and 8 lanes for the

@@ -108,9 +108,11 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
 def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of torch's sum along contiguous terms on the CPU.
 
-    Terms are dealt to lanes in turn, and in each lane to four chains in turn. A chain's terms are added through four
-    totals of 16 and more terms each (cascade). The terms after the last whole round of the lanes are added first, then
-    the lanes, one after the other. This is the order of one thread: torch shares sums of more than 32,768 terms.
+    Terms are dealt to lanes in turn, and in each lane to four chains in turn. A chain adds its terms to a total; every
+    16 terms (more in sums of more than 2**19) it adds that total to a second one and starts again at +0, every 16 such
+    totals are added to a third, and so on to a fourth (cascade); the four are added at the end. A lane adds its chains
+    one after the other. The terms after the last whole round of the lanes are added first, then the lanes, one after
+    the other. This is the order of one thread: torch shares sums of more than 32,768 terms.
 
     Args:
       lanes: the number of elements in a vector: 8 with AVX2, which torch uses for sums with AVX-512 too.
@@ -134,7 +136,8 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
 def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of jnp.sum of a vector on the CPU: a chain for each window of terms, then windows of these sums.
 
-    Of windows, only the first and the last may have fewer terms. The order of 4,096 terms and more is not known.
+    If the windows do not divide the terms, the first and the last window are shorter, by nearly equal numbers of terms.
+    The order of 4,096 terms and more is not known.
 
     Args:
       window: the number of terms of a chain.
@@ -229,7 +232,9 @@ def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
 def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
     """Return the sum of `count` terms first, first + apart, ... through torch's cascade of four totals.
 
-    Totals have s, s**2, s**3 and more terms, where s is 16, or a larger power of two for more than 2**19 terms.
+    Terms are added to total 0 from +0. After every s terms total 0 is added to total 1 and starts again, after every
+    s**2 total 1 to total 2, after every s**3 total 2 to total 3; at the end totals 1, 2 and 3 are added to total 0, in
+    this order. s is 16, or a larger power of two for more than 2**19 terms.
     """
     power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
@@ -251,7 +256,10 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
 
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 .. k - 1 as XLA adds them."""
+    """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums, to one sum.
+
+    Each window is a chain from +0.
+    """
     parts = [_chain(how, "zero", [_run(*span, 1)]) for span in _cut(k, row.block)]
     while len(parts) > 1:
         parts = [_chain(how, "zero", parts[start : start + count]) for start, count in _cut(len(parts), row.block)]
@@ -259,7 +267,11 @@ def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cut(count: int, window: int) -> list[tuple[int, int]]:
-    """Return (start, length) of windows over `count` terms; the first and the last window may be shorter."""
+    """Return (start, length) of windows over `count` terms.
+
+    The terms that the windows lack are missing from the first and the last window, half each (of an odd number, one
+    more from the last). Up to `window` terms are one window.
+    """
     if count <= window:
         return [(0, count)]
     before = -count % window // 2

@@ -173,8 +173,8 @@ class _Choice:
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
         """Return the smallest K at which dividing K into slices changes the tree, for any of the shapes; else None.
 
-        rows, columns: numbers of rows and columns to combine. k: largest K to try; FURTHEST, if that is larger, for a
-        fixed schedule.
+        rows, columns: numbers of rows and columns to combine. k: largest K to try; one schedule for all shapes is tried
+        up to FURTHEST at least.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]

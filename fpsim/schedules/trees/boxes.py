@@ -155,9 +155,10 @@ def _some(
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of a butterfly's inputs in the order in which neighbours are added.
+    """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours.
 
-    Where there are more inputs than `detail` allows, the boxes are of the first and last ones.
+    Where there are more inputs than `detail` allows, return boxes of the first and last ones in their own order, and
+    one for those between.
     """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:

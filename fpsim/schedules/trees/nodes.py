@@ -32,7 +32,7 @@ class Arithmetic:
       scale, block: the format of block scales and the number of terms that share one.
       then: the format into which the result is rounded once more, to nearest even.
       overflow, subnormals: as for `fp.encode`.
-      stream: the source of the random numbers of stochastic rounding.
+      stream: text that identifies the random numbers of stochastic rounding; "" without. Equal texts: equal numbers.
     """
 
     rule: str
@@ -108,9 +108,9 @@ class Round:
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """A partial sum times the two scales of its block.
+    """A partial sum times the two scales of its block, which is then added to a total.
 
-    The second product is added without a rounding of its own if `fuses`; otherwise it is rounded first.
+    fuses: the second multiplication and that addition are one fused multiply-add; False rounds the product first.
 
     order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first":
     (sum * scale_b) * scale_a; "cublas": "a_first" if both operands have scales per 1x128, else "product".

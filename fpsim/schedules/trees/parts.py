@@ -275,7 +275,7 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of one thread's chains in cuBLAS's dot_kernel.
+    """Return the sum of one thread in cuBLAS's dot_kernel: +0 plus its chains, each from +0, in order.
 
     terms: of each chain; coarse: whether no product can underflow in float32.
     """
@@ -285,7 +285,10 @@ def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
     """Return the sum of a slice of K by cuBLAS's dot_kernel and reduce_1Block_kernel.
 
-    chains: number of chains of a thread; coarse: whether no product can underflow in float32.
+    Terms are dealt in turn to the chains of the threads of all blocks. A butterfly joins the 128 threads of a block.
+    Of the blocks' sums, every 128th are added from left to right; those sums i and i + 64, then i and i + 32, are
+    added; of the 32 left, every fourth are added from left to right, and so are the last 4. chains: number of chains of
+    a thread; coarse: whether no product can underflow in float32.
     """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short

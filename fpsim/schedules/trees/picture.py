@@ -23,7 +23,7 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
     """Draw a tree of additions into matplotlib axes.
 
     Args:
-      tree: as for `fpsim.schedules.tree`.
+      tree: the tree of a sum, as `fpsim.schedules.tree` returns it.
       ax: matplotlib Axes; None for new ones.
       title: text above the tree.
 

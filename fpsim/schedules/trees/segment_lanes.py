@@ -19,7 +19,7 @@ def by_segment_lanes(order: SegmentLanes) -> Sum:
 
 
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
-    """Return the sum of the terms start .. start + length - 1 in one segment."""
+    """Return the sum of the terms start to start + length - 1, one segment, in lanes as `SegmentLanes` defines them."""
     if order.lanes == "chain":
         return _chain("zero", _steps(start, length))
     if order.lanes == "even_odd":
@@ -69,9 +69,10 @@ def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product.
+    """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product, rounded.
 
-    Terms in whole turns, and then the rest, are dealt to the lanes, which are joined by halves each time.
+    The terms of whole turns are dealt to the lanes, which are joined by halves (lane i + width / 2 is added to lane i,
+    and so on). Lane 0 starts again from that sum, and the rest of the terms is dealt and joined alike.
     """
     total: Steps | Sum = _steps(start, 1)
     whole = (length - 1) // width * width
@@ -84,7 +85,11 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
 
 
 def _eights(start: int, length: int) -> Sum:
-    """Return the sum of groups of eight terms, five additions to the running sum each, and of the rest one by one."""
+    """Return the sum of terms start to start + length - 1: a running sum s to which each group of eight is added.
+
+    In a group, s = fma(6, s), s = fma(4, s), s = s + (7 -> 5) and s = s + ((2 -> 0) + (3 -> 1)), where i -> j is the
+    product of term i, rounded, to which the product of term j is added by a multiply-add. The rest is added one by one.
+    """
     groups = length // GROUP
     inputs: list[Node | Steps] = []
     for first in range(start, start + groups * GROUP, GROUP):
@@ -100,7 +105,11 @@ def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps
 
 
 def _pairs_dealt(start: int, length: int, width: int) -> Sum:
-    """Return the sum of lanes of pairs of terms, joined lane i with i + width / 2, then by neighbours."""
+    """Return the sum of terms of which pairs are dealt to `width` lanes in turn.
+
+    A lane adds the second term of a pair before the first. Then lane i + width / 2 is added to lane i, and of these
+    sums neighbours are added, level by level.
+    """
     lanes = []
     for lane in range(width):
         first = 2 * lane
@@ -140,7 +149,12 @@ def _by_quarters(lanes: tuple[Sum, ...]) -> Sum:
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of a segment in "narrowing" lanes: `width`, then an eighth as many, then the rest in order."""
+    """Return the sum of a segment in "narrowing" lanes: `width`, then width / 8, then none.
+
+    Terms up to the last multiple of `width` are dealt to `width` lanes, those of the rest up to the last multiple of
+    width / 4 to width / 8 lanes. Both sets of lanes are joined by halves and added from +0; what is left is added one
+    by one.
+    """
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
     parts: list[Node | Steps] = []

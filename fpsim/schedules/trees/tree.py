@@ -233,7 +233,11 @@ def _by_hand(
     order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
     scaled: bool | None,
 ) -> Tree:  # fmt: skip
-    """Return the tree of an order that is given as nested tuples; arguments as in `tree`."""
+    """Return the tree of an order that is given as nested tuples of terms, or raise an error if it is not valid.
+
+    k: its number of terms, or None; accumulate: what adds two numbers or the terms of a tuple, None for
+    fp.Pairwise(fp.FP32); fmt: format to which the result is rounded, or None; scaled: True is refused.
+    """
     if k is not None and (not is_integer(k) or k < 0):
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if scaled:

@@ -80,8 +80,8 @@ def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) ->
         of FP64).
 
     Raises:
-      ValueError: terms that are missing, repeated or out of range, tuples that the accumulator or unit cannot add, or
-        another or a stochastic accumulator.
+      ValueError: terms are missing, repeated or out of range, the accumulator or unit cannot add a tuple, or the
+        accumulator is stochastic or none of the above.
 
     Example:
       >>> import fpsim as fp
