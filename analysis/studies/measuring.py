@@ -190,8 +190,8 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return a slab encoded with the scales that it has when the whole tensor is encoded. `amax`: the tensor's largest
-    finite magnitude.
+    """Return a slab encoded in the format and scaling of `way`, with the scales that it has when the whole tensor is
+    encoded: a scale of the tensor is that of `amax`, the tensor's largest finite magnitude.
     """
     scaling = way.scaling
     assert isinstance(scaling, Scaling)

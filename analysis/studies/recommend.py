@@ -97,8 +97,9 @@ def recommend(
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
     """Return the sentences saying why a tensor keeps its dtype without being judged; "" if it is to be judged.
 
-    `spread`: the tensor's range over all steps. `count`: its number of values. `values`: number of values of the whole
-    study.
+    Tensors that are no operands are not judged, nor those without a finite value other than 0, nor those of fewer than
+    4,096 values that are at most a thousandth of `values`. `role`: the tensor's role, such as "bias". `spread`: its
+    range over all steps. `count`: its number of values. `values`: number of values of the whole study.
     """
     why = ROLES.get(role)
     if why is not None:

@@ -186,8 +186,9 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return (tensors named by the argument `tensors` of `study`, `report` with their description, notes and
-    problems).
+    """Return (the tensors of the argument `tensors` of `study`; `report` with their description, notes and problems).
+
+    For None, a small transformer is trained first, while `progress` is called with (share done, text).
     """
     if tensors is None:
         from fpsim.analysis.models.capture import capture
@@ -251,7 +252,8 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
     """Return the merged reports of files, each studied by a worker of a dask cluster, in the order of the files.
 
-    `tensors`: paths of files or folders. A file that cannot be read adds a problem to the report.
+    `tensors`: paths of files or folders. `client`: a dask.distributed.Client. `progress`: called with (share of files
+    done, text), or None. A file that cannot be read adds a problem to the report.
     """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files

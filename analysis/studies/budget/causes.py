@@ -59,9 +59,9 @@ def rows_of(
     """Return the budget's row for each product (fprop; dgrad and wgrad with a gradient) of a layer at one training
     step.
 
-    `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> amaxes at earlier steps, for delayed scales.
-    `arriving`, `arriving_amaxes`: the same of the run in low precision, from which inherited errors follow; None if
-    unknown.
+    `kept`: the layer's recorded operands. `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> amaxes at
+    earlier steps, for delayed scales. `arriving`, `arriving_amaxes`: operands and amaxes of the same layer and step in
+    the run in low precision, from which inherited errors follow; None and {} if unknown.
     """
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
@@ -119,8 +119,9 @@ def _row(
 ) -> BudgetRow:  # fmt: skip
     """Return the budget's row of one product.
 
-    `pair`: the exact operands. `call`, `exact`: the product as computed with the recipe's scales, and with unrounded
-    scales. `arrived`, `total`: the operands and the result in the run in low precision; None if unknown.
+    `kept`: the layer's recorded operands. `pair`: the product's exact operands. `call`, `exact`: the product as
+    computed with the recipe's scales, and with unrounded scales. `arrived`: the product's operands in the run in low
+    precision. `total`: its result, computed from these with the recipe. Both are None if unknown.
     """
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
@@ -178,7 +179,11 @@ def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
-    """Return both operands of a product, each with its cast and the errors that the cast causes in its values."""
+    """Return both operands of a product, each with its cast and the errors that the cast causes in its values.
+
+    `pair`: the exact operands, after the Hadamard transform if the recipe has one. `call`: the product as computed with
+    the recipe, which has the cast operands.
+    """
     factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     sides = []
     for i, operand in enumerate((call.a, call.b)):
@@ -240,8 +245,8 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """Return (the sum of squared errors of rounding the exact product to the format of the result,); 0 if results are
-    not rounded.
+    """Return a tuple of one number: the sum of squared errors of rounding `reference`, the exact product, to the format
+    of the result in the plan `how`; 0 if results are not rounded.
     """
     fmt = _out_fmt(how)
     if fmt is None:

@@ -59,7 +59,7 @@ def _spread(rounding: str | Rounding) -> float:
 
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
     """Return a scaling with the same tiles as `scaling`, whose scales are not rounded; for None, one power of two per
-    tensor, or None if the format has over 16 bits.
+    tensor, or None if `fmt`, the format of the cast, has over 16 bits.
     """
     if scaling is None:
         return TENSOR_POW2 if fmt.bits <= 16 else None  # wider formats have the range of float32

@@ -197,7 +197,8 @@ def _patches(
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output
     gradient.
 
-    `x`: the convolution's input. `settings`: its recorded settings, such as strides.
+    `x`, `weight`, `gradient`: the convolution's input, weight and output gradient (or None), as torch shapes them.
+    `settings`: its recorded settings, such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
@@ -231,8 +232,9 @@ def attention_products(
     """Return the operands of the products of attention: queries by keys for each head, then probabilities by values for
     each.
 
-    `of`: "query", "key", "value" and perhaps "output_gradient" and "mask" -> recorded array. `settings`: the call's
-    recorded settings.
+    `step`, `layer`: the training step and the layer's name. `of`: "query", "key", "value" and perhaps "output_gradient"
+    -> recorded array, (..., heads, tokens, size), and perhaps "mask", (..., tokens, tokens). `settings`: the call's
+    recorded settings, such as scale and dropout.
 
     Softmax and the gradient of the scores are computed in float64 from the recorded operands. Every sequence of the
     batch has its own heads. Of more than 8 heads in all, 8 evenly spaced ones are returned, and `notes` says so.

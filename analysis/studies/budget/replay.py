@@ -52,9 +52,10 @@ def product_name(kept: Kept) -> str:
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product -> its ProductCall, computed by a layer that follows all of `recipes`.
+    """Return product -> its ProductCall, computed by a QuantLinear whose fprop, dgrad and wgrad follow `recipes`.
 
-    `replayed` calls this function after setting up torch's state. `amaxes`: those of earlier steps, for delayed scales.
+    `replayed` calls this function after setting up torch's state. `kept`: the recorded operands. `amaxes`: tensor ->
+    its amaxes at earlier steps, for delayed scales.
     """
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")

@@ -102,7 +102,7 @@ def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) ->
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
     """Return the mean number of bits per operand value over all products, if each follows its recipe in `slots`,
-    (layer, product) -> recipe.
+    (layer, product) -> recipe. `verdicts`: have bits and number of values of each product in each recipe.
     """
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     chosen = [known[(*slot, name)] for slot, name in slots.items()]
@@ -243,6 +243,8 @@ def _within(
     The plans tried are the optimal ones for growing budgets of bits.
 
     Args:
+      report: the sensitivity, whose model measures plans.
+      verdicts: which recipe fits which product.
       names: the recipes that the plan may use, each where it fits.
       limit: the largest relative error.
       known: bits per value of plans already measured to be within the limit, which are tried first.
@@ -268,8 +270,8 @@ def _of_bits(
     """Return (the plan of the least error with at most `bits` per value, None), or (the plan of the fewest bits,
     `bits`) if every plan needs more.
 
-    `names`: recipes that a plan may use. `high`: the recipe of 16 bits among these. `out`: folder of measurements, or
-    None.
+    `report`: the sensitivity. `verdicts`: which recipe fits which product. `names`: recipes that a plan may use.
+    `high`: the recipe of 16 bits among these. `out`: folder of measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
@@ -291,8 +293,8 @@ def _up(bits: float) -> float:
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return the plan without notes on products that do not fit, but with the report's note saying that errors of
-    single products are shares of a joint error.
+    """Return the plan without notes on products that do not fit, and with the note of `report`, if it has one, that
+    errors of single products are shares of a joint error.
     """
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))

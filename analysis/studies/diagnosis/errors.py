@@ -174,7 +174,7 @@ class ProductErrors:
         """Return the budget rows of a layer; if an error exceeds the limit, computed again with errors split by
         cause.
 
-        `one`: the layer's budget without causes.
+        `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording.
         """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows

@@ -131,7 +131,11 @@ def arithmetic(argument: str, spec: ArithmeticLike, recipe: LinearLike | None = 
 
 
 def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
-    """Return the layers' arithmetic that a name or an object describes; raise a TypeError for other objects."""
+    """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
+
+    `argument`: name of the user's argument, for messages. `recipe`: the recipe for what the arithmetic leaves open, or
+    None for each layer's own or the default.
+    """
     if isinstance(spec, str):
         spec = _object(argument, spec)
     if isinstance(spec, str):

@@ -90,6 +90,9 @@ def _shown(
 ) -> None:
     """Report a product to the comparison of two runs, with copies of its operands and of its result, which is converted
     to float32 unless it is float64.
+
+    `product`: "fprop", "dgrad" or "wgrad". `a`, `b`: the operands, (M, K) and (K, N). `bias`: the bias that the result
+    contains, or None.
     """
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))

@@ -296,7 +296,9 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count `count` multiplications of a layer's forward product as compared; backward ones are not counted."""
+        """Count `count` multiplications of a layer's forward product by `weight` as compared, unless in a backward
+        pass.
+        """
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
@@ -375,9 +377,9 @@ class _Products(TorchFunctionMode):
 
 
 def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> LayerPlan:
-    """Return the plan of a layer's three products, one for each of `recipes`.
+    """Return the plan of a layer's three products, which follow `recipes`, computed by `backend`.
 
-    Where a recipe leaves the format of results open, 16-bit layers round them to their dtype, as torch does.
+    Where a recipe leaves the format of results open, layers whose `dtype` has 16 bits round them to it, as torch does.
     """
     fmt, plans = FORMATS.get(dtype), []
     for recipe in recipes:

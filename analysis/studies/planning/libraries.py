@@ -93,8 +93,9 @@ def _instead(
     """Return sentences on how the plan's prediction changes if all products of some layers follow one recipe that a
     library supports.
 
-    `say`: called with product -> recipe; returns the library's setting, or None. `assigned`: (product, recipe) pairs of
-    the plan. `lost`: called with layers and a recipe; returns a sentence on how the plan's prediction changes, or "".
+    `say`: called with product -> recipe; returns the library's setting, or None. `assigned`: (product, name of its
+    recipe) pairs of the plan. `recipes`: name -> recipe. `lost`: called with layers and the name of a recipe; returns a
+    sentence on how the plan's prediction changes, or "".
     """
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible

@@ -150,8 +150,8 @@ def _notes(
 ) -> list[str]:
     """Return the notes of a plan, sentences on properties that a user might not expect.
 
-    `kept`: layers that the user excludes. `proven`: whether the plan is proven optimal. `chips`: architectures of its
-    units.
+    `kept`: layers that the user excludes. `proven`: whether the plan is proven optimal. `chosen`: the plan. `chips`:
+    architectures of its matrix units.
     """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
@@ -283,8 +283,8 @@ class _PlanSearch:
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
-        """Return the Choice of the recipe called `name` for one product, with the next cheaper and the next more
-        expensive recipe.
+        """Return the Choice of the recipe called `name` for one product, `slot`, with the recipes of the next fewer and
+        the next more bits; of recipes with equal bits the one with the smaller metric.
         """
         (layer, product), values = slot, self.evidence.values[slot]
         others = [

@@ -142,10 +142,10 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (an item for each unit and recipe, priced by its operands' bits; the bits per value that a price of 1
-    means).
+    """Return (an item for each unit and recipe, priced by the bits of its products' operands; the bits per value that a
+    price of 1 means).
 
-    `values`: (layer, product) -> number of values of each operand.
+    `recipes`: name -> recipe. `values`: (layer, product) -> number of values of each operand.
     """
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
@@ -160,7 +160,8 @@ def _items_of_bytes(
 ) -> tuple[tuple[Item, ...], Fraction]:
     """Return (an item for each copy of a weight, priced by its size; the bytes that a price of 1 means).
 
-    `weights`: layer -> number of values of its weight.
+    Its users are the units and recipes in which a product reads the copy; copies with the same users are one item.
+    `recipes`: name -> recipe. `weights`: layer -> number of values of its weight.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}

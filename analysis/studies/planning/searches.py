@@ -59,7 +59,7 @@ class Spending:
         return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
-        """Change the recipe of each of some units, and return (change of harm, change of price)."""
+        """Change some units to `recipes`, one for each of `units` (all by index); return (change of harm, of price)."""
         harm = price = 0
         for unit, recipe in zip(units, recipes, strict=True):
             old = self.choice[unit]

@@ -342,7 +342,8 @@ def _terms(outputs: Sequence[Any]) -> int:
 def checked_assignment(
     assignment: Any, recipes: Mapping[str, LinearRecipe], rows: Sequence[SensitivityRow]
 ) -> Mapping[tuple[str, str], str]:
-    """Return an assignment, (layer, product) -> name of a recipe, if it is valid.
+    """Return an assignment, (layer, product) -> name of a recipe, if it has only products of `rows` and names of
+    `recipes`.
 
     Raises:
       TypeError: assignment is not a mapping.

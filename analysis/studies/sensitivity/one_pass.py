@@ -61,7 +61,11 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
-        """Add the error of one product of a layer's call, in the recipe called `name`, to the sums for the layer."""
+        """Add the error of one product of a layer's call, in the recipe called `name`, to the sums for the layer.
+
+        For "fprop", these are the sums of <g, d> of each term of the loss (g: gradient of the output, d: its error);
+        for "wgrad" the error of the weight's gradient; for "dgrad" nothing is added.
+        """
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
             error = (low.double() - call.y.double()) * call.dy.double()

@@ -87,8 +87,8 @@ class Spot:
         return y
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
-        """Return the layer's output with the forward product in a recipe; `draw`: the number that seeds stochastic
-        rounding.
+        """Return the layer's output, given its input `x`, weight and bias, with the forward product in a recipe;
+        `draw`: the number that seeds stochastic rounding.
         """
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)
@@ -164,7 +164,11 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return (the plan of a layer in a recipe as text, whether its roundings draw random numbers)."""
+    """Return (a layer's plan for a recipe as text, as `torch.ops.fpsim.linear` accepts it; whether its roundings draw
+    random numbers).
+
+    `name`: the name from which random numbers are seeded. `backend`: the backend that multiplies.
+    """
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
