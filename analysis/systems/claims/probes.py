@@ -9,7 +9,7 @@ STEPS = 120  # training steps in float32 before the batch whose gradients are me
 
 
 class ProbedGradient(NamedTuple):
-    """Weight gradients of a recipe compared with float32's: relative error of norms, and cosine of their angle."""
+    """Weight gradients of a recipe and float32's compared: norm of the difference / norm of float32's, and cosine."""
 
     error: float
     cosine: float
