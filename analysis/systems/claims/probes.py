@@ -9,7 +9,7 @@ STEPS = 120  # training steps in float32 before the batch whose gradients are me
 
 
 class ProbedGradient(NamedTuple):
-    """Weight gradients of a recipe and float32's compared: norm of the difference / norm of float32's, and cosine."""
+    """A recipe's weight gradients against float32's: norm of the difference / norm of float32's, and cosine."""
 
     error: float
     cosine: float
