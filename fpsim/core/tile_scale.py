@@ -179,7 +179,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return amax / largest as `rule` says, not rounded to the scale format yet; top: amax bits; n: ScaleNumbers."""
+        """Return amax / largest as `rule` says, not yet rounded to its format; top: amax bits; n: ScaleNumbers."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
