@@ -151,7 +151,7 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
 
 
 def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a set of matrix instructions (see `unit_fields`)."""
+    """Return the input fields of a set of matrix instructions: codes of a, of b, of the start, and of any scales."""
     return unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms"))
 
 
@@ -252,7 +252,9 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
 
 def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the input and output fields of a set of scaled matrices (see `matrix_fields`).
+    """Return the input and output fields of a set of scaled matrices.
+
+    In: float32 values. Out: their codes, the codes of the tile scales, and the float32 scale of the array.
 
     Raises:
       ValueError: the scaling has no scale of the array, or a keyword is wrong.

@@ -71,7 +71,7 @@ def _beside(promise: Promise) -> Iterator[Addition]:
     """Yield additions similar to the promised one: other lengths of partial sums, other ways to add these up.
 
     They are the unit without a schedule, other promotion intervals, K in slices, and partial sums that are added in
-    another order (last first, pairwise), format, rounding, or with a shorter first one.
+    another order (last first, pairwise), format or rounding, or of which the first has another length.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)

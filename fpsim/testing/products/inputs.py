@@ -124,7 +124,7 @@ def _unknown_kinds(promise: Promise) -> list[str]:
 
 
 def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
-    """Return the caller's shapes as tuples of integers; raise an error unless each is (M, N, K) and fits a promise."""
+    """Return the caller's shapes as tuples; raise an error for any but positive (M, N, K) that the promise allows."""
     try:
         listed = [tuple(shape) for shape in shapes]
     except TypeError:
@@ -255,7 +255,7 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, kind: str, seed: int) -> Array | None:
-    """Return scales of a (side 0) or b (side 1) of a product of `shape` for a kind of inputs; None if unpromised."""
+    """Return random scales of a (side 0) or b (side 1) of a product of `shape`, or None if unpromised; kind: unused."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None

@@ -154,7 +154,10 @@ def _last_stale(s: Array) -> Array:
 
 
 def _exchange(x: KernelInputs) -> KernelInputs:
-    """Return inputs with the scales of a and b exchanged; unchanged inputs if the shapes of the scales differ."""
+    """Return inputs with the scales of a and b exchanged and transposed.
+
+    The inputs are returned unchanged if the scales of b do not have the transposed shape of those of a.
+    """
     first, second = x.scale_a, x.scale_b
     assert first is not None
     assert second is not None

@@ -60,7 +60,7 @@ class JoinedParts(NamedTuple):
       inner: the arithmetic within each part.
       terms: number of terms of a part; 0 if `parts` is given.
       parts: number of parts; 0 if `terms` is given.
-      first: number of terms of the first part if it has fewer, else 0.
+      first: number of terms of the first part if that is not `terms`, else 0.
       fmt: format of the total.
       order: order of adding parts: "forward" or "backward" (one after the other, from the first or last), "pairwise"
         (neighbours, then neighbouring sums) or "halves" (part i and part i + half, again and again).
@@ -239,7 +239,10 @@ def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Arr
 
 
 def _spread(scale: Array, shape: tuple[int, int]) -> Array:
-    """Return scales expanded to one per element of an operand; shape: the operand's."""
+    """Return scales expanded to one per element of an operand of the given shape.
+
+    Along each axis `scale` has one number for all elements, one for each, or one for each block of 128.
+    """
     rows, columns = (np.arange(size) // (BLOCK if of not in (1, size) else max(size // of, 1))
                      for size, of in zip(shape, scale.shape, strict=True))  # fmt: skip
     return np.asarray(scale[np.minimum(rows, scale.shape[0] - 1)[:, None], np.minimum(columns, scale.shape[1] - 1)])

@@ -22,8 +22,9 @@ def diagnosed(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields that explain why results differ from those of the model `right`.
 
-    want: the right results, as bit patterns of float64. fmt: their format. elsewhere: function that returns whether a
-    fault outside the models explains the results (see `ModelSearch.explain`).
+    search: a search over the results. want: the right results, as bit patterns of float64. fmt: their format.
+    elsewhere: function that returns whether a fault that no model describes explains the results; it is called if no
+    single fault of a model does, and pairs of faults are then tried only if it returns False.
     """
     match = search.explain(right, elsewhere)
     differ = search.got != want

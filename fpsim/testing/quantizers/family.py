@@ -366,7 +366,7 @@ _CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
 def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
     """Return a format with fields such as "bias" changed by the given steps; None if no such format exists.
 
-    words: text for its name. change: (field, step) pairs. With the exponent's width w, 2**(w - 1) in the bias changes.
+    words: text for its name. change: (field, step) pairs. With another exponent width w, 2**(w - 1) - bias stays.
     """
     fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
     for name, step in change:

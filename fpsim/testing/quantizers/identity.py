@@ -231,5 +231,5 @@ def _identity(
 
 
 def _but(faults: tuple[str, ...]) -> str:
-    """Return the clause on faults that follows the identified format; "" without faults."""
+    """Return faults as the end of a sentence, such as ", but it drops the sign; it flushes"; "" without faults."""
     return f", but it {'; it '.join(faults)}" if faults else ""

@@ -231,7 +231,7 @@ def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
 
 
 def in_order(x: Doubles) -> Doubles:
-    """Return finite floats sorted by the number of binary digits after the point, then by magnitude, then by sign."""
+    """Return finite floats sorted by the number of binary digits after the point, then by magnitude, positive first."""
     return x[_order(x)]
 
 

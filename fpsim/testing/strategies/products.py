@@ -56,7 +56,10 @@ def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrateg
 
 @st.composite
 def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[Any, Any]:
-    """Draw the operands (a, b) of a product."""
+    """Draw the operands a, (m, k), and b, (k, n), of a product: codes, or `fp.Scaled` for a block-scaled unit.
+
+    All codes are of one kind (DATA). Some parts of the arrays are then replaced by ones, and a few codes by any others.
+    """
     kind = draw(st.sampled_from(DATA))
     rng = np.random.default_rng(draw(st.integers(0, 999)) if kind != "ones" else 0)
     a, b = _codes(kind, rng, (m, k), unit.a), _codes(kind, rng, (k, n), unit.b)

@@ -71,7 +71,10 @@ def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | N
 
 
 def _threshold(rises: Any, level: int) -> float | None:
-    """Return the smallest positive float32 for which `rises`, a function of arrays, is at least `level`, or None."""
+    """Return the smallest positive float32 for which `rises` is at least `level`, or None if there is none.
+
+    rises: function of a float32 array that returns an integer for each element, which grows with the element.
+    """
     low, high = 0, LARGEST  # bit patterns; the result at the first is below the level
     while high - low > 1:
         patterns = np.unique(np.linspace(low + 1, high, PATTERNS).astype(np.uint32))

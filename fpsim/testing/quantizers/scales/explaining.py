@@ -53,7 +53,7 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
 
 
 def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
-    """Return the recipe with another treatment of Inf and NaN (names of `fp.Scaling`), or None if it is not valid."""
+    """Return the recipe with other values of the fields infinity and nan of its `fp.Scaling`, or None if not valid."""
     try:
         return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
     except ValueError:
@@ -94,7 +94,7 @@ def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
 def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEncoding, case: Case) -> bool:
     """Return whether elements, values in float64, equal those of a case at the indices `places`.
 
-    Without returned scales, they are multiplied by `scales` first.
+    If the case has no returned scales, they are multiplied by `scales` (one per tile) in float32 first.
     """
     if case.scales is None:
         spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)

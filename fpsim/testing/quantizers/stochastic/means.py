@@ -61,10 +61,11 @@ def means_in_binades(
 
 
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
-    """Return the broken property "mean" if an input is rounded away from zero too often or too seldom, else None.
+    """Return the broken property "mean" if one input, or all together, are rounded away from zero too often or seldom.
 
-    away, fraction: the measured share of each of the inputs x, and the right one. detects: the detectable bias, 0 for
-    exact shares.
+    Return None else, that is if chance allows the differences (with exact shares, if there are none).
+    away, fraction: for each of the inputs x, the share of draws that round it away from zero, and the right share, its
+    fraction of the spacing. detects: the smallest bias that these draws show; 0 if the shares are exact.
     """
     if source.driven in ("bits", "uniform"):
         wrong = away != fraction
@@ -86,9 +87,9 @@ def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, 
 
 
 def _all_means(away: Values, fraction: Values) -> Broken | None:
-    """Return the broken property "mean" if all shares together are too large or small, else None.
+    """Return the broken property "mean" if the sum of all shares differs from the right one beyond chance, else None.
 
-    away, fraction: the measured share of each input, and the right one.
+    away, fraction: the share of draws that round each input away from zero, and its fraction of the spacing.
     """
     from scipy.special import ndtri
 

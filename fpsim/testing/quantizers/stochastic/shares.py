@@ -93,9 +93,10 @@ def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
-    """Return the fault that explains wrong shares, of all inputs or of one class, as a tuple of one clause; else ().
+    """Return the fault that explains wrong shares, as a tuple of one clause; () if none does.
 
-    fits: function that tells whether measured shares equal given ones.
+    A fault explains the shares of all inputs, or, if all others are right, those of one class: negative, positive,
+    subnormal or normal. fits: function (shares, expected shares) -> whether the measured shares equal these.
     """
     for words, share in hypotheses():
         if fits(shares, share(shares)):
