@@ -103,7 +103,7 @@ def value_words(fmt: TableFormat, width: int) -> Array:
 
 
 def single_holds(fmt: TableFormat) -> bool:
-    """Return whether every finite value of a table is a float32 value, with unbounded exponents."""
+    """Return whether float32 would hold every finite value of a table if its exponent had no upper limit."""
     return all(_grid_floor(Fraction(value), 32) == Fraction(value) for value, _ in fmt.finite)
 
 

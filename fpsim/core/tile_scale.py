@@ -205,7 +205,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale in bounds, whether `scale` was below the smallest, whether amax is 0: it gets n.zero_scale)."""
+        """Return (scale, whether it was raised to n.smallest, whether amax is 0, for which it is n.zero_scale)."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero

@@ -263,7 +263,10 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 
 @under_ieee
 def _with_products(problem: SumProblem) -> SumProblem:
-    """Return a paired problem as sums of precomputed products, float64 (K, M), which loops add many at once."""
+    """Return a paired problem as sums of the columns of a float64 array (K, M) of its products, computed beforehand.
+
+    Loops compute one sum of a paired problem at a time, but the sums of many columns at once.
+    """
     a_format, b_format = problem.formats
     assert a_format is not None
     left = as_float64(problem.a, a_format).view(np.float64)

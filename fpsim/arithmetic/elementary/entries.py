@@ -125,10 +125,11 @@ def _root(value: Fraction, degree: int) -> Fraction | None:
 
 
 def _beside(name: str, x: float) -> ExactResult | None:
-    """Return the result of function `name` at x if it is extremely close to its limit, or extremely large or small.
+    """Return the result of function `name` at x if it is extremely close to a limit, or extremely large or small.
 
-    Extremely close: with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself.
-    Extremely large or small: with an exponent beyond +-FARTHEST. None for results that must be evaluated.
+    The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close:
+    with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself. Extremely large or
+    small: with an exponent beyond +-FARTHEST. None for results that must be evaluated.
     """
     size = abs(x)
     if size < NEAREST_LIMIT:

@@ -39,7 +39,8 @@ def _to_bfloat(builder: Any, bits: Any) -> Any:
 def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list[Any]:
     """Emit the fused multiply-adds of STEP BF16 codes, from `offset` bytes on, and the store of their codes.
 
-    sources: addresses of a, b and c. Return the exact results rounded to odd, as int32 bits of float32: those of codes
+    sources: addresses of a, b and c; target: address of the codes. Return the exact results rounded to odd, as int32
+    bits of float32: those of codes
     0, 2, 4, ..., and those of 1, 3, 5, ...
     """
     places, upper = v.constant(PLACES, v.INTS), v.constant(UPPER, v.INTS)
@@ -55,8 +56,8 @@ def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list
 def _halves(builder: Any, sources: list[Any], target: Any, offset: Any) -> tuple[Any, Any]:
     """Emit the fused multiply-adds of half of STEP FP16 codes, from `offset` bytes on, and the store of their codes.
 
-    sources: addresses of a, b and c. Return int32 bits of float32: the exact results rounded to odd, and the rounded
-    results.
+    sources: addresses of a, b and c; target: address of the codes. Return int32 bits of float32: the exact results
+    rounded to odd, and the results rounded to FP16.
     """
     few, halves = v.vector(v.SMALL, v.WIDTH), v.vector(v.HALF, v.WIDTH)
     values = [builder.fpext(v.load(builder, source, offset, few), v.FLOATS) for source in sources]

@@ -294,9 +294,9 @@ class PairsAhead(NamedTuple):
 
 @scalar
 def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
-    """Return a * b, floats, rounded stochastically as a float64.
+    """Return a * b rounded stochastically, a float64.
 
-    b: its pattern; word: 32-bit draw; u: the bits that are kept.
+    a: a float64; b: the pattern of one; word: 32-bit draw; u: the bits that are kept.
     """
     return _rounded(f64(a * u64(b).view(f64)), word, u)
 
