@@ -287,7 +287,7 @@ CLAIMS = (
     Claim(
         "45", "kept-layers",
         "Linear layers and convolutions go to low precision first; norms and softmax stay in FP32.",
-        "S0", "fp.train.gradient_probe with one E4M3 scale a tensor: the output head in BF16 or FP8", RIGHT,
+        "S0", "fp.train.gradient_probe with one E4M3 scale a tensor: the output head in FP32 or FP8", RIGHT,
         f"Of FP16 too. {V3}, keeps embedding, output head, gating, norms and attention high as well: the head alone in "
         "FP8 raises the error of all gradients.",
         experiment=kept_layers, expected={"head kept high": (0.03, 0.045), "head in FP8 too": (0.045, 0.09)},
