@@ -149,7 +149,9 @@ class Cells:
             self._file.flush()
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Raise a ValueError unless the file's header (None if damaged) agrees with the wanted header."""
+        """Raise a ValueError unless the file's header (None if damaged) is of the wanted kind and version, and has the
+        wanted measure, parameters and digest of the measure's source.
+        """
         folder = shown(str(self.folder))
         if header is None or header.get(self._kind) != VERSION:
             raise ValueError(

@@ -219,7 +219,9 @@ def _code(code: CodeType) -> str:
 
 
 def _constant(value: Any) -> str:
-    """Return a constant of a function's code as a text that is the same in every process."""
+    """Return a constant of a function's code as a text that is the same in every process: its repr, but the texts of a
+    set's items in sorted order.
+    """
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"
     # the order of a set of texts differs from process to process

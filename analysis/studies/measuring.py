@@ -82,7 +82,8 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
 
     A slab has whole rows, in a multiple of 128; it is the whole matrix if that has at most 128 rows, or if a tile's
     height does not divide 128. Of a single row, it is a part whose length is a multiple of 128 and of every tile's
-    width, or the whole row if a tile is that wide. Otherwise a slab has at most about two million elements.
+    width, or the whole row if a tile is that wide. Unless these rules require more, a slab has at most about two
+    million elements.
     """
     blocks = [way.scaling.block for way in ways if isinstance(way.scaling, Scaling)]
     if rows == 1:
@@ -190,8 +191,9 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return a slab encoded in the format and scaling of `way`, with the scales that it has when the whole tensor is
-    encoded: a scale of the tensor is that of `amax`, the tensor's largest finite magnitude.
+    """Return a slab encoded in the format and scaling of `way`, with the scales that it has as a part of the tensor.
+
+    `amax`: the tensor's largest finite magnitude, from which a scaling with a scale of the whole tensor computes that.
     """
     scaling = way.scaling
     assert isinstance(scaling, Scaling)

@@ -222,7 +222,9 @@ def _ordered(report: StudyResults) -> list[Recommendation]:
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
-    """Return the table row of a tensor: its range, and the format and scaling recommended for it."""
+    """Return the table row of a tensor: the format and scaling recommended for it with their metrics, the runner-up,
+    the tensor's dtype, shape, amax and number of NaN and Inf, and the reason.
+    """
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))

@@ -30,7 +30,8 @@ def recommend(
     values: int,
     uniform: str = "",
 ) -> Recommendation:
-    """Choose the format and scaling of one tensor, or its own dtype if no candidate is good enough and saves bits.
+    """Choose the format and scaling of one tensor, or its own dtype if no candidate is both good enough and at least a
+    tenth smaller.
 
     Args:
       name: name of the tensor.

@@ -151,8 +151,8 @@ class CandidateSummary(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """SQNR in dB of all operands' values, each operand scaled to the same power; infinite without error, NaN if an
-        operand cannot be measured.
+        """SQNR in dB of the values of all operands together, as if each operand were scaled to a mean square of 1;
+        infinite without error, NaN if an operand cannot be measured.
         """
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)

@@ -87,7 +87,8 @@ def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
     """Return a layer's state of delayed scales, float32 (3, 1 + history), as if tensors with the given amaxes had been
     cast before.
 
-    `amaxes`: tensor -> its amaxes, the earliest first.
+    The rows are for input, weight and output gradient; each holds the encode scale of the next cast, then the amaxes of
+    the last casts. `amaxes`: tensor -> its amaxes, the earliest first.
     """
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}

@@ -272,7 +272,7 @@ class Stages:
     def _alone(
         self, recording: Recording, limit: float, patterns: str | Sequence[str]
     ) -> tuple[Verdict, ...]:  # fmt: skip
-        """Return verdicts by own errors alone on attention and such; `patterns`: shell patterns of layers to judge."""
+        """Return verdicts, by own errors alone, on attention and products by hand in layers that `patterns` match."""
         judged = {recorded_name(layer) for layer in self.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []

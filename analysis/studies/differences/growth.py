@@ -102,8 +102,11 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
-    """Return an output's logits as float64: the whole output, its part "logits", or what the function `logits` returns;
-    None if there are none.
+    """Return an output's logits as float64.
+
+    With `logits` True they are the whole output (or its part "logits"); with a function what it returns for the output;
+    with None the part of the output called "logits", and None is returned if there is no such tensor of two or more
+    classes. In the other cases, a ValueError is raised then.
     """
     chosen: Any = output if logits is True else None
     if callable(logits):

@@ -56,10 +56,10 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
-    """Return Transformer Engine's name for a recipe's formats: "E4M3", or "HYBRID" if gradients are in E5M2; None for
-    others.
+    """Return Transformer Engine's name for a recipe's formats: "HYBRID" if gradients are in E5M2, else "E4M3"; None
+    unless input and weight are in E4M3.
 
-    `low`: product -> recipe, for the products in FP8 or FP4.
+    `low`: product -> recipe, for the products in FP8 or FP4; with fprop alone, gradients do not count.
     """
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)
@@ -69,10 +69,10 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
 
 
 def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per tensor, computed at every step; None for other
-    formats than E4M3 or HYBRID.
+    """Return Transformer Engine's setting for FP8 with a scale per tensor, computed at every step; None unless input
+    and weight are in E4M3.
 
-    `low`: product -> recipe, for the products in FP8.
+    `recipe`: the recipe of the products in FP8. `low`: product -> recipe, for these products.
     """
     fmt = _te_formats(recipe, low)
     if fmt is None:
@@ -87,9 +87,9 @@ def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with delayed scales; None for other formats than E4M3 or HYBRID.
+    """Return Transformer Engine's setting for FP8 with delayed scales; None unless input and weight are in E4M3.
 
-    `low`: product -> recipe, for the products in FP8.
+    `recipe`: the recipe of the products in FP8. `low`: product -> recipe, for these products.
     """
     fmt, delayed = _te_formats(recipe, low), recipe.delayed
     if fmt is None or delayed is None:
@@ -99,10 +99,10 @@ def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said |
 
 
 def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None for other formats than E4M3 or
-    HYBRID.
+    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None unless input and weight are in
+    E4M3.
 
-    `low`: product -> recipe, for the products in FP8.
+    `recipe`: the recipe of the products in FP8. `low`: product -> recipe, for these products.
     """
     fmt = _te_formats(recipe, low)
     if fmt is None:
@@ -117,9 +117,9 @@ def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | 
 
 
 def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for MXFP8; None for other formats than E4M3 or HYBRID.
+    """Return Transformer Engine's setting for MXFP8; None unless input and weight are in E4M3.
 
-    `low`: product -> recipe, for the products in MXFP8.
+    `recipe`: the recipe of the products in MXFP8. `low`: product -> recipe, for these products.
     """
     fmt = _te_formats(recipe, low)
     if fmt is None:

@@ -92,8 +92,9 @@ class OnePass:
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return two Distances between gradients with a layer's wgrad in a recipe and exact ones: over all parameters,
-        and of its own weight.
+        """Return how far a layer's wgrad in a recipe moves the gradients from the exact ones, as two Distances.
+
+        The first is over the gradients of all parameters as one vector, the second over that of the layer's weight.
 
         Args:
           gradient: the exact gradient of the layer's weight.

@@ -150,9 +150,10 @@ class Sensitivity:
         return tuple(sorted(rows, key=lambda row: -harm(row, by)))
 
     def additivity(self) -> tuple[Additivity, ...]:
-        """Return, for each recipe, the sum of the effects of single products and the effect of all products at once.
+        """Return, for each recipe, the added effects of single products and the effect of all products at once.
 
-        The result is empty without a loss.
+        The effects are changes of the loss, which are added, and errors of the gradients, whose squares are added. The
+        result is empty without a loss.
         """
         sums = []
         for whole in self.joint if self.has_loss else ():
