@@ -221,9 +221,11 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 
 
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
-    """Raise a ValueError if the plan's schedule cannot add its sums, scales or C.
+    """Raise a ValueError if the plan's schedule cannot add the unit's sums, its scales or C.
 
-    is_scheduled: whether the call passed a schedule.
+    It refuses, of a schedule that the call passed (`is_scheduled`), promotion every so many terms that are no multiple
+    of the unit's, float32 additions of float64 sums, and scales along K that the schedule does not apply or that cross
+    partial sums; of any call, beta without c, c with a tensor scale, and alpha, beta, bias or out_fmt for float64 sums.
     """
     unit, passed, schedule = plan.unit, plan.passed, plan.schedule
     if not is_scheduled:

@@ -119,7 +119,8 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
     """Return the sums `total` (M, N) after the epilogue, and scales of whole tensors, which multiply before the bias.
 
-    order: the order of the epilogue. finish: its operands.
+    order: the order of the epilogue. finish: its operands. call: the product's operands, of which whole-tensor scales
+    are read.
     """
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product

@@ -68,9 +68,9 @@ class CastWay(NamedTuple):
 
     @property
     def groups(self) -> Grouping:
-        """Grouping of elements.
+        """Grouping of elements: a thread processes eight at once.
 
-        With random numbers, a thread processes as many elements at once as one counter serves.
+        With stochastic rounding it processes four, as many as one value of the random generator's counter has words.
         """
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)

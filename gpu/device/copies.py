@@ -63,7 +63,10 @@ def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
 
 
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
-    """Return memory of an array as `size` elements of a dtype, from `low` bytes (<= 0) after its first element."""
+    """Return memory of an array as `size` elements of a dtype, which begins -low bytes before its first element.
+
+    low: 0, or negative for an array with negative strides.
+    """
     address = address_of(array) + low
     if is_simulated():
         held: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)

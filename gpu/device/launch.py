@@ -81,7 +81,8 @@ def launch_shared(
     """Run a kernel with `shared` bytes of dynamic shared memory in every block; return False if the GPU lacks them.
 
     Then the kernel has not run. Every block first fills its memory, so there are only as many blocks as the
-    multiprocessors hold at once. Other arguments are those of `launch`.
+    multiprocessors hold at once. like: an array, on whose library's stream the kernel runs. size: number of elements.
+    arguments: of the kernel. each: elements that a thread processes at once.
     """
     if size == 0:
         return True

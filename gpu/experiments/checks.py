@@ -91,7 +91,7 @@ def casts(lab: Lab) -> Iterator[Check]:
 def _sweep(lab: Lab, kind: str) -> ValidationRow:
     """Compare PTX's conversion to a format with fp.gpu.encode for every float32; return the row.
 
-    kind: the name of the format, as in NAMES.
+    kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     compared, differing, first = lab.hardware.sweep(kind)
     return row_of_difference(WordDifference(compared, differing, 0, first))
@@ -107,7 +107,7 @@ def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> 
 def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
     """Compare torch's GPU cast with fp.encode under several overflow modes; return the report row of the best mode.
 
-    kind: the name of the format, as in NAMES.
+    kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
 
@@ -115,7 +115,7 @@ def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
 def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
     """Compare PTX's conversion with fp.encode under several overflow modes; return the report row of the best mode.
 
-    kind: the name of the format, as in NAMES.
+    kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
 
@@ -126,7 +126,7 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
     Args:
       got: the results' bits.
       x: the inputs.
-      kind: the name of the format, as in NAMES.
+      kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
       overflows: the modes to try.
       expected: the predicted modes.
     """

@@ -210,7 +210,7 @@ def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
 
 
 def _weight(turn: list[str]) -> int:
-    """Return the weight of a group of parts by which the total time is divided among groups."""
+    """Return a group's weight in the division of the total time: its number of parts, 2 for the benchmark alone."""
     return SPEED_WEIGHT if turn == [SPEED] else len(turn)
 
 
@@ -295,7 +295,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(record: Path, began: float) -> int:
-    """Print the results so far after Ctrl-C, unless the file `record` is older than `began`; return the exit code."""
+    """Print the results so far after Ctrl-C, unless the file `record` is older than `began` (seconds of time.time()).
+
+    Return the exit code of an interrupted command.
+    """
     if record.exists() and record.stat().st_mtime >= began:
         print(ValidationReport.load(record))
         print(f"Interrupted; the results so far are in {record.parent}.", file=sys.stderr)

@@ -220,7 +220,8 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
 def torch_cast(x: Any, target: str) -> Words:
     """Cast float16, bfloat16, float32 or float64 values of any shape by torch on the GPU.
 
-    target: format name such as "e4m3". Return its codes as unsigned NumPy integers.
+    target: format name: "e4m3", "e5m2", "fp16", "bf16", "fp32" or "fp64". Return codes of x's shape as unsigned NumPy
+    integers.
     """
     require_device()
     array = np.asarray(x)

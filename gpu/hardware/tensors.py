@@ -34,9 +34,10 @@ def torch_module() -> Any:
 
 
 def tensor(x: Any, kind: str) -> Any:
-    """Return codes, or floats, as a contiguous tensor on the GPU with the dtype of the format `kind`, a key of DTYPES.
+    """Return codes, or floats, as a contiguous tensor on the GPU with the torch dtype of the format `kind`.
 
-    Bits are kept, not converted. Raises TypeError for elements of another size.
+    kind: "e4m3", "e5m2", "fp16", "bf16", "fp32", "tf32" (float32) or "fp64". Bits are kept, not converted. Raises
+    TypeError for elements of another size.
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])

@@ -40,7 +40,7 @@ class TorchArrays:
         return torch.randint(-(1 << 15), 1 << 15, shape, device=DEVICE, dtype=torch.int16).view(torch.uint16)
 
     def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of N(0, 1) values in the torch dtype of the format `fmt`, a key of KINDS, of this shape."""
+        """Return a tensor of N(0, 1) values in the torch dtype of `fmt`, "E4M3", "E5M2", "FP16" or "BF16"."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 
@@ -89,7 +89,8 @@ def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> C
 def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
     """Return a function without arguments that multiplies two random matrices by torch on tensor cores.
 
-    fmt: format of the operands, a key of KINDS; for FP8 both operands are contiguous along K.
+    fmt: format of the operands, "E4M3", "E5M2", "FP16" or "BF16"; for FP8 both are contiguous along K, and the result
+    is BF16. shape: (side, side) of both.
     """
     torch, arrays = torch_module(), TorchArrays()
     require_capability(FP8_CAPABILITY if fmt in ("E4M3", "E5M2") else (8, 0), f"cuBLAS's product of {fmt}")

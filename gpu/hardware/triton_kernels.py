@@ -154,9 +154,10 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
 
 def convert(source: Any, codes: Any, target: str) -> None:
-    """Launch `convert_kernel`, which writes codes of the format `target`, a key of CONVERSIONS, on CUDA tensors.
+    """Launch `convert_kernel`, which writes codes by PTX's `cvt.rn` (FP8 saturates), on CUDA tensors.
 
-    source: flat float32. codes: flat int32 of the same size, written.
+    source: flat float32. codes: flat int32 of the same size, written. target: format of the codes, "e4m3", "e5m2",
+    "fp16" or "bf16".
     """
     require_triton()
     size, block = source.numel(), 1024

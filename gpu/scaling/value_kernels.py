@@ -22,7 +22,9 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 def values_kernel(width: int, target: int) -> Any:
     """Return the kernel `(codes, values, areas, scales, layout, sign_bit)`, which decodes codes of a float format.
 
-    values: bit patterns of `target` bits, 32 or 64; layout: DecodeLayout to floats of `width` bits.
+    values: bit patterns of `target` bits, 32 or 64, filled with code * scale; areas: an Areas as integers; scales: the
+    float32 bits of each tile's scale; layout: DecodeLayout to floats of `width` bits; sign_bit: of codes, which a NaN
+    keeps.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -62,7 +64,8 @@ def values_kernel(width: int, target: int) -> Any:
 def integers_kernel(target: int, affine: bool) -> Any:
     """Return the kernel `(codes, values, areas, scales, zero_points, highest)`, which decodes integer codes.
 
-    values: bit patterns of `target` bits, 32 or 64; highest: largest integer, beyond which codes are negative; affine:
+    values: bit patterns of `target` bits, 32 or 64, filled with (code - zero point) * scale; areas: an Areas as
+    integers; scales, zero_points: one per tile; highest: largest integer, beyond which codes are negative; affine:
     there are zero points.
     """
 

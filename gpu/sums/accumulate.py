@@ -62,7 +62,10 @@ class GpuSumProblem(NamedTuple):
 
 @cache
 def _fill_words() -> Function:
-    """Return the scalar function that fills a buffer with random words, compiled for the GPU."""
+    """Return the function (words, n, output, step, r) -> None, compiled for the GPU, that fills `words` (4, n).
+
+    words[w, j] gets the random word of rounding number step + w of the sum with index output + j; r: a Randomness.
+    """
     return scalar(fill_words)
 
 

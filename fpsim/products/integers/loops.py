@@ -22,7 +22,8 @@ def tiled_product(vectors: str, cut: str) -> Any:
 
     Args:
       vectors: "avx2" or "avx512".
-      cut: how sums overflow, as in `tile_of`: WRAPS, SIGNED, UNSIGNED or NARROW of vector_tile.py.
+      cut: how a step's sum overflows: it wraps (WRAPS), saturates as int32 or uint32 (SIGNED, UNSIGNED), or is made of
+        pairs of products that saturate as int16 (NARROW).
 
     Arguments of the loop:
       a: (M, steps * pairs) uint32, two int16 each; M is a multiple of ROWS[vectors]. b: (K, N) int8 or uint8.
@@ -71,8 +72,8 @@ def tiled_product(vectors: str, cut: str) -> Any:
 def plain_product() -> Any:
     """Return the compiled loop (a, b, out, facts) -> None for any processor, which adds a @ b.T to `out`.
 
-    a: (M, K) and b: (N, K), arrays of integers. out: (M, N) int32 or uint32. facts: the unit's, as
-    `fpsim.instructions.integers.facts_of` returns them.
+    a: (M, K) and b: (N, K), arrays of integers. out: (M, N) int32 or uint32. facts: an IntegerFacts: terms of a step,
+    range of a result, whether sums saturate, range of a pair of products.
     """
 
     def product(a: Any, b: Any, out: Any, u: Any) -> None:

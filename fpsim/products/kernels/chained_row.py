@@ -196,8 +196,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 
 @cache
 def chained_row(terms: int, half: bool) -> RowLoops:
-    """Return the loops of `Rule.FUSED` with few fraction bits on AVX-512 (fast_units.rows_of returns "chained").
-
+    """Return the loops of `Rule.FUSED` for AVX-512 and units whose sums fit a float32 (`rows_of` returns "chained").
     terms: of one instruction. half: the result is FP16, held as float32.
     """
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)

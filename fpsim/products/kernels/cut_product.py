@@ -93,15 +93,15 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the loop that adds an instruction's products to rows without NaN, Inf and exponents that are far apart.
-
+    """Return the loop that adds an instruction's products to rows without NaN, Inf, or exponents out of range.
     Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words). It adds the products of rows
     first .. stop of a with b to the same rows of c. terms: of an instruction. halves: sums into which its terms are
     split, 1 or 2. vectors: use AVX-512.
 
     a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) likewise. c: (rows,
     PANEL_COLUMNS) float32. base: the exponent of a product minus the int8 exponents of its factors. parts: number of
-    blocks of PART columns, which the loop with AVX-512 computes. e8, other, words: scratch buffers, as in `fast_row`.
+    blocks of PART columns, which the loop with AVX-512 computes. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8;
+    words: (3, PANEL_COLUMNS) int32.
     """
     size, two = terms // halves, halves == 2
 
@@ -196,9 +196,10 @@ def _in_halves(terms: int, halves: int) -> Any:
 
 
 def _row_by_terms(terms: int, halves: int) -> Any:
-    """Return the loop `careful_row`, which adds an instruction's terms to one row of results, NaN and Inf included.
+    """Return the loop that adds an instruction's terms to one row of results, NaN, Inf and any exponents included.
 
-    terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
+    Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), explained in its docstring. terms: of an
+    instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
     """
     row_by_terms = even_odd_row if halves == 2 else separate_row
 
@@ -209,8 +210,8 @@ def _row_by_terms(terms: int, halves: int) -> Any:
 
         NaN, Inf and any exponents are allowed. a: (M, K), b: (K, N) float32. place: (first row of the tile, first
         column, k, r, number of columns). panel_is_raw: whether raw_b already has the floats of these terms of b. raw_a,
-        raw_b: buffers for the floats of a row of a and of b. tile: (rows, PANEL_COLUMNS) float32. u, room: facts of the
-        instruction and scratch buffers, as in step_rows.
+        raw_b: buffers for the floats of a row of a and of b. tile: (rows, PANEL_COLUMNS) float32. u: facts on the
+        operands' formats. room: scratch buffers.
         """
         m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)

@@ -106,11 +106,11 @@ def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @cache
 def _panel_classes(source: str) -> Any:
-    """Return the loop that writes the class of an instruction's terms of b: -1, -0, 0, 1, Inf or NaN (panel.class_of).
+    """Return the loop that writes the class of an instruction's terms of b: -1, -0, 0, 1 (by sign), Inf or NaN.
 
     Its arguments: b, first term k, first column n, width, terms, b's row of `fused_facts`, scales of the columns,
     whether b has scales, and classes (terms, columns), which it fills with float32 bits; a column whose scale is NaN is
-    all NaN. source: what b holds, "floats", "bytes" or "halves".
+    all NaN. source: what b holds, "floats" or codes as "bytes" (up to 8 bits) or "halves" (FP16, BF16).
     """
     class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 

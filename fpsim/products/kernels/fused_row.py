@@ -174,8 +174,8 @@ def _add_eight(a: Any, b: Any, k: Any, power: Any, t: Any) -> None:
 def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
     """Set met[j] to the Inf or NaN that column j's sum becomes, or to a finite number if its sum is finite.
 
-    a: (terms,), b: (terms, columns): classes of the operands (panel.class_of) as float32. c: accumulators as int32
-    bits.
+    a: (terms,), b: (terms, columns): classes of the operands as float32: -1, -0, 0 or 1 for a finite value by its sign,
+    Inf or NaN. c: accumulators as int32 bits.
     """
     for j in range(c.size):
         bits = i32(c[j])

@@ -113,7 +113,7 @@ grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 
 def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, part: Any) -> None:
-    """Add a @ b to rows m0 .. m1 and columns n0 .. n1 of c; part: (m0, m1, n0, n1).
+    """Add a @ b by `Rule.GROUPED` to rows m0 .. m1 and columns n0 .. n1 of c; part: (m0, m1, n0, n1).
 
     a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
     (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
@@ -155,5 +155,5 @@ def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: 
 
 @cache
 def grouped_product() -> Any:
-    """Return the compiled kernel `_grouped_product`."""
+    """Return the kernel (a, b, c, scale_a, scale_b, facts, part) -> None that adds a @ b to a part of c (compiled)."""
     return kernel(_grouped_product)

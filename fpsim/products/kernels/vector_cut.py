@@ -86,8 +86,9 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 def vector_cut_rows(terms: int, halves: int) -> Any:
     """Return the intrinsic (a, ea, b, eb, c, (first, stop, base, parts)) -> None that adds products to rows of c.
 
-    It adds an instruction's truncated products up, per half and column, and adds the sums to c as `_join` does. terms:
-    of one instruction. halves: 1, or 2 for separate sums of even and odd terms.
+    Per column it truncates an instruction's products to 24 bits below the largest exponent, adds them up (even and odd
+    ones apart if halves is 2, then both sums), and adds the sum to c, rounded as AMD's units do (see `_join`). terms:
+    of one instruction.
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS). c: (rows, PANEL_COLUMNS) float32, of which
     rows first .. stop (int64) change. base: int32, of exponents. parts: int64, number of blocks of PART columns.

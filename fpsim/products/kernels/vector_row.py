@@ -169,7 +169,9 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         """Emit, for each group of 16 columns, (accumulator bits, 2**(F - M), that times scales, mask of idle columns).
 
         F: fraction bits. M: the largest exponent of products and accumulator. Idle columns have no additions. places:
-        addresses of the arrays. numbers: those of fused_row.RowFacts. top: largest exponents of products.
+        addresses of the arrays (row r of c, scales). numbers: scale of row r, fraction bits, exponent of a zero term,
+        mask of result bits, exponent of a product minus those of its factors, smallest exponent of an accumulator. top:
+        largest exponents of products.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
