@@ -26,7 +26,7 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs that may reproduce a black box, the likely ones first, as results of a few single sums suggest.
 
     Args:
-      counter: the counter of the black box's surviving terms.
+      counter: holds the black box, and the sizes of terms with which its sums lose small terms.
       order: the order of the black box's additions.
     """
     box = counter.box
@@ -53,7 +53,7 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs with sums in the result's format, FP32 or FP64, rounded to nearest even, without measuring bits.
 
-    counter: has the black box. order: the order of its additions.
+    counter: only its attribute `box`, the black box, is used. order: the order of the black box's additions.
     """
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
@@ -63,7 +63,8 @@ def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
     """Return pairs to try: values of `flushes` and `least_inputs` of an AdditionRule with sums in `fmt`.
 
-    Only formats with few exponents are varied, because normally distributed operands show subnormals of these alone.
+    box: the black box, for the number and formats of its operands. Only formats with few exponents are varied, because
+    normally distributed operands show subnormals of these alone.
     """
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
@@ -85,7 +86,11 @@ def _least(fmt: Format) -> float:
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
-    """Yield a program with every possible set of flushes of subnormals in place of its own, the smallest sets first."""
+    """Yield copies of a program, one for each set of numbers whose subnormals it may flush, the smallest sets first.
+
+    The sets replace `flushes` and `least_inputs` of its rule; the empty set is included. box: the black box, for the
+    formats of its operands.
+    """
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
     inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
     sets = [some for count in range(len(names) + 1) for some in combinations(names, count)]
@@ -96,7 +101,11 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs of an order whose additions round the exact sum of their inputs once, by a rule."""
+    """Yield programs whose additions round the exact sum of their inputs once: products fused where seen, or rounded.
+
+    box: the black box, which is called to see which products are added unrounded. rule: the arithmetic of additions.
+    A program that rounds products to the operands' format follows if the format of the sums represents them exactly.
+    """
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
         return
@@ -109,6 +118,7 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs whose two-operand additions have different formats, by the bits that each addition keeps.
 
+    counter: measures the bits of the black box's sums. order: the order of the black box's additions.
     There are none if additions take more than two numbers, or the terms' range is too small to measure bits.
     """
     box = counter.box
@@ -159,9 +169,10 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
-    """Return the formats of sums to try: those with a precision of `bits`, and wider ones that the result may hide.
+    """Return the formats of sums to try: those with a precision of `bits`, then wider ones.
 
-    out: the format of the results.
+    out: the format of the results. If `bits` is its precision, sums may be wider and be rounded to it at the end, so
+    the wider usual formats follow. FP32 is tried if no format has that precision.
     """
     signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
     exact = [fmt for fmt in signed if fmt.precision == bits]
@@ -203,6 +214,9 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 
 def _bits(counter: Counter, order: Order) -> int:
     """Return the precision, in bits, of a partial sum, measured by a third term that cancels its largest term.
+
+    The partial sum adds a large and a small power of two; the precision is the largest ratio at which the small one is
+    still in the result.
 
     If the order has no such terms, return the precision of a sum of two terms in the result.
     """
@@ -264,7 +278,7 @@ def _three(branch: Branch) -> tuple[int, int, int] | None:
 
 
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
-    """Return how many fraction bits below the largest exponent the widest addition keeps.
+    """Return how many fraction bits below the largest exponent the addition of the most numbers keeps.
 
     Return None if it keeps all that can be measured, or if no addition takes three numbers or more.
     """

@@ -50,7 +50,13 @@ OWN_NODES = ("two_passes", "flushed_tree", "reversed_chain", "two_chains", "odd_
 
 
 class AdderCandidate(NamedTuple):
-    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results."""
+    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results.
+
+    Attributes:
+      how: the unit or the accumulator.
+      schedule: the order in which the unit's instructions are used; None for an accumulator.
+      out: the format that results are rounded to.
+    """
 
     how: MatrixUnit | Accumulator
     schedule: Schedule | None
@@ -139,7 +145,7 @@ class AdderCandidate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
-    """Return the tree of a candidate; see `AdderCandidate.tree`. Trees are cached."""
+    """Return the tree of additions of a candidate for k products, cached; n: columns of the product, None for any."""
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -175,9 +181,10 @@ def by_units(
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Return whether the schedule's library refuses a unit with a result format in all shapes that are tried.
+    """Return whether the schedule's library refuses a unit and a result format for both shapes of SHAPES.
 
-    These are a matrix product and the product of a row vector and a matrix, as some kernels are for one of them alone.
+    These are a matrix product and the product of a row vector and a matrix; some kernels compute only one of the two.
+    out: the format of the results.
     """
     return all(refusals(Call(schedule, unit, *shape, out_fmt=out)) for shape in SHAPES)
 
@@ -191,7 +198,11 @@ def _takes(element: object, operand: ProbedOperand) -> bool:
 
 
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
-    """Yield schedules whose promotion interval or split of K has the sizes of an order's partial sums."""
+    """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K.
+
+    The promotion interval is the number of terms of the order's first partial sum; the number of splits is the number
+    of its partial sums. Nothing is yielded if the order is None or has a single partial sum.
+    """
     if order is None or order.widest == 1:
         return
     parts = spine(order.branch)
@@ -218,7 +229,10 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
 
 
 def spine(branch: Branch) -> list[int]:
-    """Return the number of terms of each partial sum that a branch adds one after the other; [] if there are none.
+    """Return the number of terms of each partial sum that a branch adds to a running sum, first to last.
+
+    At each two-operand addition the larger operand is the running sum. The list is [] if the branch's last addition
+    takes a single term or more than two numbers.
 
     Example:
       >>> from fpsim.probe.candidates import spine
@@ -287,7 +301,7 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree may have an order of additions: False if the terms of its first addition rule it out.
+    """Return whether a tree (`how`) may have an order of additions: False if its first addition takes other terms.
 
     Example:
       >>> import fpsim as fp
@@ -316,7 +330,8 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
     """Return the sum of branches that are added level by level; None stands for a sum of no terms.
 
-    kind: "pairwise" adds neighbours; any other kind adds branch i and branch i + half.
+    kind: on each level, "pairwise" adds branches 2 i and 2 i + 1; any other kind adds branches i and i + half (if there
+    is one), where half is the largest power of two below the number of branches.
     """
     while len(numbers) > 1:
         if kind == "pairwise":
@@ -328,7 +343,7 @@ def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
-    """Return the branch after one instruction adds products to a running sum (None if there is none yet).
+    """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet.
 
     Products that the unit adds in one rounding are in one node, as a probe by masks sees them.
     """

@@ -108,7 +108,10 @@ class Counter:
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:
-        """Return results (exponents, places) for one power of two among zeros, at the first, middle and last term."""
+        """Return the sums of one power of two and zeros, (exponents, places), float64.
+
+        Row e has 2**exponents[e], column p the place of that term: the first, middle and last included term, each once.
+        """
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
         rows[np.arange(rows.shape[0]), np.tile(places, exponents.size)] = np.repeat(2.0**exponents, places.size)

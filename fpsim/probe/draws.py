@@ -43,8 +43,10 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
     """Return random operands as float64 values of their formats: two matrices, or rows (rows, n) of each operand.
 
     Args:
-      kind: the kind of values: "normal", "cancelling", "wide", "positive", "ties", "alike" or "layers", or at the edges
-        of the range "zeros", "large", "subnormal", "vanishing" or "special".
+      kind: the kind of values: "normal", "positive", "wide" (many exponents), "cancelling" ("wide" in pairs of terms
+        that cancel), "alike" ("normal" in pairs of neighbours that cancel), "ties" (powers of two), "layers" (three
+        magnitudes far apart); or at the edges of the range "zeros", "large", "subnormal" (one operand of each product
+        ordinary), "vanishing" (products of subnormals) or "special" (with Inf, NaN and zeros).
       box: the black box, or its kind, shape and operands.
       seed: the seed of the draws.
       rows: number of sums; ignored for matrix products.
@@ -81,7 +83,10 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
 
 
 def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return random block scales for operands that `drawn` returns for this kind; () if the black box takes none."""
+    """Return random codes of both operands' block scales; () if the black box takes none.
+
+    kind, seed: those with which `drawn` returned the operands.
+    """
     rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
     if box.scale == "ue8m0":
         span = 20 if kind in ("wide", "subnormal") else 3
@@ -90,7 +95,10 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
-    """Return the black box's results for operands and scales of `drawn` and `drawn_scales`, in the result's dtype."""
+    """Return the black box's results, in their dtype, for operands from `drawn` and block scales from `drawn_scales`.
+
+    The result is (M, N) for a matrix product, else (rows,). values: the operands; scales: () for scales of 1.
+    """
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
             return box.whole(*values, scales=scales or None)
@@ -104,27 +112,36 @@ def _span(operand: ProbedOperand) -> int:
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values, rounded to the operand's format.
+    """Draw standard normal values of a shape, rounded to the operand's format, as float64.
 
-    Like all functions for a kind of values, it returns float64 values of `shape`; n: the number of terms of a sum.
+    n, the number of terms of a sum, is not used.
     """
     return operand.drawn(rng.standard_normal(shape))
 
 
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values whose exponents are spread over many binades in the middle of the operand's range."""
+    """Draw float64 values of a shape, whose exponents are spread over many binades in the middle of the format's range.
+
+    Values are rounded to the operand's format; n, the number of terms of a sum, is not used.
+    """
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
 
 
 def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw positive values in 0.25 .. 1."""
+    """Draw float64 values of a shape, in 0.25 to 1, rounded to the operand's format.
+
+    n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw positive and negative powers of two, so that partial sums are often ties or next to one."""
+    """Draw positive and negative powers of two, so that partial sums are often ties or next to one.
+
+    They are float64 values of the operand's format, of a shape; n, the number of terms of a sum, is not used.
+    """
     span = _span(operand)
     low, high = operand.exponents
     exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
@@ -132,7 +149,10 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values of both signs between 0 and 4 times the smallest normal number."""
+    """Draw float64 values of both signs, with magnitudes from 0 to 4 times the format's smallest normal number.
+
+    n, the number of terms of a sum, is not used.
+    """
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
     values = np.ldexp(units, fmt.min_exponent - fmt.mantissa_bits) * rng.choice([-1.0, 1.0], shape)
@@ -140,17 +160,27 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 
 
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw zeros of both signs, so few of them positive that some rows hold negative zeros alone."""
+    """Draw zeros of both signs, so few of them positive that some sums of n terms have negative zeros alone.
+
+    For an unsigned operand all zeros are positive.
+    """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values of both signs from the largest binades: partial sums overflow where the exact sum may not."""
+    """Draw float64 values of both signs, a quarter of the format's largest value or more.
+
+    So partial sums overflow where the exact sum may not. n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw normal values, and among them a few infinities, NaNs, zeros of both signs and largest values."""
+    """Draw standard normal values, and a few infinities, NaNs, zeros of both signs, largest values and halves of these.
+
+    They are float64 of a shape. A sum of n terms has about 1.5 of the special values; infinities and NaNs are drawn
+    only if the operand's format has them.
+    """
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
     some += [np.inf, -np.inf] if fmt.has_infinity else []
@@ -160,15 +190,19 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 
 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values in 1 .. 2, rounded to the operand's format."""
+    """Draw float64 values of a shape, in 1 to 2, rounded to the operand's format.
+
+    n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(rng.uniform(1, 2, shape))
 
 
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
     """Scale terms (first axis of each operand) in place to three magnitudes that are far apart.
 
-    Terms of the two larger magnitudes cancel in pairs. A compensated sum, which adds back what one addition loses,
-    still loses the smallest terms. The largest magnitude is random in the range of `fmt`.
+    values: one or two operands of values near 1. Terms of the two larger magnitudes cancel in pairs. A compensated sum,
+    which adds back what one addition loses, still loses the smallest terms. The largest magnitude is random in the
+    range of `fmt`.
     """
     n = values[0].shape[0]
     reach = max(fmt.precision, FP32.precision) * 5 // 2
@@ -187,9 +221,10 @@ def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> No
 
 
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
-    """Make half of the terms (first axis) the negatives of others, in place; a few differ from that in a low bit.
+    """Make half of the terms the negatives of others, in place; one in 20 is larger than that by a factor 1 + 2**-6.
 
-    near: True to pair each term with its neighbour, False with a random other term.
+    values: one or two operands, whose first axis counts terms; the second term of a pair gets the values of the first,
+    and in the last operand the other sign. near: True to pair each term with its neighbour, False to pair at random.
     """
     n = values[0].shape[0]
     place = np.arange(n) if near else rng.permutation(n)

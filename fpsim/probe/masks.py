@@ -62,9 +62,10 @@ class _TreeSearch:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the branch of terms that are added to each other before any other term, or in one node with others.
+        """Return the branch that adds the given terms, of which no other term is added to a part.
 
-        depth: the depth of the recursion, by which pivots are chosen.
+        If one node adds these terms along with others exactly, the branch is that part of the node. depth: the depth of
+        the recursion, by which pivots are chosen.
         """
         if terms.size == 1:
             return Branch(int(terms[0]))
@@ -174,14 +175,19 @@ class _TreeSearch:
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds `shared` terms to the pivot's sum also adds `members`, exactly.
 
-        size: the number of terms that are lost with `members`, less those in the pivot's sum before that node.
+        shared: terms that are known to be in that node. size: number of terms that are lost with -M at a member, less
+        the terms in the pivot's sum before that node.
         """
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """Return the branches that a node adds to the pivot's sum: `members`, divided into branches of `size` terms."""
+        """Return the branches that a node adds to the pivot's sum: `members`, divided into branches of `size` terms.
+
+        If one branch has all members, and its own node also adds the pivot, its children are returned. depth: that of
+        the recursion.
+        """
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)

@@ -87,7 +87,8 @@ def _chained(parts: list[Branch]) -> Branch:
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
     """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products.
 
-    kind: "sum", "dot" or "matmul".
+    kind: "sum", "dot" or "matmul". alike: the candidates with the model's bits; if some of them fuse multiplications
+    and others do not, the text is "multiply-adds, fused or not,".
     """
     if kind == "sum":
         return "additions"
@@ -98,6 +99,9 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the clause on the total's format if it differs from that of the partial sums; else ""."""
+    """Return the clause on the format in which chunks' sums are added, such as " in FP32"; "" if terms are added in it.
+
+    alike: the candidates with the model's bits.
+    """
     outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

@@ -168,7 +168,7 @@ def _narrower(box: BlackBox) -> Format | None:
 
 
 def _cast_exactly(result: Any, fmt: Format) -> Any:
-    """Return a result in the dtype of a narrower format.
+    """Return a result of fn in the dtype of a narrower format, which must represent all of its values.
 
     Raises:
       ValueError: the format cannot represent a value of the result.
@@ -285,7 +285,7 @@ def _typed(box: BlackBox, codes: Array) -> Array:
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
     """Return the candidates with the black box's bits; schedules that libraries refuse only if no other one fits.
 
-    order: the order of additions that candidates must have; None to try all.
+    order: the order of additions that candidates must have; None to try all. witness: the black box's results.
     """
     return _that_agree(box, order, witness, refused=False) or _that_agree(box, order, witness, refused=True)
 
@@ -293,8 +293,8 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
     """Return the candidates with the black box's order and bits.
 
-    order: the order that candidates must have; None to try all. refused: whether to try the schedules that libraries
-    refuse for these operands, instead of the others.
+    order: the order that candidates must have; None to try all. witness: the black box's results. refused: whether to
+    try the schedules that libraries refuse for these operands, instead of the others.
     """
     groups: dict[Tree, list[AdderCandidate]] = {}
     for candidate in dict.fromkeys(_candidates(box, order, refused)):
@@ -347,7 +347,7 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 
 def _flushing(program: Program, witness: _Witness) -> Program:
-    """Return a program with the fewest flushes of subnormals that has the black box's bits; else the given one."""
+    """Return a program with the fewest flushes of subnormals that gives the black box's bits, else it unchanged."""
     subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
     usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
     for variant in other_flushes(program, witness.box):
@@ -359,8 +359,10 @@ def _flushing(program: Program, witness: _Witness) -> Program:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return (the first program with the black box's bits or None, sentences on what differs or why none fits).
+    """Return (the first program with the black box's bits, []), or (another program or None, [a sentence]).
 
+    Without such a program it is the first one with the black box's bits for usual operands, and the sentence names the
+    operands at the edges of the range for which bits differ; without that it is None, and the sentence says why.
     counter: the counter of surviving terms. order: the order of the additions. witness: the black box's results.
     factor: the factor of the black box's sum; None for a plain sum.
     """

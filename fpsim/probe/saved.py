@@ -79,9 +79,10 @@ def load(path: str | Path) -> Model:
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """Return the fields of `AdditionRule` for the word on subnormals in files of older versions.
+    """Return the fields `flushes` and `least_inputs` of an `AdditionRule` for the entry "subnormals" of an old file.
 
-    word: "keep", "flush" for inputs, products and sums, or another word for products and sums alone.
+    word: the entry: "keep" flushes nothing; "flush" inputs, products and sums; any other word products and sums alone.
+    operands: the operands, whose smallest normal numbers are the limits of inputs.
     """
     if word == "keep":
         return {}
@@ -91,6 +92,9 @@ def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[st
 
 def _how(name: str, schedule: str) -> tuple[MatrixUnit | Accumulator, Schedule | None]:
     """Return (unit, schedule) or (accumulator, None) for a saved pair of texts.
+
+    name: the unit's name, or the accumulator as a Python expression; schedule: a Python expression, "" for an
+    accumulator.
 
     Raises:
       ValueError: a text does not describe one.

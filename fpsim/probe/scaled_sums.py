@@ -44,7 +44,7 @@ def _units(places: Array, n: int) -> Array:
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the integer, n if possible, whose reciprocal rounds to a factor in a format; None if there is none."""
+    """Return the integer whose reciprocal, rounded to a format, is the factor: n if that fits; None if none does."""
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
@@ -90,7 +90,11 @@ def _shortened(x: Array, bits: int) -> Array:
 
 
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
-    """Yield programs with a factor: of plain programs' sums or results, then of the terms in usual programs."""
+    """Yield programs whose sum is multiplied by a factor (or divided), then programs whose terms are multiplied by it.
+
+    plain: programs without a factor for the first. The second are sums in the result's format, FP32 and FP64, rounded
+    to nearest even. counter: its attribute `box` is the black box; order: the order of the black box's additions.
+    """
     for program in plain:
         yield from _scaled(program, factor)
     for program in usual_programs(counter, order):

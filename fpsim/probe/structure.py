@@ -202,7 +202,10 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
-    """Return the nodes of contiguous terms that a branch adds one after another; [] if it does not."""
+    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not.
+
+    runs: the terms of each node, by its id; contiguous: as far apart as the terms of the branch.
+    """
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:
         later.append(node.children[1])
@@ -212,7 +215,10 @@ def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
 
 
 def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
-    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none."""
+    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none.
+
+    runs: the terms of each node, by its id, which `is_part` is called with.
+    """
     parts, stack = [], list(branch.children)
     while stack:
         node = stack.pop()

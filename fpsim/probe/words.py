@@ -131,7 +131,7 @@ def _arithmetic(model: Described) -> Iterator[str]:
 
 
 def _products(model: Described, program: Program) -> Iterator[str]:
-    """Yield a sentence on the number of products that are added unrounded, if there are any."""
+    """Yield a sentence on how many of a program's products are added unrounded, if some are."""
     count = len(program.exact)
     if count and program.rule.fraction_bits is None:
         rest = model.n - count - len(model.lost)

@@ -94,7 +94,10 @@ def recompute_block(block: Any) -> None:
 
 
 class _Recomputed(Function):  # type: ignore[misc]
-    """A torch function that saves only its input; its backward pass runs the function again to compute gradients."""
+    """The torch function run(x) that saves only x; its backward pass calls `run` again to compute gradients.
+
+    trained: an empty tensor that requires a gradient, so that the backward pass is run even if x needs no gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, trained: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
@@ -250,7 +253,7 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Make a module save in files what its backward pass needs.
+    """Make a module (`block`) save in files what its backward pass needs; offload: the folder of the files.
 
     Parameters, buffers, tensors without axes and tensors that are not on the CPU stay in memory.
     """

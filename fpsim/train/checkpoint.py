@@ -242,9 +242,9 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return "NAME VALUE" of a field for an error, or "VALUE" unless `named`; if it is missing "no NAME", or "none".
+    """Return the text on a field for an error: "NAME VALUE", or "no NAME" if `fields` lacks it.
 
-    fields: dotted name -> value as JSON text.
+    fields: dotted name -> value as JSON text. named: False for "VALUE", or "none" if the field is missing.
     """
     if name not in fields:
         return f"no {name}" if named else "none"

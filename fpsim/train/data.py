@@ -108,7 +108,10 @@ class Corpus:
         return [_passages(self.held_out, some, context) for some in places.reshape(batches, batch)]
 
     def _require(self, context: int, passages: int) -> None:
-        """Raise a ValueError unless the validation text holds `passages` different passages of `context` tokens."""
+        """Raise a ValueError if the held-out text has fewer than `passages` passages of `context` tokens.
+
+        Passages with different starts count, even if they overlap.
+        """
         require_integer("context", context, 1)
         if len(self.held_out) < context + passages:
             raise ValueError(

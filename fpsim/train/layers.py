@@ -37,7 +37,7 @@ def name_of(module: str) -> str:
 
 
 def layers_of(model: Any) -> dict[str, Any]:
-    """Return the linear layers of a model by the names that recipes use for them."""
+    """Return {name that recipes use: layer} for all linear layers of a model."""
     return {name_of(name): layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
 
 
@@ -244,7 +244,10 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K."""
+    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K.
+
+    settings: those of the run, whose `tokens` are the K of weight gradients.
+    """
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():

@@ -216,7 +216,11 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Store the step's measurements of quantised layers, and let the precision controller change levels by them."""
+        """Store the step's measurements of quantised layers, and let the precision controller change levels by them.
+
+        watch: the watcher of the step's products, which measured their operands; gradients: {name: unscaled gradient},
+        for a controller that follows gradient norms.
+        """
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return

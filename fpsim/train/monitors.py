@@ -170,13 +170,13 @@ class StepWatch:
                 self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
-        """Raise figures_of[layer] to the watched metric of an output gradient, if that is larger."""
+        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger."""
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
 
 def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """Return the output gradient of a "wgrad" product as another recipe casts it; its scales are not delayed."""
+    """Return the output gradient of a "wgrad" product (`call`) as another recipe casts it, without delayed scales."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 
@@ -281,7 +281,11 @@ class Levels:
         return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
-        """Return a layer's gradient norm divided by the running average of its earlier norms; update the average."""
+        """Return a layer's gradient norm divided by the running average of its earlier norms; update the average.
+
+        The new average is 0.9 of the old one plus 0.1 of the norm, if that is finite. The first norm is divided by
+        itself.
+        """
         average = self._norms.get(layer, norm)
         if math.isfinite(norm):
             self._norms[layer] = DECAY * average + (1 - DECAY) * norm

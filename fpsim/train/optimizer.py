@@ -98,7 +98,11 @@ class AdamW:
         return self.update(gradients, self.clip(gradients), lr)
 
     def learning_rate(self, steps_total: int, weight_error: float | None = None) -> float:
-        """Return the learning rate of the next step; arguments and errors are those of `step`."""
+        """Return the learning rate of the next step.
+
+        steps_total: steps of the whole run. weight_error: the relative quantisation error of the weights, which
+        `recipe.lr_follows_error` needs if it is set; a ValueError is raised if it is None then.
+        """
         require_integer("steps_total", steps_total, 1)
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
         if not follows:
@@ -151,7 +155,10 @@ class AdamW:
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
-        """Update one weight in place, round its moments, and return the counts of its updates."""
+        """Update one weight in place by a clipped gradient, round its moments, and return the counts of its updates.
+
+        name: the weight's; lr: the learning rate. The masters are updated if there are any, and rounded to the weight.
+        """
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
         step = self._by_adam(name, gradient, lr)

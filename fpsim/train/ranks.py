@@ -307,7 +307,10 @@ class Ranks:
         return [tensor.numpy().view(mine.dtype).reshape(mine.shape) for tensor in received]
 
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
-        """Start sending to and receiving from other ranks; return pairs (other rank, torch's work object or None)."""
+        """Start sending a tensor to other ranks and receiving theirs; return pairs (other rank, torch's work object).
+
+        sent: this rank's tensor; received: a tensor for each rank, to be written. A work object may be None.
+        """
         works = []
         for rank in others:
             try:

@@ -195,9 +195,10 @@ class _Case(NamedTuple):
 
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
-    """Return the result of a replay for its first step whose digests differ.
+    """Return the result of a replay for its first step whose digests differ: the operation and the product that do.
 
-    before: the trainer's state before that step; row: the step's row in the log of the replay.
+    case: the recorded run and the replay. before: the trainer's state before that step; row: the step's row in the log
+    of the replay.
     """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
     difference, divergence, remark = _Difference(""), None, ""
@@ -271,7 +272,10 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first operation whose name or digest differs between two traces, lists of (name, digest)."""
+    """Return the first operation whose name or digest differs between the recorded run's trace and the replay's.
+
+    theirs, mine: the two traces of a step, lists of (name, digest).
+    """
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
             return _Difference(one[0] if one is not None else other[0], place=place)
@@ -330,7 +334,8 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
     """Return the first linear layer's product, or weight, that differs in a step, and why; None if none does.
 
-    before: the trainer's arrays and fields before the step, as its `state` returns them.
+    Both runs take the step again on this machine. case: the recorded run and the replay. before: the trainer's arrays
+    and fields before the step, as its `state` returns them.
     """
     words = (case.recorded.settings.backend, case.words)
     settings = (case.first_settings, case.second_settings)

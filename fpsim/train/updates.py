@@ -147,7 +147,11 @@ def add_rounded(
 
 
 def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Do one step of Kahan's sum in place: each exact intermediate result, in float64, is rounded to the format."""
+    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to the format.
+
+    With R for that rounding, of exact results in float64: u = R(update), y = R(u - compensation), s = R(weight + y),
+    compensation = R(R(s - weight) - y), weight = s.
+    """
 
     def rounded(x: Tensor) -> Tensor:
         return tensor_of(quantize(array_of(x), fmt))
@@ -216,7 +220,7 @@ class UpdateCounts(NamedTuple):
     Attributes:
       updates: number of elements whose update is not 0.
       unchanged: number of these whose weight did not change.
-      lost: number of these whose update is lost (see `StepReport`).
+      lost: number of unchanged ones whose update is lost (see `StepReport`).
       ratios: int64 (254,), number of elements by exponent of abs(update / weight), from -126 on.
     """
 

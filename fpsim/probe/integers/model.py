@@ -153,7 +153,10 @@ class IntegerModel(Model):
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return operand number `which` as an array, after checking length and dtype; name: for error messages."""
+        """Return an argument x as an array, after checking the number of terms and the dtype.
+
+        which: the number of the operand, 0 or 1, whose dtype is required. name: the argument's name for error messages.
+        """
         self._refuse_nothing()
         array = with_terms(x, self.n, name)
         if str(array.dtype) != self.operands[which].integer:

@@ -97,8 +97,8 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
 def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
     """Return the terms of each sum, (..., n), or for "matmul" the products of each element, (M, N, n).
 
-    Terms are int64, or Python integers if sums might exceed it. values: one operand of a sum, or two that are
-    multiplied.
+    Terms are int64, or Python integers if sums might exceed it. kind: "sum", "dot" or "matmul". values: one operand of
+    a sum, or two that are multiplied.
     """
     most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
     wide = values[0].shape[-1] * prod(most) >= 2**62
@@ -118,7 +118,7 @@ def bounds(box: BlackBox) -> tuple[int, int]:
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule to try, the plain ones first; out: the dtype of the results."""
+    """Yield every rule to try for a black box, the plain ones first; out: the dtype of the black box's results."""
     low, high = bounds(box)
     ends = np.iinfo(out)
     reachable = low < int(ends.min) or high > int(ends.max)
@@ -161,7 +161,8 @@ def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shap
         at random, "runs" with sums that leave the range and come back, "pairs" with zeros for all but a few terms.
       ends: the range of the dtype.
       shape: (L, n).
-      place: the operand's number, 0 or 1.
+      place: the operand's number, 0 or 1. In "runs" the terms of operand 0 change from the highest to the lowest value
+        at a random term, and those of operand 1 are all the highest value.
     """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":

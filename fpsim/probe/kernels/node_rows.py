@@ -38,11 +38,10 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """How an addition cuts its terms before it adds them.
+    """The cut of an addition's terms before they are added.
 
-    Terms are rounded (mode `rounding`) to fraction_bits below the largest exponent among them, not at all if that is
-    -1; their sum is rounded to result_bits mantissa bits, to its format's if that is -1. If `of_operands`, a product's
-    exponent is the sum of its operands' exponents, which are at least least_a and least_b.
+    Terms are rounded (mode `rounding`) to fraction_bits below their largest exponent, and their sum to result_bits
+    mantissa bits. If `of_operands`, a product's exponent is the sum of its operands', at least least_a and least_b.
     """
 
     fraction_bits: int  # -1 for no cut
@@ -71,8 +70,7 @@ class Addition(NamedTuple):
 class NodeProgram(NamedTuple):
     """An order of additions in reverse Polish notation (int64, as `Order.program`), and its arithmetic.
 
-    rounded: bool (n,), whether each term is rounded before it is added; depth: the largest number of values on the
-    stack.
+    rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
     """
 
     code: Any  # the order in reverse Polish notation, as of `Order`: int64
@@ -120,7 +118,7 @@ def _away(x: Any) -> Any:
 
 
 def _rounder(integer: Any) -> Any:
-    """Return a loop that rounds numbers in place to a format by `integer`, a rounding to integers."""
+    """Return a loop(line, unsure, to) that rounds in place to the Target `to` by `integer`, a rounding to integers."""
 
     @inner_loop
     def run(line: Any, unsure: Any, to: Any) -> None:
@@ -140,7 +138,7 @@ _round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
 
 @inner_loop
 def _round(line: Any, unsure: Any, to: Any) -> None:
-    """Round numbers in place to a format, a Target; set `unsure` for tiny ones and those beyond its range."""
+    """Round a row in place to the Target `to`; set `unsure` for nonzero numbers up to to.least, or beyond to.most."""
     if to.rounding == NEAREST_EVEN:
         _round_even(line, unsure, to)
     elif to.rounding == TOWARD_ZERO:
@@ -175,8 +173,7 @@ def _add_two(total: Any, line: Any) -> None:
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
     """Add rows base + 1 .. base + count - 1 of a stack to row `base`, rounded to odd, so that rounding again is exact.
 
-    rest: scratch for the sums of the additions' errors (Boldo and Melquiond, 2008); unsure is set where these are
-    inexact.
+    rest: scratch for sums of the additions' errors (Boldo and Melquiond, 2008); unsure: set where they are inexact.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -201,7 +198,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round line * powers to integers, and write them to `total`, or add them if `adds`."""
+    """Round line * powers to integers (TOWARD_ZERO, DOWN or else to even); write them to `total`, or add if `adds`."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -222,7 +219,7 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write the last bits that terms keep, 2**(high - fraction_bits), to `spare`, and their inverses to `powers`."""
+    """Write the last bits to keep, 2**(high - fraction_bits), to `spare`, inverses to `powers`; high: exponents."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -237,7 +234,10 @@ def _scale(line: Any, powers: Any) -> None:
 
 @scalar
 def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
-    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, each number cut below their largest exponent."""
+    """Add rows base + 1 to base + count - 1 of a stack to row `base`, after cutting all to common fraction bits.
+
+    These are cut.fraction_bits below the largest exponent of each sum. exponents: the stack's; powers, spare: scratch.
+    """
     size = powers.size
     total, high = stack[base, :size], exponents[base, :size]
     for i in range(base + 1, base + count):
@@ -251,7 +251,7 @@ def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spa
 
 @inner_loop
 def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
-    """Round each number in place to `bits` mantissa bits; powers: a scratch row."""
+    """Round each number in place to `bits` mantissa bits; rounding: such as NEAREST_EVEN; powers: a scratch row."""
     for r in range(line.size):
         scale = max(_exponent(line[r]), i64(LOWEST)) - bits
         powers[r] = _power(scale)
@@ -273,14 +273,14 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _align(aligned: Any, line: Any) -> None:
-    """Write each number's own exponent to `aligned`; zeros get NOTHING, which aligns nothing."""
+    """Write each number's own exponent to `aligned`; zeros get NOTHING, an exponent below all others."""
     for r in range(line.size):
         aligned[r] = i64(NOTHING) if line[r] == 0 else _exponent(line[r])
 
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Write the sums of x's and y's exponents (not below cut.least_a, least_b) to `aligned`, NOTHING for zeros."""
+    """Write x's exponent (>= cut.least_a) plus y's (>= cut.least_b) to `aligned`, NOTHING where x * y (line) is 0."""
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b
@@ -324,7 +324,7 @@ def _positive(line: Any) -> None:
 
 @inner_loop
 def _mark_zeros(line: Any, unsure: Any) -> None:
-    """Set `unsure` where a sum is zero."""
+    """Set unsure[r] where the sum line[r] is zero."""
     for r in range(line.size):
         unsure[r] |= i64(line[r] == 0)
 

@@ -55,9 +55,10 @@ def _narrow(line: Any, mode: Any, flushes: Any) -> None:
 
 @scalar
 def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Start sums, the row `line`, with products x * y (PUSH), or add them to it unrounded (JOIN) or rounded (TAKE).
+    """Start the sums `line` with products x * y, or add the products to them; x: a number, y: a row like `line`.
 
-    begins: True if products with a zero operand are +0.
+    action: PUSH starts the sums, JOIN adds the unrounded products, TAKE adds the rounded ones. begins: True if products
+    with which sums start are +0 where an operand is zero.
     """
     if action == PUSH:
         _multiply(line, x, y, begins)

@@ -46,11 +46,12 @@ def kept(x: Any, flushes: Any) -> Any:
 def tree_rows(
     sums: Any, a: Any, b: Any, steps: Any, mode: int, flushes: int, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add rows of `sums` in place, (n, R) float32 or float64: row taken[i] to row into[i], for each i in order.
+    """Run two-operand additions over the rows of `sums` in place, (n, R) float32 or float64: a row per term.
 
-    If term[i] >= 0, the unrounded product of row term[i] of a and b, (n, R), is added instead. Results are left in row
-    steps.result. Float32 sums are rounded to the format of `mode`, and their subnormals flushed if `flushes`; pass
-    AS_IT_IS and 0 for float64. first, stop: range of columns.
+    steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]; but if steps.term[i] >=
+    0, the unrounded product of that row of a and b, (n, R), is added. Results are left in row steps.result.
+    After each addition float32 sums are rounded to the format of `mode` (AS_IT_IS, TO_FP16 or TO_BF16), and subnormal
+    ones become zeros if `flushes`; pass AS_IT_IS and 0 for float64. first, stop: range of columns.
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
@@ -74,9 +75,9 @@ def tree_rows(
 def mixed_rows(
     sums: Any, a: Any, b: Any, steps: Any, modes: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Add float64 rows as `tree_rows` does, rounding addition i by modes[i].
+    """Run two-operand additions over the float64 rows of `sums`, as `tree_rows` does, but round each by its own mode.
 
-    A mode is AS_IT_IS (float32), TO_FP16, TO_BF16 or IN_DOUBLE (float64).
+    modes: for each addition AS_IT_IS (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in float64).
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):

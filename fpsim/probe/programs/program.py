@@ -196,7 +196,7 @@ class Program:
     # ---- the compiled loops
 
     def _by_lines(self, lines: list[Array]) -> Array:
-        """Return the sums (R,) of operands (n, R) by the loop of two-operand additions."""
+        """Return the sums (R,) of one or two operands (n, R) by `tree_rows`, the loop of two-operand additions."""
         dtype = self._dtype
         lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
         flushes = "sums" in self.rule.flushes
@@ -316,15 +316,16 @@ class Program:
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
-    """Return a format and the rule's rounding to it as the loop over nodes reads them."""
+    """Return the Target that `node_rows` reads: a format's range, the rule's rounding, and the limit of marked sums."""
     least = fmt.smallest_normal if rule.flushes else 0.0
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
 
 
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
-    """Return whether all products of two float64 arrays are surely zeros or normal numbers of a format.
+    """Return True if bounds show that each product of an element of a and one of b is 0 or a normal number of a format.
 
-    Return False if an array holds only zeros, or Inf or NaN.
+    The bounds are the smallest and largest magnitudes, and the number of bits that values of an array differ in; False
+    may be returned although all products fit, and is returned if an array holds only zeros, or Inf or NaN.
     """
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
     if not all(x.size and np.isfinite(x).all() for x in sizes):

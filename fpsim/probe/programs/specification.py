@@ -56,9 +56,10 @@ class Specification(NamedTuple):
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
-        """Return the sums (R,) of terms (R, n), cut before each addition below the largest of its exponents.
+        """Return the sums (R,) of terms (R, n), where each addition first cuts its numbers to common fraction bits.
 
-        exponents: of the terms, (R, n).
+        The cut is `rule.fraction_bits` below the largest exponent of the addition's numbers. exponents: those of the
+        terms, (R, n); a partial sum has its own exponent.
         """
         stack: list[tuple[Array, Array]] = []
         for step in self.order.program:
@@ -71,7 +72,11 @@ class Specification(NamedTuple):
         return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
 
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
-        """Return the exponents (R, n) by which terms are aligned: the products' own, or the sums of their operands'."""
+        """Return the exponents (R, n) by which terms are aligned.
+
+        They are those of `products` (or terms), or the sums of both operands' (`values`), each at least the lower limit
+        in `rule.operand_exponents`, if that is set.
+        """
         least = self.rule.operand_exponents
         if least is None or len(values) < 2:
             return np.asarray(np.frexp(products)[1] - 1)
@@ -104,7 +109,11 @@ class Specification(NamedTuple):
         return flushed(sums, rule.fmt.smallest_normal) if "sums" in rule.flushes else sums
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:
-        """Return the sum of each row of numbers (R, c), cut first below the largest of their exponents."""
+        """Return the sum (R,) of each row of numbers (R, c), cut to the fraction bits below their largest exponent.
+
+        exponents: (R, c), by which the numbers are aligned. The sum of the cut numbers is exact; it is rounded to
+        `rule.result_bits`, if that is set, and to the format of the sums.
+        """
         rule = self.rule
         assert rule.fraction_bits is not None
         exponents = np.where(numbers == 0, -(1 << 20), exponents)

@@ -185,9 +185,10 @@ class _Boxes:
 
 
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
-    """Yield (pair of shapes, whether bits change between them) along M or N; changes are pairs of neighbours.
+    """Yield (pair of shapes, whether bits change between them) for sizes 1, 2, 4, ... to `largest` of M or N.
 
-    other: the fixed size of N or M; axis: 0 to vary M, 1 to vary N; largest: the largest size.
+    Of a pair with a change, the neighbours between which bits change are located and yielded. boxes: the function's
+    products; k: the size of K; axis: 0 to vary M, 1 to vary N; other: the fixed size of the other one.
     """
 
     def shape(size: int) -> Shape:

@@ -126,13 +126,19 @@ def answer(comparison: Compared) -> str:
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return "NAME ends X nats (LOW to HIGH)": the size of a recipe's difference from the baseline's loss."""
+    """Return "NAME ends X nats (LOW to HIGH)", the magnitudes of a recipe's difference from the baseline's loss.
+
+    difference: the mean difference with its 95 % interval, whose ends are LOW and HIGH; name: the recipe's.
+    """
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 
 
 def _open(difference: Interval, name: str) -> str:
-    """Return the sentence on a recipe whose losses vary too much between seeds to tell it from the baseline."""
+    """Return the sentence that a recipe's losses vary too much between seeds to tell it from the baseline.
+
+    difference: its mean difference from the baseline's loss, with its 95 % interval; name: the recipe's.
+    """
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
     return f"{name} ends {mean:#.2g} nats {side}, but its seeds differ too much to rule out chance ({between})."

@@ -48,6 +48,8 @@ def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
 def loss_axes(comparison: Compared, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss over the steps, mean and 95 % interval over seeds; return the axes.
 
+    A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights.
+
     ax: matplotlib axes to draw on; None for those of a new figure.
     """
     with figure_style():
@@ -100,7 +102,7 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 
 
 def _curves(runs: Sequence[Run]) -> Array:
-    """Return the smoothed losses of the runs that did not fail, an array (seeds, steps)."""
+    """Return the losses of the runs that did not fail, as running means of weight 0.1, an array (seeds, steps)."""
     return np.array([smoothed(run.losses, SMOOTH) for run in runs if not run.failed])
 
 

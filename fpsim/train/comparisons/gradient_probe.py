@@ -111,7 +111,7 @@ def rows_over_seeds(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `gradient_probe` as dicts: means over seeds, with 95 % intervals of the errors.
 
-    The arguments are those of `gradient_probe`, with `seeds` as a range.
+    Rows and other arguments are those of `gradient_probe`; seeds: the seeds as a range.
     """
     samples = []
     for index, seed in enumerate(seeds):
@@ -138,7 +138,10 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe` for one seed as dicts, without the columns of intervals and "seeds"."""
+    """Return a dict for each recipe and layer for one seed: recipe, scenario, layer, relative_error and cosine.
+
+    The arguments and the two numbers are those of `gradient_probe`.
+    """
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_integer("seed", seed, 0)
@@ -239,9 +242,9 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Train for `steps` steps by a float32 recipe, and return {name: copy of the weight}.
+    """Train for `steps` steps by the float32 recipe `plain`, and return {name: copy of the weight}.
 
-    text: path of the training text, or None for the default text.
+    seed: the seed of the run. text: path of the training text, or None for the default text.
     """
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
@@ -250,9 +253,11 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return {layer: float32 weight gradient} of every linear layer, divided by the loss scale and the loss factors.
+    """Return {layer: float32 weight gradient} of every linear layer by a recipe, at weights that float32 trained.
 
-    steps: number of float32 training steps from which the weights come; the batch is that of the next step.
+    The batch is that of the step after training. Gradients are divided by the loss scale, and by the loss factors of
+    the recipe and of the scenario. steps: number of training steps in float32. settings: those of the recipe's trainer,
+    with the seed and text of the training. case: the scenario, which changes weights and loss.
     """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
@@ -288,7 +293,10 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
-    """Run the backward pass of the scaled loss of a batch, which leaves gradients in the weights' `.grad`."""
+    """Run the forward and backward pass of a batch, which leaves the weights' gradients in `.grad`, still scaled.
+
+    The mean loss is multiplied by the loss scale and by the loss factors of the recipe and of the scenario `case`.
+    """
     model = trainer.model
     model.train()
     model.zero_grad(set_to_none=True)
@@ -359,7 +367,10 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return 2**(6 N) for each token, float32 (tokens,), N standard normal: as unequal as rare and frequent tokens."""
+    """Return random loss weights 2**(6 N), N standard normal, float32 (tokens,), as functions of the seed.
+
+    They differ as much as the gradients of rare and frequent tokens do.
+    """
     generator = torch.Generator().manual_seed(seed)
     weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
     return weights

@@ -127,5 +127,8 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the number of bits of a layer's kept input: `count` elements in rows of `features`, and their scales."""
+    """Return the number of bits in which a recipe keeps a layer's input for the weight gradient, scales included.
+
+    count: number of the input's elements; features: number of elements in a row.
+    """
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

@@ -35,7 +35,7 @@ CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added 
 
 @inner_loop
 def folded(lanes: Any) -> Any:
-    """Return the sum of 32 partial sums, added pairwise; `lanes` is overwritten."""
+    """Return the sum of 32 partial sums: l + 16 is added to l, then l + 8, + 4, + 2 and + 1; `lanes` is overwritten."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):
@@ -46,7 +46,10 @@ def folded(lanes: Any) -> Any:
 
 @inner_loop
 def lane_sum(row: Any, lanes: Any) -> Any:
-    """Return the sum of a row of floats, added in 32 interleaved partial sums; lanes: scratch for 32 of its dtype."""
+    """Return the sum of a row of floats: partial sum l adds terms l, l + 32, ... in turn; `folded` adds the 32 of them.
+
+    lanes: scratch for 32 numbers of the row's dtype.
+    """
     lanes[:] = f32(0)
     whole = row.size - row.size % LANES
     for start in range(0, whole, LANES):
@@ -59,7 +62,10 @@ def lane_sum(row: Any, lanes: Any) -> Any:
 
 @inner_loop
 def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
-    """Return the float64 sum of the exact products of two float32 rows; lanes: scratch for 32 float64."""
+    """Return the float64 sum of the exact products of two float32 rows, added in float64 in the order of `lane_sum`.
+
+    lanes: scratch for 32 float64.
+    """
     lanes[:] = f64(0)
     whole = x.size - x.size % LANES
     for start in range(0, whole, LANES):
@@ -72,9 +78,10 @@ def lane_dot(x: Any, y: Any, lanes: Any) -> Any:
 
 @kernel
 def sum_of_squares(x: Any, chunks: Any) -> Any:
-    """Return the float64 sum of the squares of a flat float32 array.
+    """Return the float64 sum of the squares of a flat float32 array, in chunks of CHUNK elements.
 
-    chunks: scratch, float64, of ceil(x.size / CHUNK) elements.
+    Each chunk's squares are added in the order of `lane_sum`, then the chunks' sums are. chunks: scratch, float64, of
+    ceil(x.size / CHUNK) elements.
     """
     lanes = np.empty(LANES, f64)
     for chunk in range(chunks.size):
@@ -88,14 +95,17 @@ def sum_of_squares(x: Any, chunks: Any) -> Any:
 
 @kernel
 def row_sums(x: Any, lanes: Any, sums: Any) -> None:
-    """Write the sum of each row of x (rows, columns) to sums (rows,); lanes: scratch for 32 of its dtype."""
+    """Write the `lane_sum` of each row of x (rows, columns) to sums (rows,); lanes: scratch for 32 of its dtype."""
     for i in range(x.shape[0]):
         sums[i] = lane_sum(x[i], lanes)
 
 
 @kernel
 def column_sums(x: Any, lanes: Any, sums: Any) -> None:
-    """Write the sums of x (rows, columns) over its rows to sums (columns,); lanes: scratch (32, columns)."""
+    """Write the sums of x (rows, columns) over its rows, in `lane_sum`'s order, to sums (columns,).
+
+    lanes: scratch (32, columns) of the dtype of x.
+    """
     lanes[:] = f32(0)
     for i in range(x.shape[0]):
         lane = lanes[i % LANES]
@@ -107,7 +117,7 @@ def column_sums(x: Any, lanes: Any, sums: Any) -> None:
 
 @inner_loop
 def _fold_rows(lanes: Any) -> None:
-    """Add 32 rows pairwise in place, so that row 0 of lanes (32, columns) becomes their sum."""
+    """Add 32 rows in place, as `folded` adds 32 numbers, so that row 0 of lanes (32, columns) becomes their sum."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):
@@ -120,7 +130,7 @@ def _fold_rows(lanes: Any) -> None:
 def column_dots(x: Any, y: Any, lanes: Any, sums: Any) -> None:
     """Write sum(x * y) over rows to sums (columns,), for x and y (rows, columns); lanes: float64 scratch (32, columns).
 
-    It is added in float64 in 32 interleaved partial sums, and rounded to float32.
+    Products are exact; they are added in float64, in the order of `lane_sum` over rows, and rounded to float32.
     """
     lanes[:] = f64(0)
     for i in range(x.shape[0]):
@@ -192,7 +202,7 @@ def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
 
 @kernel
 def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
-    """Write the gradient of a causal softmax's x: p * (g - sum(p * g)) * factor for p = shares and g = slopes."""
+    """Write a causal softmax's gradient of x to result: p * (g - sum(p * g)) * factor for p = shares, g = slopes."""
     lanes = np.empty(LANES, f64)
     for matrix in range(shares.shape[0]):
         for i in range(shares.shape[1]):
@@ -221,7 +231,10 @@ def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
 
 @kernel
 def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) -> None:
-    """Write the gradient of a cross entropy's logits, (p - 1 at the target) * factor for p = shares."""
+    """Write a cross entropy's gradient of the logits to result: p * factor, but (p - 1) * factor at the target.
+
+    p: shares, the softmax of the logits.
+    """
     for i in range(shares.shape[0]):
         target = targets[i]
         for j in range(shares.shape[1]):
@@ -231,7 +244,7 @@ def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) ->
 
 @kernel
 def mean(x: Any) -> Any:
-    """Return the mean of a float32 array (n,), added in 32 interleaved partial sums."""
+    """Return the mean of a float32 array (n,): its `lane_sum` in float32, divided by n."""
     return lane_sum(x, np.empty(LANES, f32)) / f32(x.size)
 
 

@@ -108,14 +108,14 @@ def _double(x: Tensor) -> Array:
 
 
 def _over_axis(x: Array) -> Array:
-    """Return the sums of a float64 array along its last axis, (..., 1)."""
+    """Return the sums of a float64 array along its last axis, (..., 1), each added in 32 partial sums (`lane_sum`)."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.size // x.shape[-1])
     kernels.row_sums(rows, np.empty(kernels.LANES), totals)
     return totals.reshape(*x.shape[:-1], 1)
 
 
 def _over_rows(x: Array) -> Array:
-    """Return the sums of a float64 array (..., n) over all axes but the last, (n,)."""
+    """Return the sums of a float64 array (..., n) over all axes but the last, (n,), in 32 partial sums."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.shape[-1])
     kernels.column_sums(rows, np.empty((kernels.LANES, rows.shape[1])), totals)
     return totals
