@@ -155,8 +155,10 @@ def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
 def _make_sum_block(small: bool, wide: bool) -> Any:
     """Return the loop that adds the errors of a block, their squares and relative errors to `sums` and `counts`.
 
-    small: whether some values may be below the format's normal range. wide: whether an error may need float64. The sum
-    PRODUCT gets x * (result - x) instead of x * result, which takes fewer operations and is more accurate.
+    Its arguments are (x, results, reciprocals, plan, sums, counts, largest_errors): a block before and after rounding,
+    1 / |x|, the cast's plan, and arrays in the order of TOTALS, COUNTS and MAXIMA. The sum PRODUCT gets
+    x * (result - x) instead of x * result, which takes fewer operations and is more accurate. small: whether some
+    values may be below the format's normal range. wide: whether an error may need float64.
     """
 
     def sum_block(
@@ -222,7 +224,10 @@ def _make_count_steps(truncates: bool) -> Any:
 
 @cache
 def _make_ulps_block(wide: bool) -> Any:
-    """Return the loop that adds errors in ulps and counts exact results; wide: whether to compute errors in float64."""
+    """Return the loop that adds a block's |results - x| / ulp(x) to `sums`, and counts exact results in `counts`.
+
+    ulp(x) is the format's spacing at x / scale (`exact`), times the scale. wide: whether to compute errors in float64.
+    """
 
     def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any) -> None:
         fraction, exponent = math.frexp(plan[SCALE])  # ulps are multiplied by the power of two, to stay in range
@@ -249,10 +254,11 @@ def _make_ulps_block(wide: bool) -> Any:
 
 @inner_loop
 def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: Any) -> Any:
-    """Return the larger of `best`, the largest relative error so far, and the exact largest one of a block.
+    """Return the larger of `best`, the largest relative error so far, and the largest |results - x| / |x| of a block.
 
-    underflowed: whether a value of the block became 0. x, results: the block before and after rounding.
-    largest_product: largest |error| * rounded reciprocal of |x|.
+    The division is done only if the approximation `largest_product`, the largest |results - x| * rounded(1 / |x|), does
+    not show that `best` is larger. underflowed: a value of the block became 0, with the relative error 1. x, results:
+    the block before and after rounding.
     """
     best = max(best, 1.0 if underflowed else 0.0)
     # a value that becomes zero has the relative error 1; a larger quotient of float32 numbers is at least 1 + 2**-24
@@ -265,7 +271,8 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
     """Return the loop that rounds one block and adds its errors to sums and counts.
 
     scaled: whether values have a scale. truncates: whether they are rounded toward zero, or to nearest. The loop's
-    argument `smallest` is the block's smallest nonzero magnitude after division by the scale; `room`, scratch arrays.
+    argument `smallest` is the block's smallest nonzero magnitude after division by the scale; `room`, scratch arrays
+    for x / scale and the results.
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)
@@ -296,9 +303,11 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
 def nearest_kernel() -> Any:
     """Return the loop `(x, reciprocals, descriptions, plans, done, totals, counts, maxima)`.
 
-    The loop rounds and measures the blocks within the limits of a plan, and sets `done` to 1 for them. x has a row for
-    each group of elements, with reciprocals and descriptions by `describe_kernel`; plans, a row for each candidate. The
-    results done, totals, counts and maxima have axes (candidates, groups, ...) and are added to in place.
+    The loop rounds and measures the blocks of 2048 elements whose magnitudes are within a plan's limits. x: float32
+    (groups, length); reciprocals: 1 / |x|, 0 for 0; descriptions (groups, blocks, 4): largest magnitude, smallest one
+    other than 0, sum of squares and number of nonzeros of each block; plans: (candidates, PLAN). done (candidates,
+    groups, blocks) becomes 1 for measured blocks, else 0; totals, counts and maxima, the arrays of an ErrorSums with
+    axes (candidates, groups, ...), get the errors in place.
     """
     measure, measure_scaled = (_make_measure(scaled, truncates=False) for scaled in (False, True))
     truncate, truncate_scaled = (_make_measure(scaled, truncates=True) for scaled in (False, True))

@@ -79,8 +79,9 @@ class Selection:
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
         """Return the name of the layer of a product that `module` computes.
 
-        weight: the product's weight; None for attention. is_layer: whether the module itself is the layer, such as
-          nn.Linear.
+        It is the module's name if `is_layer` (the module itself is the layer, such as nn.Linear), else that of the
+        weight's layer, else the module's, or "weight" in the model itself; for attention, the module's name with
+        ".attention". weight: the product's weight; None for attention.
         """
         name = self.modules[id(module)]
         if weight is None:

@@ -57,7 +57,7 @@ def emulation_of(name: str) -> Emulation:
 
 
 def _of_unit(name: str) -> Emulation:
-    """Return the emulation of the matrix unit with this name; rivals are other units with its operand formats."""
+    """Return the emulation of the matrix unit with this name; rivals are other units with its operands and results."""
     of = unit(name)
     if isinstance(of, IntegerUnit):
         return _of_integers(of)
@@ -182,8 +182,8 @@ def _of_fused() -> Emulation:
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
     """Return c + a * b for complex FP16 numbers, (N, 2) codes (real, imaginary).
 
-    Each of real and imaginary part is computed by two fused multiply-adds. swapped: whether the two products are added
-    in the other order.
+    With a = ar + ai i and so on, the real part is fma(-ai, bi, fma(ar, br, cr)), the imaginary one
+    fma(ar, bi, fma(ai, br, ci)). swapped: the outer product of each is the inner one.
     """
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
     minus = ai ^ np.uint16(0x8000)

@@ -83,7 +83,8 @@ def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
 def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
     """Return c + sum of a * b for each of N rows, (N,) bit patterns: the diagonals of 16 x 16 tile products.
 
-    operands: a and b (N, terms), c (N,). A tile multiplies 16 rows of a by the same rows of b as columns.
+    operands: a and b (N, terms), c (N,). Tile a holds 16 rows of a, tile b the same rows of b as its columns, so that
+    the product's diagonal has the 16 results.
     """
     a, b, c = operands
     count, terms = a.shape if a.ndim == 2 else (-1, 0)
@@ -105,7 +106,7 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
     """Return rows of terms (N, terms) as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
 
-    groups: number of groups of terms that a row of x fills, which is only checked. row: the instruction.
+    tiles: ceil(N / 16). groups: ceil(terms / elements of a group), asserted to hold all terms. row: the instruction.
     """
     memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
     memory[: len(x), : x.shape[1]] = x

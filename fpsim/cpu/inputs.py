@@ -147,7 +147,11 @@ def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operand
 
 
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of `count` results, each a few ulps of the largest term, so that intermediate roundings show."""
+    """Return operands of `count` results that nearly cancel, so that results show where intermediate sums are rounded.
+
+    The last operand, such as the addend, is minus the exact result of the others, moved by up to 2 codes. In dot
+    products the second half of the products also nearly cancels the first.
+    """
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
     with np.errstate(all="ignore"):

@@ -129,7 +129,10 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the names of units to suggest for an architecture and an operand's name, which may be empty or ambiguous."""
+    """List the existing units to suggest for an architecture and an operand's name, with float32 or INT32 results.
+
+    An ambiguous name, such as "fp8", stands for every operand that it may mean, "" for the usual ones (USUAL).
+    """
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]
     return [name for name in names if _row(name)]

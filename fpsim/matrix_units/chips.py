@@ -27,7 +27,7 @@ class Chip:
       sm: the compute target of NVIDIA's compilers, such as "sm_90"; "" if there is none.
       capability: the compute capability (major, minor); None if there is none.
       multiprocessors: the number of streaming multiprocessors; None if not known.
-      features: letters that may follow `sm` in a compiler's target.
+      features: letters that may follow `sm` in a compiler's target, such as "a" in "sm_90a"; "" for none.
       source: the source of these facts.
       others: other products with this compute target.
       gfx: the compute target of AMD's compilers, such as "gfx942"; "" if there is none.

@@ -69,7 +69,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
-    The version is that with which all zero points are the middle code, else the configuration's, else inferred.
+    The version is that with which all zero points are the middle code, else the configuration's, else the one whose
+    zero points are nearer to the mean codes of their groups.
 
     Raises:
       LayoutError: the shapes do not fit each other.
@@ -156,7 +157,9 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    `bits`: bits of a code. `n`: number of outputs. `group_of`: index of the group of each input.
+    The version is that with which all zero points are the middle code, else the configuration's, else the one whose
+    zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`: number of outputs.
+    `group_of`: index of the group of each input.
     """
     words = parts.array("zero_point").view(np.uint32)
     ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))

@@ -95,10 +95,10 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
 
 
 def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
-    """Yield a finding if the largest scale makes weights implausibly large and is far from the other scales of the
-    weight.
+    """Yield a finding if only the largest scale allows weights above 1000, and it exceeds 10,000 times the median.
 
-    `values`: the weight's scales, flat. `words`: name of the format of the codes.
+    The weights meant are scale * the format's largest value (* the tensor's scale, if any). `values`: the weight's
+    scales, flat. `words`: name of the format of the codes.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]

@@ -61,7 +61,9 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
     """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits.
 
-    `names`: all tensor names of the checkpoint. `library`: the library that the configuration names, or "".
+    A layout fits by the name and dtype of the codes, `one`. The likeliest has the most companions that are present;
+    then it is one of the library, then the one that lacks the fewest. `names`: all tensor names of the checkpoint.
+    `library`: the library that the configuration names, or "".
     """
     fitting = [
         layout
@@ -82,8 +84,9 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
 
 
 def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight" is likely to be the codes of a layout, by its dtype and the names of
-    other tensors.
+    """Return whether a tensor called "weight" is likely to be the codes of a layout.
+
+    It is if its dtype is FP8, INT8 or UINT8, or if a companion of the layout, such as its scales, is among `names`.
     """
     stem = one.name.removesuffix(layout.codes)
     ends = {**layout.needed, **layout.more}

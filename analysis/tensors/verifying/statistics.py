@@ -50,12 +50,12 @@ class Offsets(NamedTuple):
 
     @property
     def is_off(self) -> bool:
-        """True if the zero points are wrong beyond statistical doubt."""
+        """True if zero points are wrong: for 24 groups or more, |median| exceeds `limit` and 4 standard errors."""
         return self.groups >= ENOUGH and abs(self.median) > self.limit and abs(self.median) - SURE * self.error > 0
 
     @property
     def is_blind(self) -> bool:
-        """True if the data are too few to detect zero points that are wrong by one."""
+        """True if zero points that are wrong by one would not show: too few groups, or too large an error or limit."""
         return self.groups < ENOUGH or SURE * self.error > OFF or self.limit >= 1
 
 

@@ -105,7 +105,11 @@ def _codes(one: Recognised) -> Iterator[Finding]:
 
 
 def _size(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if scales make weights implausibly large while their inverses would make plausible ones."""
+    """Yield a finding if scales look inverted: weights may exceed 1000, but not with 1 / scale in place of the scale.
+
+    The weights meant are the median scale times the format's largest value; for a scale of the tensor see
+    `_tensor_scale`.
+    """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     top = TOP.get(one.weight.dtype.partition(" ")[0])
@@ -130,8 +134,10 @@ def _size(one: Recognised) -> Iterator[Finding]:
 
 
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores, as other libraries
-    store it.
+    """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores.
+
+    It does if 6 times the largest block's scale, multiplied or divided by it as the layout says, exceeds 1000, and the
+    other operation gives less than 1000. Some libraries store a factor there, others a divisor.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name

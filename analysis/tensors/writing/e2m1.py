@@ -61,8 +61,8 @@ def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in ModelOpt's NVFP4, in which the tensor's scale s2 multiplies the blocks' scales.
 
-    s2 = (amax of the tensor) / 2688. The scale of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1 for
-    a block of zeros.
+    s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
+    for a block of zeros. The codes are those of w / (s * s2).
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """

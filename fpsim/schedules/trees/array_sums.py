@@ -25,7 +25,7 @@ CHAINS, LEVELS, LEAST_POWER = 4, 4, 4  # of torch: chains of a lane, totals of a
 
 @dataclass(frozen=True)
 class SumOrder:
-    """The order in which a library adds the terms of a sum of any length; `accumulate=` of `fp.sum` and `fp.dot` takes it.
+    """The order in which a library adds the terms of any sum; `accumulate=` of `fp.sum` and `fp.dot` takes it.
 
     Args:
       name: the call that makes it.
@@ -41,7 +41,7 @@ class SumOrder:
       >>> import fpsim as fp
       >>> fp.schedules.numpy_sum().tree(300)
       Tree(k=300, 8 levels, result FP32)
-    """  # noqa: E501
+    """
 
     name: str
     rule: str
