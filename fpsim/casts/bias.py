@@ -73,7 +73,8 @@ def encode_with_bias(
 def _cut(codes: Array, bias: Array, target: Format, saturate: bool) -> Array:
     """Return codes of `target` for FP16 codes, whose significands are truncated after `bias` has been added.
 
-    All arrays are int64 of one shape. saturate: as for `encode_with_bias`.
+    All arrays are int64 of one shape. bias: in units of 2^-8 of the result's last place. saturate: overflow and Inf
+    become the largest finite value, not Inf or NaN.
     """
     magnitude, negative = codes & (SIGN - 1), (codes & SIGN) != 0
     field = magnitude >> FP16.mantissa_bits

@@ -89,7 +89,8 @@ def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | N
 def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
     """Return the reason why the cast of a value has the result `result`, as a clause.
 
-    fraction: the value's distance from `inner` as a share of the gap between its neighbours; None without both.
+    inner: the neighbour toward zero, None if there is none. fraction: the value's distance from it as a share of the
+    gap between both neighbours; None without both.
     """
     fmt, mode = options.fmt, options.rounding
     if math.isnan(value):

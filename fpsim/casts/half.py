@@ -33,7 +33,7 @@ HALF_MAGNITUDE, HALF_INFINITY, FLOAT_NAN = u32(0x7FFF), u32(FP16.infinity_code o
 
 @lru_cache(maxsize=1)
 def has_conversion() -> bool:
-    """Return whether numba's target (possibly another processor) has an instruction for each of the two conversions.
+    """Return whether the processor for which numba compiles converts float32 to FP16 and back by an instruction each.
 
     Otherwise LLVM would call a function of the compiler's library, whose absence would end the process. The result is
     False if numba's compiler is disabled.

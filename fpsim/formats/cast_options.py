@@ -154,7 +154,7 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
 
     Raises:
       TypeError: the function has no such keyword.
-      ValueError: as for `cast_options`.
+      ValueError: an unknown option, a stochastic mode without a seed, or a number out of range.
     """
     if not keywords:
         spec: Any = fmt
@@ -184,8 +184,8 @@ def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keyword
       keywords: the keywords of the cast.
 
     Raises:
-      TypeError: the function has no such keyword.
-      ValueError: as for `cast_options`; a rounding mode or subnormals that a table does not define; or, with
+      TypeError: the function has no such keyword. ValueError: an unknown option, a stochastic mode without a seed, or a
+      number out of range; a rounding mode or subnormals that a table does not define; or, with
         `function`, a format whose values depend on a tile.
     """
     if function is not None:

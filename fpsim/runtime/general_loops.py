@@ -19,7 +19,7 @@ _replaced: dict[Any, int] = {}  # loop -> multiply-adds that a general loop did 
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Allow calls inside a `with` block to do small work by general loops while special ones are not compiled yet."""
+    """Allow small work inside a `with` block to be done by general loops while those of its format are not compiled."""
     token = _allowed.set(True)
     try:
         yield

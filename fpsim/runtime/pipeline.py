@@ -80,7 +80,10 @@ def _settings() -> Any:
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """Run the stages on arrays that are not contiguous, aligned and of native byte order."""
+    """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order.
+
+    first: flat index of the source's first element in the whole array.
+    """
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     for index in blocks(source.shape):

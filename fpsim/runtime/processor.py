@@ -72,7 +72,7 @@ def _set_to_ieee() -> Iterator[None]:
 
 
 def under_ieee(function: Function) -> Function:
-    """Decorate a function to run within `ieee_arithmetic`."""
+    """Decorate a function to run while this thread's processor rounds to nearest even and keeps subnormals."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:

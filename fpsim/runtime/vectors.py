@@ -47,7 +47,10 @@ def widest_vectors() -> str:
 
 @lru_cache(maxsize=1)
 def _probe() -> list[str]:
-    """Return the lines of assembly of a test function that takes maxima of bytes and converts FP16."""
+    """Return the lines of assembly of a function that takes maxima of bytes and converts FP16.
+
+    Their instructions show which of AVX-512, AVX2 and F16C the compile target has.
+    """
     module = ir.Module()
     kind = ir.FunctionType(FLOATS, [BYTES.as_pointer(), vector(SMALL, WIDTH).as_pointer()])
     builder = ir.IRBuilder(ir.Function(module, kind, "larger_bytes_and_halves").append_basic_block())

@@ -181,7 +181,7 @@ def load(job: TileJob, part: Array) -> Array:
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
 
-    A place that kernels can read directly is yielded whole.
+    A part has at most PIECE elements, or more if one step has. A place that kernels can read directly is yielded whole.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:

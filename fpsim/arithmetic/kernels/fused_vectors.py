@@ -40,8 +40,7 @@ def _bfloats(builder: Any, sources: list[Any], target: Any, offset: Any) -> list
     """Emit the fused multiply-adds of STEP BF16 codes, from `offset` bytes on, and the store of their codes.
 
     sources: addresses of a, b and c; target: address of the codes. Return the exact results rounded to odd, as int32
-    bits of float32: those of codes
-    0, 2, 4, ..., and those of 1, 3, 5, ...
+    bits of float32: those of codes 0, 2, 4, ..., and those of 1, 3, 5, ...
     """
     places, upper = v.constant(PLACES, v.INTS), v.constant(UPPER, v.INTS)
     words = [v.load(builder, source, offset, v.INTS) for source in sources]

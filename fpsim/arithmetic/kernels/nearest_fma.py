@@ -254,7 +254,9 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
     """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, in vectors.
 
-    It does what the loop of `_fill_flagged_fused` does; rest: that loop, for the last elements, fewer than STEP.
+    a, b, c: 1-D codes of `fmt`. It writes codes of a * b + c and flags, as for finite results. tiny_below: float32 bits
+    of the smallest magnitude that is not tiny. rest: the same loop without vectors, for the last elements, fewer than
+    STEP.
     """
     fuse = fuse_flagged_bfloats if fmt == BF16 else fuse_flagged_halves
 

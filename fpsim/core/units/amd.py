@@ -69,7 +69,7 @@ def _flushed(x: Number, least_field: Any) -> Number:
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the field, as in `Number`, of the smallest normal value of a format."""
+    """Return the field of a Number (exponent + BIAS) of the smallest normal value of a format."""
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 

@@ -101,7 +101,7 @@ def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
 
 @scalar
 def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code of a sum with NaN or Inf among its terms; specials: flags as `specials_of` returns them."""
+    """Return the code of a sum with NaN or Inf among its terms; specials: flags HAS_NAN, HAS_PLUS and HAS_MINUS."""
     return special_code(specials, u64(u.nan), u64(f.infinite << u64(u.lost)), u64(f.sign_bit << u64(u.lost)))
 
 
@@ -164,9 +164,9 @@ def fused_step(
 def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, multiplied by the scales of its block.
 
-    c and the scaled products are aligned, cut, added and rounded as `fused_step` says. a, b: codes of a row and a
-    column; scale_a, scale_b: codes of their scales, one per block of u.block terms, which are powers of two; start:
-    index of the first product.
+    c and the scaled products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, added
+    exactly, and rounded once. a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, one per block
+    of u.block terms, which are powers of two; start: index of the first product.
     """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)

@@ -64,8 +64,8 @@ def amax_loop(width: int, shape: int) -> Any:
     """Return the inlined loop `(row, tops, columns, space)`, which raises `tops` to the amax of each tile in a row.
 
     row: words (bit patterns) of `width`-bit floats; tops: per tile, the pattern of the amax, NaN and Inf included;
-    columns: of a tile; space: scratch words, a quarter as many as the row has. shape: as `tile_shape` returns it for
-    the columns of a tile.
+    columns: of a tile; space: scratch words, a quarter as many as the row has. shape: `columns` if that is 1 or a
+    common number, to be compiled in, else ANY.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -153,7 +153,7 @@ def amax_strips(width: int, shape: int) -> Any:
     """Return the loop `(matrix, tops, rows, columns)`, which raises each tile's entry of `tops` to the tile's amax.
 
     The loop returns the highest entry. All are bit patterns of `width`-bit floats; those of NaN and Inf count as larger
-    than all others. rows, columns: of a tile; shape: its columns, or ANY, as for `amax_loop`.
+    than all others. rows, columns: of a tile; shape: `columns` if that is 1 or a common number, else ANY.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -29,10 +29,10 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 class Elements(NamedTuple):
     """Compile-time choices of the loop over a tile's elements.
 
-    width: bits, 32 or 64, of the float in which x / s is computed; shape: as `tile_shape` returns it for the columns of
-    a tile; back: deliver float32 values instead of codes; choices: rounding mode and others, None to read them at run
-    time, which is slower; frozen: layouts of encoder and decoder to compile in, None for one that is read at run time;
-    careful: factors may be NaN, 0 or Inf.
+    width: bits, 32 or 64, of the float in which x / s is computed; shape: the columns of a tile if 1 or a common
+    number, else ANY; back: deliver float32 values instead of codes; choices: rounding mode and others, None to read
+    them at run time, which is slower; frozen: layouts of encoder and decoder to compile in, None for one that is read
+    at run time; careful: factors may be NaN, 0 or Inf.
     """
 
     width: int  # of the arithmetic

@@ -38,9 +38,10 @@ FIXED_MODES = {
 
 @cache
 def lanes(way: str) -> LaneSteps:
-    """Return the loops for one representation of sums, as `plan.ways` names it; cached.
+    """Return the loops multiply, add and fused for one representation of sums; cached.
 
-    way: "core", "double", "any", "nearest", "toward_zero", "up", "down" or "stochastic".
+    way: "core": sums are codes; "double": they are in FP64; "nearest", "toward_zero", "up", "down" or "stochastic":
+    values in float64 that are rounded to a format in this mode; "any": the same in a mode that the loops are passed.
     """
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
