@@ -231,7 +231,10 @@ def _misses(variant: IntegerVariant, inputs: list[IntegerInputs], results: list[
 
 
 def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
-    """Yield the faults to try, those that integer kernels usually have."""
+    """Yield the faults to try: wrapping or saturating at other points or in fewer bits, operands of another signedness.
+
+    Others are sums in float32, terms of K that are left out at its end, and negated results.
+    """
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
     steps = sorted({other.terms for other in same if other.saturates})

@@ -86,7 +86,11 @@ def _limited(values: Array, operand: ProbedOperand) -> Array:
 
 
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in the scales and bias of a promise."""
+    """Yield the faults that broken kernels have in the scales and bias of a promise.
+
+    The function of each maps KernelInputs to KernelInputs with changed scales or bias. Scales of blocks, which are
+    codes, are only exchanged.
+    """
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
         if word in ("", "block"):

@@ -52,7 +52,11 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return the promised `order` of scales and whether the bias is `fused` with them, as `finish` takes both."""
+    """Return how the promise applies scales and bias: (order, fused).
+
+    order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added in the rounding of
+    the last multiplication.
+    """
     schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
     epilogue = Epilogue() if schedule is None else schedule.epilogue
     return epilogue.scale_order, epilogue.fused_bias and promise.bias
@@ -177,17 +181,23 @@ Results = Callable[[Array, Format], Array]
 
 
 def _cast(**how: str) -> Results:
-    """Return the function that casts values with `how`, other keywords of `cast` than promised."""
+    """Return the function (float64 values, format) -> codes that casts with other keywords than promised.
+
+    how: rounding, overflow or subnormals, as for `fpsim.encode`.
+    """
     return lambda values, out: cast(values, FP64, out, **how)
 
 
 def _through(fmt: Format, rounding: str) -> Results:
-    """Return the function that rounds values to the format `fmt` before the cast."""
+    """Return the function (float64 values, format) -> codes that rounds values to `fmt` before the cast."""
     return lambda values, out: cast(rounded(values, fmt, rounding), FP64, out)
 
 
 def _on_values(change: Results) -> Results:
-    """Return the function that casts values, applies `change(values, format)` to the results, and encodes these."""
+    """Return the function (float64 values, format) -> codes that casts as promised and then changes the results.
+
+    change: function (cast values, format) -> changed values, which are then encoded.
+    """
 
     def codes(values: Array, out: Format) -> Array:
         with np.errstate(all="ignore"):
@@ -197,9 +207,9 @@ def _on_values(change: Results) -> Results:
 
 
 def _stale(axis: int, grain: int) -> Results:
-    """Return the function that overwrites rows (axis 0) or columns (axis 1) that a kernel did not compute.
+    """Return the function (values, format) -> values that overwrites the last rows (axis 0) or columns (axis 1).
 
-    Those after the last multiple of `grain` become copies of the one before them.
+    Those after the last multiple of `grain`, which a kernel did not compute, become copies of the one before them.
     """
 
     def changed(values: Array, _: Format) -> Array:

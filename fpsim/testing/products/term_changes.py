@@ -18,7 +18,10 @@ Order = Callable[[Array, int], Array]  # (indices of terms, parameter) -> indice
 
 
 def of_terms() -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in the selection, order and pairing of terms."""
+    """Yield the faults that broken kernels have in the selection, order and pairing of terms.
+
+    The function of each maps K to (indices of a's terms, indices of b's terms) in the order of their addition.
+    """
     for words, order, number in _orders():
         yield KernelChange(words, _same(order, number))
     for step in (1, 2, 4, 8, 16):

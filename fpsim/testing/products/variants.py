@@ -212,9 +212,9 @@ def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Return an operand with its terms along `axis` in the order `terms`, zero where either order has a -1.
+    """Return an operand with its terms along `axis` in the order `terms`.
 
-    others: the order of the other operand's terms.
+    terms, others: indices of the terms of this operand and of the other one. A term is 0 where either has -1.
     """
     taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)

@@ -225,19 +225,19 @@ class ModelSearch:
         return len(others) - len(rivals), tuple(rivals)
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return how many results of the inputs tried first a model does not reproduce; cache the model's results."""
+        """Return how many results of the selected part of the inputs a model does not reproduce; cache its results."""
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return how many results of the inputs tried first (see `_take_part`) a model does not reproduce."""
+        """Return how many results of the selected part of the inputs a model does not reproduce."""
         self.tried += 1
         return int(np.count_nonzero(model.run(self._part) != self._of_part))
 
     def _few_of_first(self, model: QuantizerModel) -> int:
-        """Return the number of results for the first inputs (see `KnownModels`) that a model does not reproduce."""
+        """Return the number of results for `KnownModels.first`, every n-th input, that a model does not reproduce."""
         return int(np.count_nonzero(self.known.run(model) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
@@ -248,7 +248,11 @@ class ModelSearch:
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
     def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
-        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results."""
+        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results.
+
+        It has at most PART inputs with wrong and PART with right results, evenly spread, and all zeros, Inf and NaN.
+        With up to 3 * PART inputs, it has all.
+        """
         if self.got.size <= 3 * PART:
             return
         chosen = np.union1d(*(evenly_spread(np.flatnonzero(members), PART) for members in (differ, ~differ)))
@@ -259,7 +263,11 @@ class ModelSearch:
 
 @lru_cache(maxsize=16)
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
-    """Return clause -> rival of a model: each policy, alone and after FP16, BF16 or TF32, and each single fault."""
+    """Return clause -> rival of a model: the other arithmetics that a certificate excludes.
+
+    They are each policy, alone and after a rounding to FP16, BF16 or TF32, and `model` with each single fault, except
+    those that few inputs show. source: the format of the inputs.
+    """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}
     first = [one for one in faults if one.words in named]

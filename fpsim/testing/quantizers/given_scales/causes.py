@@ -44,7 +44,10 @@ def differing(got: Values, want: Values) -> Any:
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: clause without subject -> fields of the model `promise` that the fault changes."""
+    """Return the known faults: clause without subject -> changed fields of the model `promise`, with their values.
+
+    They are other quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
+    """
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
         "divides in float64": {"quotient": "float64"},

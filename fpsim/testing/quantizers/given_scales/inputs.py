@@ -82,7 +82,7 @@ def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _next(x: Array, steps: int) -> Array:
-    """Return floats moved away from zero by `steps` floats, toward zero if negative; zeros are unchanged."""
+    """Return floats moved by `steps` floats away from zero, or toward zero if `steps` is negative; zeros stay."""
     word = x.view(f"i{x.dtype.itemsize}")
     return np.where(x == 0, x, (word + word.dtype.type(steps)).view(x.dtype))
 

@@ -63,7 +63,10 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
 
 
 def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
-    """Return some matrices of `plain`, as `cases_for` returns, cut so that the last tiles are incomplete, by name."""
+    """Return name -> matrix: two matrices cut so that the last tiles along both axes are incomplete.
+
+    plain: name -> matrix, made for `scaling` by `cases_for`.
+    """
     height, width = (max(size, 1) for size in _block(scaling))
     rows, columns = plain["ordinary tiles"].shape
     cut = np.s_[: rows - height // 2, : columns - (width // 2 + (width > 2))]
@@ -152,7 +155,10 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
 
 
 def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
-    """Return copies of a matrix with an Inf and with a NaN, and one with long and short axes exchanged, by name."""
+    """Return name -> matrix: copies of a matrix with one Inf and with one NaN, and one of another shape.
+
+    The last one has a single tile along the longer axis of a tile; for tiles of one element, its axes are exchanged.
+    """
     infinite, nan = plain.copy(), plain.copy()
     infinite[1, 1], nan[2, 2] = np.inf, np.nan
     height, width = (max(size, 1) for size in _block(scaling))

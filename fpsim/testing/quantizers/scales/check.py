@@ -36,7 +36,10 @@ def check_scaled(
     fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
     subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
-    """Return the report of `check_quantizer` with a scaling; the arguments are those of `check_quantizer`."""
+    """Return the report on a quantizer with scales; `check_quantizer` explains the arguments, which are its own.
+
+    overflow, seed: None if the caller passed none.
+    """
     require_function(fn)
     scaling = scaling_of(scaling)
     element = coded_element(fmt)

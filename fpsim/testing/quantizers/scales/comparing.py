@@ -27,7 +27,7 @@ class RightParts(NamedTuple):
     Attributes:
       fmt, scaling: the element format and the scaling.
       codes: value of each code, without scale, as bit patterns of float64, flat.
-      values: value of each code times its scale, likewise.
+      values: value of each code times its scale, as bit patterns of float64, flat.
       scales: float32 scale of each tile, the product of both levels.
       block_scales: float32 scales of the first level.
       tensor_scale: scale of the second level, or None.

@@ -160,7 +160,7 @@ class QuotientsOfCase(NamedTuple):
       quotients: the elements divided by their scales, float32.
       apart: the quotients split into signs and magnitudes.
       places: indices of some quotients, with wrong and with right results, that tell faults apart.
-      apart_some: the quotients at these indices, split likewise.
+      apart_some: the quotients at these indices, split into signs and magnitudes.
     """
 
     x: Array

@@ -67,9 +67,10 @@ def _case(x: Array, parts: ReturnedParts, fmt: IntegerFormat, scaling: Scaling) 
 def _faults(
     cases: list[AffineCase], fmt: IntegerFormat, scaling: Scaling, rounding: str
 ) -> Iterator[tuple[tuple[str, ...], str, dict[str, object]]]:
-    """Yield known faults: clauses without subject, rounding rule of zero points, and changed fields of `GivenScale`.
+    """Yield known faults, as (clauses without subject, rounding rule of zero points, changes).
 
-    rounding: the promised rounding of elements. The faults are those of any quantizer with the scales of `cases`.
+    Changes are fields of the `GivenScale` that models the elements -> other values; {} if only zero points are wrong.
+    fmt, scaling, rounding: the promised element format, scaling and rounding of elements.
     """
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
@@ -115,7 +116,10 @@ def _gives(
 
 
 def _zero_points(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rule: str) -> Array:
-    """Return the zero points of a case's tiles, (lowest code) - (lowest value) / scale, rounded by a rule."""
+    """Return the zero points of a case's tiles: (lowest code) - (lowest value) / scale, rounded by a rule, saturated.
+
+    The lowest value of a tile without negative values is 0. rule: a name in `rounder.RULES`, such as "nearest_even".
+    """
     lows = np.minimum(reduced_tiles(np.minimum, case.x, scaling.block), np.float32(0))
     with np.errstate(all="ignore"):
         divides = scaling.division == "divide"

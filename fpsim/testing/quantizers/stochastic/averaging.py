@@ -20,8 +20,8 @@ OF_RECIPE = 4096  # calls with the caller's array
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
     """Return the correct bits of means of 1, 4, 16 and 64 calls with x, and the broken property "averaging" or None.
 
-    Correct bits are -1/2 log2 of the relative squared error. From each mean to the next they must grow by 1, within
-    chance.
+    Correct bits are -1/2 log2 of the relative squared error, sum((mean - x)**2) / sum(x**2). From each mean to the
+    next, of 4 times as many calls, they must grow by 1, within chance.
     """
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)

@@ -131,7 +131,8 @@ def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
 def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: Format) -> tuple[int, bool]:
     """Return the number of random bits that affect results, and whether it may be larger.
 
-    It is measured on inputs at fractions 2**-j of the spacing. cells: neighbouring values, as `cells_of` returns.
+    An input at the fraction 2**-j of the spacing is rounded away from zero with a share of 2**-j only if j random bits
+    count. cells: pairs of neighbouring values between which the inputs are, smaller magnitude first.
     """
     low, high = cells[0]
     places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)

@@ -26,7 +26,7 @@ Values = npt.NDArray[np.float64]
 def driver_of(fn: Callable[..., Any]) -> str:
     """Return the kind of random numbers that the name of one of fn's parameters tells, else "own".
 
-    The kinds are "seed", "generator", "bits" and "uniform"; DRIVEN lists the names.
+    The kinds are "seed", "generator", "bits" and "uniform"; DRIVEN lists the names, such as "rng" for "generator".
     """
     try:
         parameters = list(inspect.signature(fn).parameters)
