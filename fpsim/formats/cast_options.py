@@ -184,9 +184,9 @@ def table_options(function: Callable[..., Any] | None, fmt: TableFormat, keyword
       keywords: the keywords of the cast.
 
     Raises:
-      TypeError: the function has no such keyword. ValueError: an unknown option, a stochastic mode without a seed, or a
-      number out of range; a rounding mode or subnormals that a table does not define; or, with
-        `function`, a format whose values depend on a tile.
+      TypeError: the function has no such keyword.
+      ValueError: an unknown option, a stochastic mode without a seed, or a number out of range; a rounding mode or
+        subnormals that a table does not define; or, with `function`, a format whose values depend on a tile.
     """
     if function is not None:
         check_keywords(function, keywords, DEFAULTS)
