@@ -28,8 +28,10 @@ class StudyReport:
     Attributes:
       description: the tensors as text.
       candidates: the formats and scalings that were compared.
-      roundings, seed: the rounding modes, and the seed of stochastic rounding; scales per tile are measured with the
-        first mode alone.
+      roundings, seed: the rounding modes, and the seed of stochastic rounding. At most two candidates, none with a
+      scale
+        per tile, are measured in all modes; the others in nearest-even alone, or the first mode if it is not among
+        them.
       requirements: the requirements that a recommended candidate meets.
       ranges: one RangeRow for each tensor and step, measured before rounding.
       errors: one ErrorRow for each tensor, step, format, scaling and rounding.
@@ -142,7 +144,8 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits of a format -> the candidate that operands share whose own recommended formats have as many bits."""
+        """Bits of a format -> the candidate shared by the operands whose own recommended formats have that many
+        bits."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}

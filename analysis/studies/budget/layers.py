@@ -234,7 +234,7 @@ def attention_products(
 
     `step`, `layer`: the training step and the layer's name. `of`: "query", "key", "value" and perhaps "output_gradient"
     -> recorded array, (..., heads, tokens, size), and perhaps "mask", (..., tokens, tokens). `settings`: the call's
-    recorded settings, such as scale and dropout.
+    recorded settings: "scale", "causal", "dropout", and "turned" if the last two axes of the key are swapped.
 
     Softmax and the gradient of the scores are computed in float64 from the recorded operands. Every sequence of the
     batch has its own heads. Of more than 8 heads in all, 8 evenly spaced ones are returned, and `notes` says so.

@@ -39,7 +39,7 @@ class Squares(NamedTuple):
       row_count, column_count: number of rows and columns that are not 0 in the exact product.
       rounded: the sum of squares of the product's error if rounding errors of single elements were independent; shares
         of tiles refer to it.
-      bound: a bound of the sum of squares of the error of the reference itself.
+      bound: a bound of the sum of squares of the error of the reference itself, ((K + 2) 2^-53 |a| |b|)^2.
     """
 
     reference: float
@@ -245,7 +245,7 @@ class BudgetRow:
 
     @property
     def reference_bound(self) -> float:
-        """Bound of the relative error of the reference, which is computed in float64."""
+        """Bound of the relative error of the reference, computed in float64: (K + 2) 2^-53 |a| |b| / |a b|."""
         return self._relative(self.squares.bound)
 
     @property

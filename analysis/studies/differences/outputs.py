@@ -133,8 +133,9 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
 
 
 def _paired(first: list[ModuleOutput], second: list[ModuleOutput]) -> Iterator[tuple[ModuleOutput, ModuleOutput]]:
-    """Yield the outputs of the i-th call of a module in both models (first, second), in the order of the second, which
-    may lack some calls.
+    """Yield pairs of the i-th output of a module in the first model and its i-th output in the second.
+
+    The pairs are in the order of the second model; outputs that only one model has are left out.
     """
     waiting: dict[str, list[ModuleOutput]] = {}
     for output in first:

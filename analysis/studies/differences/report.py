@@ -136,8 +136,8 @@ def output_divergence(
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """Return a sentence on how many products or outputs differ, by how much the last one does, and the KL divergence in
-    nats unless it is None.
+    """Return a sentence on how many products (or outputs of modules) differ, by how much the last forward product (or
+    output) does, and the KL divergence in nats unless it is None.
     """
     count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"

@@ -72,7 +72,8 @@ def _draw(
 ) -> None:  # fmt: skip
     """Draw the mark of one layer, product and recipe; an error of 0, Inf or NaN is a hollow mark at an edge.
 
-    `figure`: the metric. `place`: height of the mark. `edges`: the least and largest error inside the axes.
+    `figure`: the metric. `place`: height of the mark. `recipes`: all names, whose order gives colours. `edges`: the
+    least and largest error inside the axes.
     """
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)

@@ -129,6 +129,8 @@ class OutputMeasurer(Measurer):
     ) -> BatchFigures:
         """Return the effect on the outputs of batch number `index` if the products in `low`, (layer, product) ->
         recipe, follow their recipes.
+
+        `exact`: the batch's exact run. `layer` is ignored, since there are no gradients.
         """
         outputs = self.twin.run(self.batches[index], index, low).outputs
         error, cosine = distance(outputs, exact.outputs)

@@ -34,7 +34,10 @@ class ExactPrefix:
         self._place = self._end = 0
 
     def keep(self, layer: str, y: torch.Tensor) -> None:
-        """Keep a copy of the output y of a layer's call, since activations in place may overwrite y."""
+        """Keep a copy of the output y of a layer's call, since activations in place may overwrite y.
+
+        Only the call is noted if the copy needs more than the rest of `room`; after `restart` nothing is kept.
+        """
         if self._keeps:
             self._room -= y.numel() * y.element_size()
             self._calls.append((layer, y.detach().clone() if self._room >= 0 else None))

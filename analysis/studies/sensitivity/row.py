@@ -62,8 +62,9 @@ class SensitivityRow:
         exact outputs; exactly 0, 0 and 1 for dgrad and wgrad. NaN if the loss does not call the model itself.
       gradient_error, gradient_spread, gradient_cosine, cosine_spread: the same for the gradients of all parameters.
       weight_gradient_error: error of the gradient of the layer's weight alone; NaN for joint rows.
-      first_order, fisher: two estimates of the loss change from one backward pass, see `Sensitivity.agreement`; 0 for
-        dgrad and wgrad, on which the loss does not depend, NaN for joint rows.
+      first_order, fisher: two estimates of the loss change from one backward pass, of first and second order in the
+        error of the layer's output (formulas: `BatchFigures`); 0 for dgrad and wgrad, on which the loss does not
+        depend, NaN for joint rows.
       elements: number of values of the left and the right operand in the first batch that has the product.
       batches: the BatchFigures of each batch.
     """
