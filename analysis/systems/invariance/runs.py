@@ -141,7 +141,7 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Load a file as a recording, a log, or else the arrays that another program saved.
+    """Load a file that fpsim saved as its Recording or TensorLog, and arrays that another program saved as a TensorLog.
 
     Raises ValueError for a damaged file, or one that fpsim saved for another purpose.
     """
