@@ -18,7 +18,10 @@ from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
 
 class Spec(NamedTuple):
-    """A cast: element format and scaling as objects, the other fields as keywords of `fpsim.encode_scaled`."""
+    """A cast: element format and scaling as objects, the other fields as keywords of `fpsim.encode_scaled`.
+
+    scaling is None for a cast without scales; overflow is None for the scaling's own mode.
+    """
 
     element: Element
     scaling: Scaling | None
@@ -63,7 +66,7 @@ def spec_text(
 def _text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Return the JSON text of a cast after the checks of `spec_text`, without a cache."""
+    """Check a cast and return its JSON text, for `spec_text`, which describes the arguments and caches the results."""
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):

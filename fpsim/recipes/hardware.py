@@ -109,7 +109,7 @@ def _read(hardware: Hardware) -> Any:
 
 
 def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
-    """Return a recipe with each product replaced by `change(name, product)`."""
+    """Return a recipe with each product replaced by `change(name, product)`; name: "fprop", "dgrad" or "wgrad"."""
     products = {name: change(name, getattr(recipe, name)) for name in PRODUCTS}
     changed = {name: product for name, product in products.items() if product != getattr(recipe, name)}
     return recipe.replace(**changed) if changed else recipe
@@ -118,8 +118,9 @@ def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
     """Return a recipe in which an architecture's units compute what torch computed, with notes on the other products.
 
-    Products of two uncast operands stay torch's; so do those with an operand that is uncast or no float, with a note.
-    called: the chip's name for messages; "" for the architecture's.
+    Products with a unit or accumulator are not changed. Products of two uncast operands stay torch's; so do those with
+    one uncast operand or an integer one, with a note. arch: the architecture, such as "hopper". called: the chip's name
+    for messages; "" for the architecture's.
     """
     notes: list[Note] = []
 
@@ -145,9 +146,9 @@ def _scheduled(product: Product, schedule: Schedule) -> Product:
 
 
 def _by_library(recipe: LinearRecipe, name: str, hardware: NamedChip) -> Product:
-    """Return product `name` of a recipe by a library on a chip, if a matrix unit computes it; else unchanged.
+    """Return product `name` of a recipe as a library on a chip computes it; unchanged if no matrix unit computes it.
 
-    Its schedule is the library's, without promotion.
+    Its schedule becomes the library's, and its promotion interval None. hardware: the chip and the library.
     """
     product: Product = getattr(recipe, name)
     unit = recipe.accumulator(name)
@@ -199,7 +200,10 @@ def recipe_on_chip(recipe: Recipe, chip: str, others: Sequence[str] = ()) -> tup
 
 
 def _with_linears(recipe: Recipe, there: Callable[[LinearRecipe | str], LinearRecipe]) -> Recipe:
-    """Return a training recipe with there(recipe) for the main linear recipe, and those of overrides and levels."""
+    """Return a training recipe whose linear recipes are replaced by there(linear recipe).
+
+    They are the main one, and those of overrides and of the controller's levels.
+    """
     changes: dict[str, Any] = {
         "linear": there(recipe.linear),
         "overrides": tuple(dataclasses.replace(row, linear=there(row.linear)) for row in recipe.overrides),

@@ -71,7 +71,10 @@ def _scaling(recipe: Any, field: str) -> Scaling | None:
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """Return the granularity of one operand's scales, one of the texts of `scales_of`; axis: that of K, 0 or 1."""
+    """Return the granularity of one operand's scales as `scales_of` words it.
+
+    scaling: the operand's, or None; axis: that of K in the operand, 0 or 1.
+    """
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

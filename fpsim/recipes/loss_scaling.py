@@ -143,9 +143,9 @@ def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state with a smaller scale after an overflow, a larger one after `interval` clean steps, as in torch.
+    """Return the state whose scale is multiplied by `backoff` after an overflow, or by `growth` after clean steps.
 
-    Scales are float32 numbers.
+    It grows after `interval` steps in a row without overflow. Scales are float32 numbers, as in torch.amp.GradScaler.
     """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)

@@ -217,7 +217,7 @@ def _without_scales(attention: LinearRecipe) -> LinearRecipe:
 
 
 def words_of(name: str, value: Sequence[str] | str) -> tuple[str, ...]:
-    """Return one str or several as a tuple of str; raise a TypeError, naming the argument, otherwise."""
+    """Return one str or several as a tuple of str; raise a TypeError otherwise. name: the argument's, for it."""
     words = (value,) if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise TypeError(f"{name} must be a text or several; got {shown(value)}.")

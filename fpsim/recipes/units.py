@@ -49,7 +49,10 @@ def unit_for(
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:
-    """Return the unit for these formats, preferably one with block scales of this (format, size); None if none."""
+    """Return an architecture's unit for the formats of two operands and a result type such as "f32"; None if none.
+
+    A unit with block scales of this (format, size) comes before one without; block_scales None: one without.
+    """
     units = [
         unit for unit in UNITS.values()
         if (unit.arch, unit.d.name, unit.a.fmt, unit.b.fmt) == (arch, result, *fmts)
@@ -60,7 +63,11 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return a clause on the pairs of formats of the same widths that the architecture multiplies; "" for none."""
+    """Return the end of an error text that lists other pairs of formats that an architecture's units multiply.
+
+    The formats have the bits of `fmts`, the two that no unit takes, and the units have no scales and the result type
+    `result`. "" is returned if there are none.
+    """
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [
         f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()

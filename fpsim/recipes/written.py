@@ -123,7 +123,7 @@ def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _named(*values: Any) -> bool:
-    """Return whether all values are loss-scaling policies that POLICIES lists, unchanged."""
+    """Return whether all values are loss-scaling policies equal to those of their names in POLICIES."""
     return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 

@@ -77,14 +77,20 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
-    """Return a delayed scaling for an element format; delayed: (history, amax, margin). It is cached."""
+    """Return a delayed scaling for an element format; it is cached.
+
+    delayed: number of earlier steps whose amax is kept, "max" or "most_recent", and margin in powers of two.
+    """
     history, amax, margin = delayed
     return DelayedScaling(element, history=history, amax=amax, margin=margin)
 
 
 @lru_cache(maxsize=64)
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
-    """Return the fields of a delayed scaling's state dict that are the same in every step."""
+    """Return the fields of a delayed scaling's state dict that are the same in every step.
+
+    element: the element format; delayed: (history, amax, margin).
+    """
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
     return {**fields, "counts": _STEPS, "last": _STEPS}

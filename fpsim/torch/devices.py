@@ -68,7 +68,7 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Return a float32 product plus the bias (None for none), rounded to a format (None for float32)."""
+    """Return a float32 product (M, N) plus the bias (N,), or None, rounded to `out_fmt`; None leaves it float32."""
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)
 

@@ -180,7 +180,7 @@ def _chosen(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
 
-    linear: names of linear layers' weights, or None without a model; keep: shell patterns.
+    linear: names of linear layers' weights, or None without a model; keep: shell patterns; layout: the layout's name.
 
     Raises:
       TypeError, ValueError: a pattern is not a str, or matches nothing (except "lm_head").
@@ -219,7 +219,7 @@ def _chosen(
 
 
 def _matches(pattern: Any, module: str, name: str) -> bool:
-    """Return whether a shell pattern matches a layer's name, its last part, or a tensor's name.
+    """Return whether a shell pattern matches a layer's name (`module`), its last part, or a tensor's name.
 
     Raises:
       TypeError: the pattern is not a str.
@@ -301,7 +301,7 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return {"output_error": relative error of outputs with a checkpoint's weights, "output_kl": KL or None}.
+        """Return "output_error" (relative, of all outputs, with a checkpoint's weights) and "output_kl" (of the first).
 
         A layer's weight is loaded only while the layer runs. Weights of layers whose forward is not called, such as the
         output of torch.nn.MultiheadAttention, are loaded throughout.
@@ -358,9 +358,9 @@ def _floats(result: Any) -> Iterator[Any]:
 def _weights_from(
     checkpoint: CheckpointTensors, weights: Mapping[str, Any], layers: Mapping[str, Sequence[Any]], always: set[str]
 ) -> Iterator[None]:
-    """Make a model use a checkpoint's weights in a `with` block.
+    """Make a model use a checkpoint's weights in a `with` block; weights: {name: the model's parameter}.
 
-    A weight is set while a layer of `layers[name]` runs, or throughout the block if its name is in `always`.
+    A weight is set while a layer that has it, `layers[name]`, runs, or throughout if its name is in `always`.
     """
     import torch
 

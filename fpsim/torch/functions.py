@@ -287,7 +287,10 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
 
 
 def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor, computed outside of the graph if torch.compile is tracing."""
+    """Return the codes and scales of a tensor, computed outside of the graph if torch.compile is tracing.
+
+    keywords: those of `fp.encode_scaled`.
+    """
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)
@@ -349,9 +352,9 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Return (a cast as text, its seed as a tensor or None) for the torch operators, after checking the keywords.
+    """Return (a cast as JSON text, its seed as a tensor or None) for the torch operators, after checking the keywords.
 
-    function: the public function, for error messages.
+    fmt, scaling: the element format, and the scaling or None. function: the public function, for error messages.
     """
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")

@@ -79,7 +79,10 @@ class QuantLinear(torch.nn.Linear):
 
     @classmethod
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
-        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it."""
+        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it.
+
+        recipe, name, backend: as for `QuantLinear`.
+        """
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)

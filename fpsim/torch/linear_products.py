@@ -111,7 +111,8 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
     """Return the product of two operands, and call the functions that watch products with it.
 
-    product: "fprop", "dgrad" or "wgrad"; turned: the operand to transpose, "a", "b" or ""; bias: (N,), or None.
+    product: "fprop", "dgrad" or "wgrad"; turned: the operand to transpose, "a", "b" or ""; bias: (N,), or None; plan:
+    the layer's plan, which has the arithmetic of the product.
     """
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
@@ -153,7 +154,10 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save in `ctx` what the backward pass of a linear layer needs."""
+    """Save in `ctx` what the backward pass needs: x, weight, step, both states of delayed scales, and the plan.
+
+    inputs: the arguments of `_product`; output: its results.
+    """
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)

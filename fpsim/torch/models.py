@@ -112,7 +112,8 @@ def quantize_linears(
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
     """Return a clause for each product whose K is not a multiple of the recipe's block, so that zeros pad it.
 
-    products: the linear recipes of fprop, dgrad and wgrad; wgrad, whose K is the number of tokens, is not checked.
+    name: the layer's. products: the linear recipes of fprop, dgrad and wgrad; wgrad, whose K is the number of tokens,
+    is not checked.
     """
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):

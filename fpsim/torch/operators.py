@@ -65,7 +65,7 @@ def tensor_of(array: Array) -> Tensor:
 
 
 def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
-    """Return the dtype of quantised values: float64 for a float64 tensor cast without scales, else float32."""
+    """Return the dtype of the values of x after a cast: float64 if x is float64 and has no scales, else float32."""
     return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
 
 
@@ -145,9 +145,10 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return a tensor's values after a cast.
+    """Return a tensor's values after a cast, float64 for a float64 tensor without scales, else float32.
 
-    spec: the cast as text; seed: 64 bits, None without draws; scales: decode scales, None to compute them.
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
+    random draws; scales: decode scales, None to compute them.
     """
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
@@ -181,7 +182,10 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return a bool tensor that is True for elements that a cast does not clip; spec: the cast as text."""
+    """Return a bool tensor that is True for elements of x that a cast does not clip, as in `fake_quantize`.
+
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; scales: decode scales, None to compute them.
+    """
     cast = spec_from(spec)
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:
@@ -235,7 +239,11 @@ fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
 
 
 def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return the codes of a tensor by a cast without scales; spec: the cast as text."""
+    """Return the codes of a tensor by a cast without scales, as unsigned integers.
+
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
+    draws.
+    """
     how = spec_from(spec)
     fmt: Any = how.element
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))
@@ -251,7 +259,7 @@ def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
 
 
 def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return the values of codes as float64 if `double`, else float32; spec: a cast as text, for its format."""
+    """Return the values of codes as float64 if `double`, else float32; spec: a cast as JSON text, for its format."""
     fmt: Any = spec_from(spec).element
     return tensor_of(decode(array_of(codes), fmt, np.float64 if double else np.float32))
 

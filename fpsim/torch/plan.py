@@ -22,9 +22,9 @@ class OperandCast(NamedTuple):
     """The cast of one operand of a product.
 
     Attributes:
-      spec: the cast as text; "" for none.
-      key: the key of its random draws; -1 if it draws none.
-      delayed: whether its scale follows from earlier steps.
+      spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; "" if the operand is not cast.
+      key: the number to which the count of forward passes is added to seed random draws; -1 if there are none.
+      delayed: whether its scale follows from the amax of earlier steps.
     """
 
     spec: str  # the text of a cast, "" for none
@@ -40,8 +40,8 @@ class ProductPlan(NamedTuple):
 
     Attributes:
       unit: a matrix unit's name.
-      accumulator, schedule: their reprs.
-      promote: number of terms between promotions.
+      accumulator, schedule: their reprs, Python expressions.
+      promote: number of terms after which a partial sum is added to a float32 total.
       out_fmt: the format of the result, as JSON.
     """
 

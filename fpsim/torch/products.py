@@ -140,9 +140,10 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Return the product of the operands' values plus bias by torch, rounded to the result's format if there is one.
+    """Return the product of the operands' values plus bias by torch, rounded to the result's format.
 
-    turned: the operand to transpose, "a", "b" or ""; how: the arithmetic, for that format.
+    turned: the operand to transpose, "a", "b" or ""; how: the arithmetic, of which only the result's format is used;
+    bias: (N,), which is added if `turned` is "b", or None.
     """
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
@@ -158,7 +159,8 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
     """Return the float32 product of BF16 or FP16 operands by torch.mm on this processor.
 
-    turned: the operand to transpose, "a", "b" or "".
+    turned: the operand to transpose, "a", "b" or ""; how: the arithmetic, with a schedule for this processor; bias:
+    must be None.
 
     Raises:
       ValueError: the schedule is not `torch_mm(...)` for this processor, the result's format is not the operands', or
@@ -207,9 +209,9 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return an operand with one scale per row and block of K; the rows of a 16x16 tile get its scale each.
+    """Return an operand whose scales are each for one row and block of K: a tile's scale is repeated for all its rows.
 
-    along: the axis of K.
+    along: the axis of K, 0 or 1.
     """
     across = 1 - along
     tall = x.scaling.block[across]

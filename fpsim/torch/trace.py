@@ -57,7 +57,7 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Do not call functions of `watching` while a `with` block runs, as for products computed a second time.
+    """Stop calling watchers of products while a `with` block runs, as for products that are computed a second time.
 
     Example:
       >>> import torch
