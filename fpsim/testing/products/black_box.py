@@ -99,7 +99,7 @@ class CalledKernel:
         layout: memory layout of a and b; None for C order.
 
         Raises:
-          FunctionMisbehaved: fn raises, writes into its operands, or returns no result.
+          FunctionMisbehaved: fn raises, writes into its operands, or returns no array of the promised shape and format.
         """
         operands = [x.a.copy(), x.b.copy(), *(operand.copy() for operand in x.extras)]
         passed = [self._passed(operand) for operand in operands]

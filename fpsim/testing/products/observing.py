@@ -22,7 +22,10 @@ from fpsim.testing.products.report import ProductCoverage
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A kernel's results for one `KernelInputs`, and the promised ones: codes, with the same code for every NaN."""
+    """A kernel's results for one `KernelInputs`, and the promised ones: codes, with the same code for every NaN.
+
+    In a check of error bounds, the promised results within the bounds are replaced by the kernel's.
+    """
 
     x: KernelInputs
     got: Array
@@ -40,11 +43,11 @@ class Observation:
 
 
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
-    """Call a kernel with all inputs and append an observation for each to `seen`; call it again with the first inputs.
+    """Call a kernel with all inputs, append an observation for each to `seen`, and call it again with the first inputs.
 
     Raises:
-      FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits at
-        the second call.
+      FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits for
+        the first inputs at the second or the last call.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)
@@ -71,8 +74,9 @@ class ComparedLayouts(NamedTuple):
 def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
     """Call a kernel with the operands of two products in other memory layouts, and compare the results.
 
-    The products are the first one, and the first that is neither square nor a vector's.
-    seen: the observations in C order. bounded: the promise whose error bounds results must keep; None compares bits.
+    The products are the first one, and the first that is neither square nor a vector's. The first layout with wrong
+    results ends the comparison; JAX arrays have only one layout. seen: the observations in C order. bounded: the
+    promise whose error bounds results must keep; None compares bits.
     """
     if kernel.takes == "jax":
         return ComparedLayouts(notes=("JAX's arrays have one memory layout",))

@@ -331,7 +331,7 @@ def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product
     """Return float32 results from float32 sums: multiplied by the scales of x, and with its bias added.
 
     order: "product" multiplies by scale_a * scale_b, "a_first" by scale_a and then by scale_b, "b_first" the other way
-      round. fused: whether the bias is added in the rounding of the last multiplication.
+      round. fused: True adds the bias by a fused multiply-add with the last scale, False after that product is rounded.
     """
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):

@@ -54,8 +54,8 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 def _promised(promise: Promise) -> tuple[str, bool]:
     """Return how the promise applies scales and bias: (order, fused).
 
-    order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added in the rounding of
-    the last multiplication.
+    order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added by a fused
+    multiply-add with the last scale.
     """
     schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
     epilogue = Epilogue() if schedule is None else schedule.epilogue

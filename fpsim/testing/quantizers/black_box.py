@@ -166,7 +166,10 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
 
 
 def _codes(array: Array, fmt: Format) -> Array | None:
-    """Return results as codes if they are integers or of the format's own dtype, else None."""
+    """Return results as flat codes if they are integers or of the format's own dtype, else None.
+
+    Signed integers as wide as a code are read as bit patterns; other negative ones become 2**62, which is no code.
+    """
     if array.dtype.kind in "iu":
         flat = np.ascontiguousarray(array).ravel()
         wide = flat.astype(np.int64)

@@ -305,7 +305,10 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 
 
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
-    """Return the rule of calls that a function broke as a broken property, with the smallest input that shows it."""
+    """Return the rule of calls that a function broke as a broken property, with an input that shows it.
+
+    If fn raised or wrote into its input, that is a part of the array, found by halving; a single value is shown in full.
+    """
     x = refusal.inputs
     if x is None or not x.size:
         return Broken(refusal.rule, refusal.sentence)

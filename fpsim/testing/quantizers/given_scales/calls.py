@@ -29,7 +29,7 @@ class GivenScaleCall:
     """A quantizer whose scale is given; it is called as fn(x), fn(x, scale) or fn(x, scale, zero_point).
 
     Args:
-      fn: the quantizer; its signature decides how many arguments it receives.
+      fn: the quantizer; it receives as many arguments as it has positional parameters without default, one to three.
       promise: the promised scale, zero point and format.
     """
 
@@ -50,7 +50,8 @@ class GivenScaleCall:
     def call(self, x: Array, layout: str = "") -> Values:
         """Return the integers or values that fn returns for x, as float64, in the shape of x.
 
-        layout: name of the memory layout in the report, "" for C order.
+        If the promise has a scale for each tile of a matrix, x may be several such matrices stacked along the rows; fn
+        is called with each. layout: name of the memory layout in the report, "" for C order.
 
         Raises:
           FunctionMisbehaved: fn raises, writes into its input, or returns neither codes nor values of x's shape.
@@ -86,6 +87,8 @@ class GivenScaleCall:
 
     def _read(self, got: Any, x: Array) -> Values:
         """Return the codes or values `got` as float64, and store in `returns_values` which of the two they are.
+
+        Codes of 4 bits may be packed two per byte.
 
         Raises:
           FunctionMisbehaved: `got` is neither codes nor values, or has another shape than x.

@@ -125,7 +125,7 @@ class GivenScaleCheck(NamedTuple):
     def compare_large_matrix(self, x: Array) -> None:
         """Compare the results for a large matrix that repeats x with the promise, and record whether they are right.
 
-        If fn does not accept the repeated scales, add a note instead.
+        If fn takes no scales as an argument, or refuses the large matrix with repeated scales, add a note instead.
         """
         promise = self.promise
         assert promise.matrix is not None

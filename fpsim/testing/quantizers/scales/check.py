@@ -98,10 +98,10 @@ class ScaledCheck:
         self.findings.record("calls")
 
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
-        """Compare the results for one matrix with the promise; case: its name in reports.
+        """Compare the results for one matrix with the promise, and with those of a second call.
 
-        may_refuse: what the function may refuse to encode, as text; an exception is then only a note. "" if it must not
-          raise.
+        case: the matrix's name in reports. may_refuse: what the function may refuse to encode, as text, such as
+          "partial tiles"; an exception is then only a note. "" if it must not raise.
         """
         try:
             parts = self.call(x.copy())
@@ -139,7 +139,11 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats a small one, x, with repeated results."""
+        """Compare the results for a large matrix that repeats a small one, x, with the right results, repeated.
+
+        The property "size" is recorded as broken only if all small matrices are right. The matrix is smaller for a slow
+        function; with a seed, none is compared.
+        """
         if self.cast["seed"] is not None:
             self.findings.note("stochastic rounding was compared on small matrices alone")
             return

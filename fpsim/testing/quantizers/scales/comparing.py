@@ -165,7 +165,10 @@ class ScaledComparison(NamedTuple):
 
 
 def same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
-    """Return whether two results have the same elements, scales, tensor scale and zero points, bit for bit."""
+    """Return whether two results have the same elements, scales, tensor scale and zero points, bit for bit.
+
+    NaNs in elements and scales are equal to each other; scales must also have the same shape.
+    """
     if (one.elements != other.elements).any() or one.tensor_scale != other.tensor_scale:
         return False
     points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (one, other)]

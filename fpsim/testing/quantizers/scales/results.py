@@ -84,7 +84,8 @@ class ReturnedParts:
       elements: returned values, or values of codes without scales, as bit patterns of float64, flat.
       swapped: `elements` with the two codes of each byte exchanged; None if codes are not packed.
       scales: float32 scales, products of both levels if there are two; None for a result of values.
-      block_scales: float32 scales of the first level; None unless two levels are returned separately.
+      block_scales: float32 scales of the first level, if the second level is returned separately, or if the scaling has
+        two levels and the scales are returned in its scale format; else None.
       tensor_scale: scale of the second level; None unless it is returned separately.
       zero_points: int64 zero points, or None.
 
