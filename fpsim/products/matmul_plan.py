@@ -45,7 +45,7 @@ class MatmulPlan:
       passed: the epilogue's operands that the call passes.
       schedule: the call's schedule, or the default one.
       along_k: the order in which that schedule adds this K.
-      scale_order: "product", "a_first" or "b_first".
+      scale_order: "product", "a_first" or "b_first", the order in which scales multiply, as in `fpsim.matmul`.
       out_fmt: the argument of `fpsim.matmul`, None if it was not passed.
       fmt: format of the result.
     """
@@ -259,7 +259,9 @@ def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
 def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) -> str:
     """Return the order in which a schedule multiplies a sum by scales: "product", "a_first" or "b_first".
 
-    For cuBLAS it depends on the tiles that share a scale in a (`left`) and b (`right`).
+    For cuBLAS it depends on the tiles that share a scale in a (`left`) and b (`right`). Scales along K: "a_first" if no
+    two rows of a and no two columns of b share a scale, else "product". Other scales: "b_first" if a has scales per row
+    or b per column, else "product".
     """
     order = schedule.epilogue.scale_order
     if order != "cublas":

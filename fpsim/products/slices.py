@@ -45,8 +45,10 @@ class ProductSums(NamedTuple):
 def merged(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None = None
 ) -> Matrix:  # fmt: skip
-    """Return the (M, N) sums of all slices of K, merged as the schedule says.
+    """Return the (M, N) sums of all slices of K, merged as `slicing.merge` of the schedule says.
 
+    "float32": added in order. "output": rounded to the result's format first. "in_place": each slice's epilogue adds
+    the total so far. "from_both_ends": slices i and i + ceil(count / 2) are added, and these sums to the last slice.
     shape, dtype: of the result. work: a matrix whose memory may be reused for the result, or None.
     """
     slices = sums.plan.slices

@@ -108,9 +108,9 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -
 
 
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
-    """Return the speed of a call, measured at a small size, and at the full size if its `seconds` allow that.
+    """Return the speed of a call at the full size or, if `seconds` are too few for that, at the small size.
 
-    beside: the speed to compare with, or None.
+    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. beside: the speed to compare with, or None.
     """
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
     times = silicon.measure(work, small, seconds / 8)
@@ -170,7 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rows_alone(options: argparse.Namespace) -> int:
-    """Run the benchmark in a process that a validation started, and append each speed to its file; return 0."""
+    """Run the benchmark in a process that a validation started, and append each speed to options.rows; return 0.
+
+    options: of the command: rows (path of a file, a JSON object a line), hardware, parts, short, minutes.
+    """
     began = time.monotonic()
     with open(options.rows, "a") as file:
 

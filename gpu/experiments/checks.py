@@ -234,7 +234,11 @@ def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationR
 
 
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
-    """Return (label, `count` arrays of codes): all codes of a format, all pairs of 8-bit codes, or random ones."""
+    """Return (label, `count` arrays of codes) as operands of an operation with `count` operands.
+
+    They are all codes (one operand, up to 16 bits), all pairs (two operands, 8 bits), else 2**20 random codes, or 2**12
+    if lab.small.
+    """
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
     if count == 2 and fmt.bits == 8:

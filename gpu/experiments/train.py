@@ -180,7 +180,10 @@ def run_case(
 
 
 class _Steps(NamedTuple):
-    """A case to train, its settings, and the time of time.monotonic() at which training ends."""
+    """A case to train, keyword arguments of `fpsim.train.run` (`fields`), and the time at which training ends.
+
+    end: a time of time.monotonic().
+    """
 
     case: TrainingCase
     fields: dict[str, Any]

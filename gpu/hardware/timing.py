@@ -112,7 +112,8 @@ def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
 def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
     """Measure a benchmark row after one call that is not timed; return the seconds of a call in each of several runs.
 
-    There are up to 9 runs, and as many as fit into `seconds`, but at least one. work, size: as for `call_of`.
+    There are up to 9 runs, and as many as fit into `seconds`, but at least one. work: the benchmark row. size: number
+    of elements of an operand; for products, the side of square matrices.
     """
     require_device()
     torch = torch_module()

@@ -31,7 +31,10 @@ class GpuNorms:
     """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype); see `NormBackend.read`."""
+        """Return (x as an operand, whether x has a float dtype).
+
+        fmt: the format of codes; None if x has a float dtype. name: the argument that errors name.
+        """
         array, of_codes = code_operand(x, fmt, name)
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 

@@ -158,7 +158,7 @@ class FloatMatrices:
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
-        """Launch the operation `name` on matrices that broadcast, and return its result, `out` if given."""
+        """Launch "add", "multiply" or "fma" (`name`) on matrices that broadcast; return its result, `out` if given."""
         operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out

@@ -67,7 +67,7 @@ class Areas(NamedTuple):
 
     @property
     def stays_in_cache(self) -> bool:
-        """True if an area stays in the cache between two reads by a block."""
+        """True if an area has up to 2**16 elements, so that it stays in the cache between two reads by a block."""
         return bool(self.part_rows * self.part_columns * self.across <= LARGEST_AREA)
 
     @property

@@ -196,7 +196,11 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
 
 
 def _refuse_additions(call: IntegerCall) -> None:
-    """Raise a ValueError for a c or for scales that cannot be combined with integer sums, or a beta without c."""
+    """Raise a ValueError for a combination of c, scales and zero points that has no meaning for integer sums.
+
+    That is beta without c, c with scales but without beta, zero points with scales along K, or scales of a and b that
+    change along K at different terms.
+    """
     if call.request.beta is not None and call.c is None:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")
     if call.c is not None and call.request.beta is None and call.has_factors:

@@ -157,7 +157,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit the split of 64 8-bit codes; return (codes, 0 for NaN and Inf; exponents; mask of NaN and Inf)."""
+    """Emit and return (64 8-bit codes, 0 for NaN and Inf; exponents; mask of both); facts: four of CodeFacts."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)

@@ -373,7 +373,7 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add `count` products to c by `Rule.SEPARATE`: `_cut_products` truncates and adds them, `_join` adds the sum to c.
+    """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
     """
@@ -383,7 +383,7 @@ def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add `count` products to c by `Rule.EVEN_ODD`: even and odd terms have truncated sums, added first, then to c.
+    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and odd products, each truncated as for SEPARATE.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
     """

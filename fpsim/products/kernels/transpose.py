@@ -59,7 +59,10 @@ else:
         length = side * squares
 
         def in_turn(first: int) -> Any:
-            """Return shuffle indices that alternate between two rows, from element `first` of each square on."""
+            """Return the shuffle indices that interleave halves of two rows, square by square.
+
+            From each square they take side / 2 elements of both rows in turn, from element `first` (0 or side / 2) on.
+            """
             return _picked(n // side * side + first + n % side // 2 + length * (n % 2) for n in range(length))
 
         def transpose(_typing: Any, source: Any, i: Any, j: Any, target: Any, row: Any, column: Any) -> Any:

@@ -66,7 +66,8 @@ def chains_kernel(is_fused: bool) -> Any:
 def chain_stack(a: Any, b: Any, accumulate: Any, fmt: FormatLike | None) -> Array | None:
     """Return the products (..., M, N) of two stacks of short float32 matrices; None if they need another loop.
 
-    The arguments are those of `fpsim.matmul`.
+    The loop needs nonempty float32 arrays of at most SHORT elements per matrix, and an accumulator of CHAINS, such as
+    Sequential(FP32). The arguments are those of `fpsim.matmul`.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype != f32 or b.dtype != f32:
         return None
