@@ -307,7 +307,7 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
     """Return the rule of calls that a function broke as a broken property, with an input that shows it.
 
-    If fn raised or wrote into its input, that is a part of the array, found by halving; a single value is shown in full.
+    If fn raised or wrote into its input, that is a part of the array, found by halving, down to a single value.
     """
     x = refusal.inputs
     if x is None or not x.size:
