@@ -35,7 +35,8 @@ TILE = "[1024 x i8]"
 def text_of(instruction: AnyInstruction) -> str:
     """Return LLVM code of a function `run` that applies an instruction to consecutive blocks of its operands.
 
-    A block fills one register of each operand. For AMX the last operand of `run` is the tile configuration.
+    A block fills one register of each operand. The arguments of `run` are pointers to the result and the operands (for
+    AMX then one to the tile configuration), and the number of blocks.
     """
     return _tile_text(instruction) if isinstance(instruction, TileInstruction) else _vector_text(instruction)
 
@@ -105,6 +106,9 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
 def compiled(name: str) -> Function:
     """Return the function `run` of the instruction with this name, compiled for this processor; cached.
 
+    Its arguments are addresses of the result and the operands (for AMX then of the tile configuration), and the number
+    of blocks, each of which fills one register.
+
     Raises:
       CpuError: the processor does not have the instruction, or LLVM does not compile the function.
     """
@@ -127,7 +131,7 @@ def compiled(name: str) -> Function:
 def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
     """Return LLVM's target machine: a baseline x86-64 processor with the features that an instruction requires.
 
-    triple: as for `assembly_of`.
+    triple: LLVM's name of the system to compile for; None for this system, whose code can be run.
     """
     from llvmlite import binding
 

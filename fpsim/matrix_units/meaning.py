@@ -45,7 +45,11 @@ def refuse_carrier(fmt: Format, carrier: Format) -> None:
 
 
 def _accumulator(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each reason why a unit's accumulator cannot be computed."""
+    """Yield a sentence for each reason why a unit's accumulator cannot be computed.
+
+    It must be signed, with subnormals, IEEE 754 specials and its own codes, and be FP64 or held by FP32; result_bits
+    must not exceed its mantissa bits.
+    """
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
         yield f"d must be an IEEE 754 element with its own codes, such as f32 or f16; got {unit.d.name}"
@@ -77,7 +81,10 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and truncate them."""
+    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and truncate them.
+
+    The operands' precisions together are bounded by PRODUCT_BITS, fraction_bits by what 64-bit sums of `terms` hold.
+    """
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
         yield (
@@ -90,7 +97,10 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.SCALED` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.SCALED` that a unit breaks.
+
+    They are those of `_cut`, UE8M0 scales, and a scale for one step or several whole ones.
+    """
     yield from _cut(unit)
     if unit.scale != "ue8m0":
         yield f"SCALED adds the exponents of scales, which must be 'ue8m0'; got {unit.scale!r}"
@@ -100,7 +110,10 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.GROUPED` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.GROUPED` that a unit breaks.
+
+    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that 64-bit sums hold.
+    """
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"
     for field in ("terms", "block"):
@@ -112,7 +125,10 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a unit breaks.
+
+    They are those of `_cut`, operands whose values FP16 holds, and steps in multiples of 4 terms.
+    """
     yield from _cut(unit)
     for element in (unit.a, unit.b):
         if not FP16.holds(element.fmt) or element.carrier != element.fmt:
@@ -128,7 +144,10 @@ def _uncut(unit: Described) -> Iterator[str]:
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a unit breaks."""
+    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a unit breaks.
+
+    They are full float32 results, no fraction bits, a power of two of terms, and operands other than FP64.
+    """
     yield from _uncut(unit)
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
         yield f"FLUSHED_TREE adds in float32: d must be f32 with {FP32.mantissa_bits} result_bits; got {unit.d.name}"
@@ -139,7 +158,10 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 
 
 def _flushed_chain(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a unit breaks."""
+    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a unit breaks.
+
+    They are full float32 results, no fraction bits, operands whose values FP32 holds, and for TWO_CHAINS even terms.
+    """
     yield from _uncut(unit)
     name = unit.rule.name
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
@@ -152,14 +174,20 @@ def _flushed_chain(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a unit breaks."""
+    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a unit breaks.
+
+    They are full float32 results, no fraction bits, operands whose values FP32 holds, and steps of 2 terms.
+    """
     yield from _flushed_chain(unit)
     if unit.terms != 2:
         yield f"{unit.rule.name} adds pairs: terms must be 2; got {unit.terms}"
 
 
 def _separate(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a unit breaks."""
+    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a unit breaks.
+
+    They are those of `_cut`, and at most SEPARATE_BITS fraction bits.
+    """
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:
         yield f"fraction_bits of {unit.rule.name} must be at most {SEPARATE_BITS}; got {unit.fraction_bits}"

@@ -29,7 +29,7 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
     """Return the chip with a name, in any spelling, if the library's order is known on its architecture.
 
     Raises:
-      ValueError: there is no such chip, nothing is known of the library on it, or the name has another library.
+      ValueError: there is no such chip, the library's order on it is not known, or the name also names another library.
       TypeError: the name is not a string.
 
     Example:

@@ -21,7 +21,11 @@ UNTOLD = (
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield notes on how known readers of a weight's layout misread this weight."""
+    """Yield notes on how known readers of a weight's layout misread or refuse this weight.
+
+    They concern DeepSeek's rows in blocks of unequal size, asymmetric GPTQ v1 of other writers than gptqmodel, codes of
+    -0 in ModelOpt's NVFP4, and rows that are not whole blocks in bitsandbytes.
+    """
     assert one.weight is not None
     parts, name, layout = one.parts, one.parts.name, one.weight.layout
     if layout.startswith("deepseek_fp8"):

@@ -90,8 +90,10 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight and the checkpoint's configuration or the file's metadata
-    (name -> text).
+    """Yield a finding for each contradiction between a weight and the configuration, or the file's metadata.
+
+    Method and layout must agree, and modules that the configuration ignores must not be quantised; further checks
+    depend on the layout. metadata: name -> text.
     """
     assert one.weight is not None
     layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
@@ -130,7 +132,10 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration."""
+    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration.
+
+    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx.
+    """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     k, n = one.weight.shape
@@ -188,8 +193,9 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
 
 
 def _awq(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ
-    has.
+    """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ has.
+
+    `version` must be one of those packed for gemm; with zero_point false, all zero points must be equal.
     """
     parts, name = one.parts, one.parts.name
     version = parts.settings.get("version")
@@ -205,7 +211,11 @@ def _awq(one: Recognised) -> Iterator[Finding]:
 
 
 def _deepseek(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration."""
+    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration.
+
+    Compared are the codes' dtype and `fmt` with E4M3, `scale_fmt` with the scales, and weight_block_size with their
+    shape.
+    """
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
     if not parts.codes.dtype.startswith("float8_e4m3"):
@@ -244,7 +254,11 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
 
 
 def _compressed(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration."""
+    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration.
+
+    Compared is `format`, and if there is one scheme for all weights, its strategy, group or block size, num_bits, type,
+    and `symmetric` with the presence of zero points.
+    """
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     said = parts.settings.get("format")
@@ -315,7 +329,10 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
 
 
 def _modelopt(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a ModelOpt weight and its configuration."""
+    """Yield a finding for each contradiction between a ModelOpt weight and its configuration.
+
+    Compared are quant_algo with the layout, and group_size with the number of codes per scale.
+    """
     assert one.weight is not None
     algorithm = str(one.parts.settings.get("quant_algo", ""))
     wanted = ALGORITHMS.get(algorithm)

@@ -23,7 +23,11 @@ TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on scales and codes of a weight that no writer of its layout would store."""
+    """Yield findings on scales and codes of a weight that no writer of its layout would store.
+
+    These are NaN, infinite and negative scales, NaN codes, scales that look inverted, and products of codes and scales
+    that overflow.
+    """
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:

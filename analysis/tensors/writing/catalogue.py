@@ -99,7 +99,10 @@ def layout_named(name: object) -> str:
 
 
 def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
-    """Raise a ValueError unless the layout can store a weight of this shape with these options."""
+    """Raise a ValueError unless the layout can store a weight of this shape with these options.
+
+    The inputs must be whole groups, and the codes (for HQQ, groups) that are packed together must fill words or bytes.
+    """
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]
     group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)

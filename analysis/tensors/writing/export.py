@@ -311,7 +311,7 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences that users of the written checkpoint should know."""
+    """Return sentences that users of the written checkpoint should know: unmeasured inputs, and GGUF's other names."""
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(

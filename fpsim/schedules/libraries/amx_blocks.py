@@ -177,7 +177,7 @@ def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int,
 
 
 def _row_bytes(k: int, block: int, batch: int, columns: int, count: int) -> int:
-    """Return the bytes of a segment: a, b, the copied block of b, the result, and float32 sums if K is divided.
+    """Return the bytes of a segment: a's row, b, the copied block of b, the result, and float32 sums if K is divided.
 
     k: terms of the product; block: terms of an instruction; batch: instructions of a segment; columns, count: columns
     of a block, and number of blocks.
@@ -206,9 +206,9 @@ def _step(terms: int) -> int:
 
 
 def _fitting(problem: Problem, side: int) -> int:
-    """Return the terms of the longest block whose panel and result fit the L1 cache, 0 if none.
+    """Return the terms of the longest block whose panel and result fit the L1 cache together, 0 if none.
 
-    The panel has `side` rows or columns; the result is that of a kernel.
+    The panel is `side` rows of a, or columns of b, of these terms; the result is that of a kernel.
     """
     sums = problem.rows * problem.columns * FLOATS
     cast = problem.rows * _lines(problem.columns)

@@ -55,7 +55,7 @@ def triton(block_k: int = 128, max_num_imprecise_acc: int | None = None) -> Sche
 
 
 def _block(call: Call) -> Iterator[str]:
-    """Yield a sentence if Triton does not support this block_k."""
+    """Yield a sentence unless block_k is a power of two, and not below the smallest that tl.dot takes."""
     block_k = call.schedule.option("block_k", LEAST_BLOCK)
     if block_k < LEAST_BLOCK or block_k & (block_k - 1):
         yield f"Triton takes blocks of K that are a power of two, {LEAST_BLOCK} or more (tl.dot); got {block_k}."
