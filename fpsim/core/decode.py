@@ -15,8 +15,9 @@ from fpsim.runtime.records import fields_of
 class DecodeLayout(NamedTuple):
     """A format's constants for decoding to a float of 32 or 64 bits; every field is an integer of that width.
 
-    max_code: largest finite magnitude; infinity, own_nan: codes, or all ones if the format has none; normal_from: the
-    smallest magnitude decoded by a shift, by `shift` bits; smaller ones are converted from integers to floats; rebias:
+    magnitude_mask, sign_bit: masks of a code's bits; max_code: largest finite magnitude code; infinity, own_nan:
+    magnitude code of Inf and code of the canonical NaN, all ones if the format has none; normal_from: the smallest
+    magnitude code decoded by a shift, by `shift` bits; smaller ones are converted from integers to floats; rebias:
     added to a shifted magnitude; scale: added to the bits of a converted one; both modulo 2**width.
     """
 

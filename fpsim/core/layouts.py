@@ -238,8 +238,9 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
 class OrderLayout(NamedTuple):
     """A signed format's constants for comparing codes, 32-bit integers.
 
-    max_code: largest finite magnitude; infinity: magnitude code of Inf, or all ones; own_nan: the canonical NaN;
-    quiet_from: the smallest magnitude of a quiet NaN; flush_below: smaller magnitudes are read as zero.
+    magnitude_mask, sign_bit: masks of a code's bits; max_code: largest finite magnitude code; infinity: magnitude code
+    of Inf, or all ones if there is none; own_nan: code of the canonical NaN; quiet_from: the smallest magnitude code of
+    a quiet NaN; flush_below: smaller magnitude codes are read as zero.
     """
 
     magnitude_mask: Any

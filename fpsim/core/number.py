@@ -44,9 +44,11 @@ class Number(NamedTuple):
 class UnpackLayout(NamedTuple):
     """A format's constants for `unpack`, 64-bit integers.
 
-    max_code: largest finite magnitude; infinity, own_nan: codes, or all ones if the format has none; quiet_from: the
-    smallest magnitude of a quiet NaN; smallest_field: exponent field of the smallest normal value; flush_below: smaller
-    magnitudes are read as zero; rebias: BIAS minus the format's bias and mantissa bits.
+    magnitude_mask, sign_bit: masks of a code's bits; max_code: largest finite magnitude code; infinity, own_nan:
+    magnitude code of Inf and code of the canonical NaN, all ones if the format has none; quiet_from: the smallest
+    magnitude code of a quiet NaN; mantissa_bits: of the format; smallest_field: exponent field of the smallest normal
+    value; flush_below: smaller magnitude codes are read as zero; rebias: BIAS minus the format's bias and mantissa
+    bits.
     """
 
     magnitude_mask: Any

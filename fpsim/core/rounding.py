@@ -72,6 +72,7 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 def _make_split(word: type, width: int) -> Any:
     """Return the function `(significand, shift, mode) -> (kept, rest)`, which splits off a significand's lowest bits.
 
+    kept: the significand without its lowest `shift` bits; rest: those, as the upper bits of a word. mode: a Rounding.
     word: the unsigned integer of `width` bits, 32 or 64, in which all are held.
     """
     top = word(width - 1)

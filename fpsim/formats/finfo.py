@@ -19,7 +19,8 @@ class FloatInfo:
     """Machine limits of a format under the names of numpy.finfo, as Python numbers.
 
     `precision` (decimal digits, floor(-log10(eps))) and `resolution` (10**-precision) follow numpy's rule for every
-    format; ml_dtypes sets some of its own by hand. epsneg: distance from 1 to the next smaller value; machep, negep:
+    format; ml_dtypes sets some of its own by hand. max, min: largest and lowest finite value; tiny:
+    smallest_normal; eps, epsneg: distance from 1 to the next larger and smaller value; machep, negep:
     log2 of eps and epsneg; nmant, nexp, iexp: mantissa and exponent bits; minexp, maxexp: exponents of the smallest
     normal value and of the smallest power of two that overflows.
     """

@@ -40,7 +40,10 @@ class RoundingFacts(NamedTuple):
 
 @reloadable
 class Rounding(IntEnum):
-    """Rounding modes: rules that choose between the two values of a format next to an exact value."""
+    """Rounding modes: rules that choose between the two values of a format next to an exact value.
+
+    facts: properties of the mode, such as its names.
+    """
 
     facts: RoundingFacts
 

@@ -85,7 +85,7 @@ class TileJob(NamedTuple):
     """One array to encode to codes, or to values, and the array to fill.
 
     source: bit patterns, shape (batch, rows, columns), of any memory layout; out: codes, or uint32 patterns of float32
-    values, of the same shape in C order; how: the plan; seed: for stochastic rounding, or None.
+    values, of the same shape in C order; tiling: its tiles; how: the plan; seed: for stochastic rounding, or None.
     """
 
     source: Array  # words, batch x rows x columns, of any layout

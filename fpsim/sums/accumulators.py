@@ -21,6 +21,10 @@ class Accumulator:
     """Base of the accumulators: a format, and the options of rounding into it.
 
     Cannot be created itself: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
+
+    Attributes:
+      fmt: the format of the sums (of Chunked's partial sums).
+      rounding, seed, overflow, subnormals, random_bits: as in `fpsim.encode`, at every rounding.
     """
 
     fmt: Format

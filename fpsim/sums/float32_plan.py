@@ -233,7 +233,9 @@ def panels_of(
 def strips_kernel(how: int) -> Any:
     """Return the compiled loop for the step number `how` that computes the sums of strips of rows.
 
-    Its arguments are `(a, panels, c, out, given_up, ranges, first, stop, facts)`, as `run_strips` passes them.
+    Its arguments are `(a, panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels; c,
+    out: (M, N) float32 bits, c may be empty; given_up: filled, 1 for each strip that float32 cannot compute, else 0;
+    facts: StripFacts as 64-bit words. It returns the number of these strips.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)

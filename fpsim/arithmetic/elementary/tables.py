@@ -142,9 +142,9 @@ def _row(name: str, x: float) -> tuple[int, int, int]:
 
 
 def _limit(name: str, x: float) -> tuple[int, int, int] | None:
-    """Return (significand, field, state) of function `name` at x if x needs no evaluation, else None.
+    """Return an entry of ExactTable, (significand, field, state), for x that needs no evaluation, else None.
 
-    Such x are infinities, zeros, poles and values outside the domain.
+    name: the function. Such x are infinities, zeros, poles and values outside the domain.
     """
     if math.isinf(x):
         limit = AT_INFINITY[name][x < 0]
@@ -166,7 +166,7 @@ def _limit(name: str, x: float) -> tuple[int, int, int] | None:
 
 
 def _special(value: float, raised: Flags = Flags.NONE) -> tuple[int, int, int]:
-    """Return (significand, field, state) of a result that is a float; the state holds the flags `raised` too."""
+    """Return the entry of ExactTable, (significand, field, state), of a float result; raised: flags that it holds."""
     state = int(math.copysign(1.0, value) < 0) | int(raised) << RAISED_SHIFT
     if math.isnan(value):
         return 0, FIELD_OF_ZERO, NAN << KIND_SHIFT | int(raised) << RAISED_SHIFT

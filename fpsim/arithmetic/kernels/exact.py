@@ -153,8 +153,8 @@ def to_integer_kernel() -> Any:
 def neighbour_kernel() -> Any:
     """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
 
-    a, codes: uint64. downward: 1 for the next smaller one. la, out: UnpackLayout and EncodeLayout of the format,
-    integers.
+    a, codes: uint64. downward: 1 for the next smaller one. flags: uint8, INVALID for signalling NaNs. la, out:
+    UnpackLayout and EncodeLayout of the format, integers.
     """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:

@@ -24,7 +24,10 @@ PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # flags, as bits, of th
 
 @reloadable
 class SumLayouts(NamedTuple):
-    """Layouts of an exact sum's operands and result, its rounding mode, and `rules`, a sum of bits of core/pack.py."""
+    """Layouts of an exact sum's operands and result, its rounding mode, and `rules`, a sum of bits of core/pack.py.
+
+    a, b: of the factors; c: of the numbers that sums start from; result: of the sums.
+    """
 
     a: UnpackLayout
     b: UnpackLayout

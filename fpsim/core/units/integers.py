@@ -16,7 +16,9 @@ i64 = np.int64
 class IntegerFacts(NamedTuple):
     """Constants of an integer unit: products per instruction, range of the result, whether it saturates.
 
-    pair_lowest, pair_highest: range to which the sum of two products saturates; 0 if there is no such limit.
+    terms: products per instruction; lowest, highest: range of the accumulator; saturates: True if sums are clamped to
+    it, False if they wrap; pair_lowest, pair_highest: range to which the sum of two neighbouring products is clamped
+    before it is accumulated; 0 if it is not.
     """
 
     terms: Any

@@ -26,8 +26,9 @@ Step = Callable[..., Any]
 def steps_by_rule() -> dict[Rule, Step]:
     """Return the function that computes one matrix instruction, by its `Rule`; cached.
 
-    Each is `(row of a, column of b, scale_a, scale_b, first term, accumulator, digits, f, u) -> code`; f: Layouts; u:
-    UnitLayout; digits: scratch array.
+    Each is `(row of a, column of b, scale_a, scale_b, first term, accumulator, digits, f, u) -> code`; the first four
+    are arrays of codes, of which scale_a and scale_b hold one per block of u.block terms; first term: index of the
+    instruction's first product; accumulator: a code; f: Layouts; u: UnitLayout; digits: scratch array.
     """
 
     @scalar

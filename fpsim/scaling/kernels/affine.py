@@ -20,8 +20,9 @@ u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 def range_kernel(width: int) -> Any:
     """Return the loop that widens each tile's range (low, high) to include its finite elements.
 
-    Its arguments `(matrix, lows, highs, specials, rows, columns)`: bit patterns of `width`-bit floats; per tile, floats
-    of that width, 0 at first, and uint8 flags of NaN and Inf, all updated in place; rows and columns of a tile.
+    Its arguments are `(matrix, lows, highs, specials, rows, columns)`. matrix: bit patterns of `width`-bit floats;
+    lows, highs: floats of that width, one per tile, 0 at first, updated in place; specials: uint8, flags of NaN and Inf
+    of each tile, to which those found are added; rows, columns: of a tile.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -51,8 +52,8 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 
     Its arguments are `(lows, factors, zero_points, lowest, highest, layout)`, the first three 1-D with one entry per
     tile; lows, factors: floats of `width` bits, the lowest finite elements and what elements are divided by or
-    multiplied with; layout: EncodeLayout of the integers. kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py);
-    applied: BY_SCALE (factors divide) or BY_INVERSE.
+    multiplied with; zero_points: filled; lowest, highest: range of the integers; layout: EncodeLayout of the integers.
+    kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -72,10 +73,10 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
 
     Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`. matrix: bit
-    patterns of `width`-bit floats; factors, zero_points: one per tile; rows, columns: of a tile; limits: lowest and
-    highest code; layout: EncodeLayout of the integers before they are clamped; words: random words, one per element, or
-    empty. mode: a Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors
-    divide) or BY_INVERSE.
+    patterns of `width`-bit floats; codes: filled; factors, zero_points: one per tile; rows, columns: of a tile; limits:
+    lowest and highest code; layout: EncodeLayout of the integers before they are clamped; words: random words, one per
+    element, or empty. mode: a Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE
+    (factors divide) or BY_INVERSE.
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)
@@ -102,8 +103,8 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 def decode_integers_kernel() -> Any:
     """Return the loop that fills `bits`, uint32, with the patterns of float32((code - zero point) * scale).
 
-    Its arguments are `(codes, scales, zero_points, bits, rows, columns)`: scales, zero_points: 2-D, one per tile; rows,
-    columns: of a tile.
+    Its arguments are `(codes, scales, zero_points, bits, rows, columns)`. codes, bits: 2-D, of one shape; scales,
+    zero_points: 2-D, one per tile; rows, columns: of a tile.
     """
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:

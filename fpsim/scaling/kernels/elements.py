@@ -220,9 +220,9 @@ def element_strips(e: Elements) -> Any:
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     """Return the loop `(codes, scales, out, rows, columns, layout, sign_bit)`, which decodes a matrix.
 
-    out: filled with patterns of float32 values, code times scale; scales: 2-D, one per tile; rows, columns: of a tile;
-    layout: DecodeLayout; sign_bit: mask of a code's sign. width: bits, 32 or 64, of the float in which code times scale
-    is computed; shape: 1 for tiles of one column; frozen: a layout to compile in, or None.
+    codes: 2-D; out: filled with patterns of float32 values, code times scale; scales: 2-D, one per tile; rows, columns:
+    of a tile; layout: DecodeLayout; sign_bit: mask of a code's sign. width: bits, 32 or 64, of the float in which code
+    times scale is computed; shape: 1 for tiles of one column; frozen: a layout to compile in, or None.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

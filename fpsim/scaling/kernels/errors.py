@@ -17,8 +17,8 @@ SQUARES, MAGNITUDES, LARGEST = range(3)
 def error_kernel() -> Any:
     """Return the loop `(x, values, errors, rows, columns, kind)`, which fills `errors`, float64, one per tile.
 
-    kind: SQUARES and MAGNITUDES for sums of (value - x)**2 and |value - x|, LARGEST for the largest |value - x|; rows,
-    columns: of a tile. Elements are added row by row.
+    x, values: matrices of floats, of which values are the decoded x. kind: SQUARES and MAGNITUDES for sums, in float64
+    and row by row, of (value - x)**2 and |value - x|, LARGEST for the largest |value - x|; rows, columns: of a tile.
     """
 
     def find_errors(x: Any, values: Any, errors: Any, rows: int, columns: int, kind: int) -> None:

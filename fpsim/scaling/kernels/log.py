@@ -168,10 +168,11 @@ def encode_kernel(width: int) -> Any:
     """Return the loop that encodes a matrix to LogFMT.
 
     Its arguments are `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
-    values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage.
-    steps, lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges).
-    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
-    nan_is_max: a NaN becomes the tile's largest level; else it makes step and low NaN, and all codes 0.
+    values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage. steps,
+    lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges). counts:
+    int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
+    level_count: the number of nonzero levels. nan_is_max: a NaN becomes the tile's largest level; else it makes step
+    and low NaN, and all codes 0.
     """
     word: Any = u32 if width == 32 else u64
     sign = word(1 << (width - 1))
@@ -268,7 +269,8 @@ def decode_kernel() -> Any:
     """Return the loop that decodes LogFMT codes.
 
     Its arguments are `(codes, steps, lows, values, block_rows, block_columns, level_count)`. It fills `values`, 2-D
-    float32; steps, lows: float32 per tile; level_count: the number of nonzero levels.
+    float32; steps, lows: 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges);
+    level_count: the number of nonzero levels.
     """
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:
