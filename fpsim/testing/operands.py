@@ -151,7 +151,7 @@ def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tupl
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
     """Return codes of a and b whose terms cancel, in random order: half of them are the negatives of the other half.
 
-    Of the negatives, 5 % are off by one code. shape: (M, N, K). pair: formats of a and b.
+    In 5 % of the negatives, the last bit of b's code is flipped. shape: (M, N, K). pair: formats of a and b.
     """
     a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
     k = shape[2]
@@ -197,9 +197,10 @@ def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> t
 
 
 def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b: tiny terms, and one large term in a hundred; most bits fall below a sum's last place.
+    """Return codes of a and b whose sums have a few large terms; most bits of the others are below a sum's last place.
 
-    shape: (M, N, K). pair: formats of a and b.
+    Of a, one column in a hundred, and at least one, has values from 2**6 to 2**7, all others from 2**-6 to 2**-3. b has
+    values from 2**-3 to 2**4. shape: (M, N, K). pair: formats of a and b.
     """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:

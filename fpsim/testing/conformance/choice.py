@@ -220,7 +220,8 @@ def _products() -> Iterator[Vectors]:
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
     """Return one case per row: codes of a, b, the accumulator's start, and of the scales if the unit has scales.
 
-    The kinds of cases alternate: exponents near 0; wide exponents whose terms cancel; a large start of the accumulator.
+    The kinds of cases alternate: magnitudes from 1 to 2; magnitudes from 2**-6 to 2**7, whose terms cancel; magnitudes
+    from 1/4 to 8 and a start of some thousand.
 
     Args:
       unit: the matrix unit.

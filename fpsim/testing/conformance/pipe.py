@@ -14,9 +14,10 @@ SKIPPED = "?"  # the answer of an implementation that does not support a case
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
-    """Run `command` once on the inputs of all sets, and return for each set its outputs and the cases answered.
+    """Run `command` once on the inputs of all sets, and return for each set (outputs, indices of the cases answered).
 
-    Outputs are codes, (cases answered, numbers); answered cases are listed by index. `timeout` is in seconds.
+    Outputs are codes, (cases answered, numbers). The command reads the lines of each set, its title and then a line per
+    case, and writes a line per case. timeout: seconds.
 
     Raises:
       ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers.

@@ -140,7 +140,7 @@ def _remembers(fmt: Format) -> Quantizer:
 
 
 def _by_memory(fmt: Format) -> Quantizer:
-    """Return a quantizer that reads a non-contiguous array as if it were contiguous."""
+    """Return a quantizer that reads arrays of two or more axes in the order of memory, as if they were contiguous."""
     correct = right(fmt)
 
     def quantizer(x: Array) -> Array:

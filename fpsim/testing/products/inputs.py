@@ -296,7 +296,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return the indices of K at which steps, blocks and slices may begin: powers of two and those of the promise."""
+    """Return indices of K, some above k, at which steps, blocks or slices may begin: 2**i, 3 * 2**i, promised ones."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
@@ -341,7 +341,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): only some last terms of a's rows are not zero, more in each row."""
+    """Return float64 a and b for `shape` (M, N, K): a's rows are 0 except at their ends, each in more terms."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -350,7 +350,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): a's rows have an Inf, NaN or largest value, times small b or 0."""
+    """Return float64 a and b for `shape` (M, N, K): an Inf, NaN or largest value in each row of a, times small b or 0."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan

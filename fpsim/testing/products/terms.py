@@ -67,7 +67,8 @@ def fewest_of(
 ) -> Fewest | None:
     """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
 
-    elements: pairs of inputs and (row, column), tried in order.
+    elements: pairs of inputs and (row, column). Only the first few (ELEMENTS) are tried, in order, until time is over
+    or one needs no more terms than ENOUGH.
     """
     deadline = seconds() + SECONDS
     best: Fewest | None = None
@@ -85,8 +86,8 @@ def fewest_terms(
 ) -> Fewest | None:  # fmt: skip
     """Return the fewest terms with which an element is still wrong, by zeroing others (Zeller's delta debugging).
 
-    Return None if another call with the same operands does not show the difference. deadline: time of
-    `fpsim.runtime.clock.seconds` at which the search stops.
+    Return None if another call with the same operands does not show the difference, or if a call fails. deadline: time
+    of `fpsim.runtime.clock.seconds` at which the search stops.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
