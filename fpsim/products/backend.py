@@ -94,7 +94,10 @@ class Backend(FloatOperations, Protocol):
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
-        """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it."""
+        """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it.
+
+        a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of `block_scales`.
+        """
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
         """Return two views of the result's memory: the array that the caller gets, and the one that this backend fills.

@@ -60,7 +60,8 @@ def rows_of(unit: MatrixUnit) -> str:
 def source_of(unit: MatrixUnit, rows: str) -> str:
     """Return the form in which the loop named `rows` reads operand b: "floats", or codes as "bytes" or "halves".
 
-    The forms of codes are described in kernels/code_panel.py; `rows` is a result of `rows_of`.
+    Codes must be those that the unit multiplies. "halves": FP16 and BF16, unless rows is "plain". "bytes": formats of
+    up to 8 bits laid out like FP16, with exponents within -20 .. 20 (`has_code_panels`). rows: a result of `rows_of`.
     """
     element = unit.b
     # to units of two passes, subnormal FP8 values are FP16 values, with exponents below FP8's

@@ -82,9 +82,8 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
 def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Array:
     """Return the integer parameters that `fused_product` is passed for a unit, as a (4, 8) int32 array.
 
-    Its rows, padded with zeros: RowFacts; of each operand (mask of the bits that the unit reads, smallest exponent,
-    base exponent), or for codes of b CodeFacts or HalfFacts; WideFacts.
-
+    Its rows, padded with zeros: 0: RowFacts. 1: of a, the mask of the bits that the unit reads, the smallest exponent,
+    and the base exponent. 2: the same of b, or CodeFacts or HalfFacts if codes of b are read. 3: WideFacts.
     bases: what kernels subtract from the exponents of a and of b. turned: whether b's codes are transposed; None if b
     is read as floats.
     """

@@ -125,7 +125,8 @@ class MatmulPlan:
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
     """Return the plan of a product, and warn (UserWarning) of each remark on a schedule that the caller passed.
 
-    left, right: shapes and scales of a and b. has_c: whether the call passes c.
+    unit: the matrix unit. left, right: shapes and scales of a and b. request: the call's keyword arguments. has_c:
+    whether it passes c.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.

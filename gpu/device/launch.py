@@ -142,7 +142,7 @@ def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> An
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
-    """Return an array's bytes as an array on the GPU, cached by content; device: index of the current GPU."""
+    """Return bytes as an array of a dtype and shape on the GPU, cached by content; device: index of the current GPU."""
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy

@@ -98,7 +98,10 @@ def _sweep(lab: Lab, kind: str) -> ValidationRow:
 
 
 def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> ValidationRow:
-    """Compare a cast of fp.gpu with the CPU's; return the row. name: the function, options: its keyword arguments."""
+    """Compare a cast of fp.gpu with the CPU's, bit by bit; return the report row.
+
+    name: the function, such as "encode". fmt, x, options: its format, input and keyword arguments.
+    """
     want = as_words(getattr(public(), name)(x, fmt, **options))
     got = lab.hardware.twin(name, x, fmt=fmt, **options)
     return row_of_difference(difference(got, want, "fp32" if name == "quantize" else "integer"))
@@ -251,7 +254,10 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 
 
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
-    """Compare an operation of fp.gpu (function `name`, keyword arguments `options`) and its flags with the CPU's."""
+    """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
+
+    name: the function, such as "add". fmt: format of the operands `codes`. options: keyword arguments.
+    """
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
     of_results = difference(got, as_words(want), "integer")

@@ -64,12 +64,19 @@ def trained(
 
 
 def bf16(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train in BF16 by torch.autocast; arguments and result are those of `trained`."""
+    """Train the reference transformer in BF16 by torch.autocast; return losses, times and memory.
+
+    width, steps, text: as for `fpsim.train.run`. device: "cuda", or "cpu" for a test without a GPU.
+    """
     return trained(width, steps, text, lambda torch, model: None, device)
 
 
 def fp8(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train with linear layers in FP8 by torch's scaled_mm, one current scale per tensor; as `trained` otherwise."""
+    """Train as `bf16`, but with linear layers (except the head) in FP8 by torch's scaled_mm; return the same.
+
+    Each operand has one scale, from its own amax. width, steps, text: as for `fpsim.train.run`. device: "cuda", or
+    "cpu" for a test without a GPU.
+    """
     return trained(width, steps, text, _with_fp8, device)
 
 

@@ -244,7 +244,11 @@ def _megabytes(backend: str) -> float:
 
 
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
-    """Return the report row, named `name`, of a run by torch itself; trainer: one of `torch_trainers.TRAINERS`."""
+    """Return the report row of a run by torch itself, with losses, times and memory, or with the error it raised.
+
+    case: its width is used. name: the row's backend, such as "torch BF16". trainer: `torch_trainers.bf16` or `fp8`.
+    text: path of a text to train on, or None. steps: number of steps, at least 1.
+    """
     result = TrainingRow(case.name, name)
     try:
         seen = trainer(case.width, max(steps, 1), text)
@@ -260,7 +264,11 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
 def _command(
     name: str, minutes: float, backends: Sequence[str], text: str | None, steps: int | None, file: Path
 ) -> list[str]:
-    """Return the command line that runs one case in a process, which appends its report rows to `file`."""
+    """Return the command line that runs one case in a process, which appends its report rows to `file`.
+
+    name: of the case. minutes: its time limit. backends: those to compare. text: path of a text, or None. steps: their
+    number, None for the case's own.
+    """
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
         *backends, "--rows", str(file), *(["--text", text] if text else []),

@@ -191,7 +191,10 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store the products of a case whose bits no model predicts, if there are any, to be examined without a GPU."""
+    """Store up to MOST_KEPT products of a case whose bits no model predicts in a file, if there are any.
+
+    judgement: the result of the case. path: the .npz file, which `fpsim.gpu.replay` reads.
+    """
     model = judgement.best
     unfit = [
         Entry(f"{case.part}: {case.name}, {problem.name}", problem, output, model, row.differing)
@@ -251,7 +254,11 @@ def _in_processes(
 
 
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
-    """Return the command line that runs a part in a process, which appends its results to `file`."""
+    """Return the command line that runs a part in a process, which appends its results to `file`.
+
+    seconds: time limit of the part. lab: settings, with the name of the hardware's module. keep: folder in which to
+    store products whose bits no model predicts, or None.
+    """
     python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
     if part == SPEED:
         return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]

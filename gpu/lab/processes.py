@@ -63,7 +63,11 @@ def side_by_side(
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
-    """Start a process, with its share of the cores if `together` > 1 run at the same time; output goes to `folder`."""
+    """Start a process, with its share of the cores if `together` > 1 run at the same time.
+
+    name: of the process. command: command(name, file) returns its command line. folder: it writes lines to name.jsonl
+    and errors to name.txt there.
+    """
     root = str(Path(public().__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     threads = {} if together == 1 else {"NUMBA_NUM_THREADS": str(max(SPREAD * (os.cpu_count() or 1) // together, 1))}

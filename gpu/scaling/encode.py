@@ -274,7 +274,7 @@ def _run_short_tiles(
 
 
 def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
-    """Launch a kernel with one block of threads per area."""
+    """Launch a kernel with one block of threads per area; job: its source's stream is used; arguments: the kernel's."""
     launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
@@ -284,7 +284,8 @@ def _find_tops(
     """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
 
     With zero points, `tops` gets those of the positive elements and `lows` those of the negative ones; otherwise `lows`
-    stays 0. from_source: memory of the source and its layout; widened: kernels decode its elements to a wider float.
+    becomes 0. job: the array and its scaling; from_source: memory of the source and its layout; widened: kernels decode
+    its elements to a wider float; areas: the parts that blocks of threads work on.
     """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
@@ -295,7 +296,8 @@ def _find_tops(
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
     """Return the ScaleNumbers on the GPU, after queueing the kernels of the second-level scale if the scaling has one.
 
-    from_source: memory of the source and its layout; widened: kernels decode its elements to a wider float.
+    job: the array and its scaling; fill: the arrays to fill, of which `tensor` and `counts` are; from_source: memory of
+    the source and its layout; widened: kernels decode its elements to a wider float.
     """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

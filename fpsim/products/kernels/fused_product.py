@@ -97,8 +97,9 @@ def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cu
 
 @scalar
 def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return the class (-1, 0, 1, Inf or NaN as float32 bits) of term k and column n of b, float32 patterns.
+    """Return the class of term k and column n of b, as float32 bits: -1, -0, 0 or 1 by its sign, Inf or NaN.
 
+    b: (K, N) float32 patterns.
     facts: int32; facts[0] is the mask of the bits that the unit reads.
     """
     return class_of(b[k, n], facts[0])

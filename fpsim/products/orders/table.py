@@ -49,7 +49,8 @@ def table_of(root: Node) -> OrderTable | None:
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a node into sum number `at`; sums of higher numbers hold intermediate results.
 
-    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
+    Return 1 + the highest number of a sum that the rows use; None if a sum below the node has another arithmetic than
+    plain float32 or float64 (`fmt`): nearest even, with subnormals and Inf.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None
@@ -59,9 +60,9 @@ def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a chain into sum number `at`.
+    """Append the rows that compute `node`, a chain, into sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
     """
     action, most, begun = FUSED if node.product is None else ROUNDED, at + 1, node.start == "zero"
     if begun or not node.inputs:
@@ -102,7 +103,7 @@ def _values(node: Sum) -> list[int | Node]:
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append the rows that compute a product (`value` is a term's index) or a node into sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
     """
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
@@ -111,10 +112,10 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a pairwise sum into sum number `at`.
+    """Append the rows that compute `node`, a pairwise sum, into sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format. Sums
-    of 2, 4, 8, ... neighbours are kept until their other half is computed.
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. Sums of 2,
+    4, 8, ... neighbours are kept until their other half is computed.
     """
     most, height, values = at + 1, at, _values(node)
     if not values:
@@ -133,9 +134,9 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a butterfly sum (halves added to one another) into sum number `at`.
+    """Append the rows that compute `node`, a butterfly sum (halves added to one another), into sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if an addition is not a plain one in the format.
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
     """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):
