@@ -79,7 +79,7 @@ def negated(x: Number) -> Number:
 
 @scalar
 def add(x: Number, y: Number, mode: int) -> Any:
-    """Return (x + y, flags); the rounding mode decides the sign of an exact zero."""
+    """Return (x + y, flags); an exact zero from operands of unlike signs is -0 if the mode is DOWN, else +0."""
     raised = u64(signals(x) | signals(y))
     if _is_nan(x) | _is_nan(y):
         return nan(), raised
@@ -146,7 +146,7 @@ def divide(x: Number, y: Number) -> Any:
 def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
     """Return (x * y + z, flags), for x and y with significands of up to 31 bits.
 
-    The mode decides an exact zero's sign.
+    An exact zero from a product and a z of unlike signs is -0 if the mode is DOWN, else +0.
     """
     product, raised = multiply(x, y)
     total, raised_by_sum = add(product, z, mode)

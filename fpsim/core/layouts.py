@@ -79,7 +79,10 @@ def encode_plan(
 def _encode_layout(
     wide: Wide, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodeLayout:
-    """Return the layout of a format, by policies as in `fpsim.encode`, for source numbers of the layout `wide`."""
+    """Return the EncodeLayout by which source numbers of the layout `wide` become codes of `fmt`.
+
+    rounding, overflow, subnormals, random_bits: as in `fpsim.encode`.
+    """
     outcome = overflow_outcome(overflow, fmt)
 
     def code_of(beyond: Beyond) -> int:
@@ -132,9 +135,10 @@ class PackPlan(NamedTuple):
 def pack_plan(
     fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
 ) -> PackPlan:
-    """Return the plan by which exact numbers become codes of `fmt`, cached; keywords as in `fpsim.encode`.
+    """Return the plan by which exact numbers become codes of `fmt`, with flags; cached.
 
-    tininess: "before" or "after" rounding.
+    rounding, overflow, subnormals, random_bits: as in `fpsim.encode`; tininess: "before" or "after" rounding, when
+    UNDERFLOW is decided.
     """
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)

@@ -79,7 +79,7 @@ def multiply_double(x: Number, y: Number) -> Any:
 def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
     """Return (x * y + z, flags) for numbers with up to 53 significant bits; bit 0 of the result is sticky.
 
-    mode: decides the sign of an exact zero.
+    mode: a Rounding; an exact zero from a product and a z of unlike signs is -0 if it is DOWN, else +0.
     """
     product, raised = multiply_double(x, y)
     if not (_is_ordinary(x) & _is_ordinary(y) & _is_ordinary(z)):

@@ -77,7 +77,11 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 
 
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
-    """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order."""
+    """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order.
+
+    run: `(sources, targets, first)` on 1-D pieces of equal size; first: flat index of their first element; shape: that
+    of the targets, to which the sources broadcast.
+    """
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0
     for index in blocks(shape):

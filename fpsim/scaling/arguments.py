@@ -111,7 +111,10 @@ def _refuse_table(element: TableFormat, scaling: Scaling) -> None:
 
 
 def element_options_of(element: Element, scaling: Scaling, cast: ElementKeywords) -> CastOptions:
-    """Return the checked options of the elements' cast; `overflow` defaults to the scaling's own policy."""
+    """Return the checked options of the elements' cast to `element`.
+
+    cast: keywords that the caller gave; if `overflow` is missing or None, the scaling's own policy is used.
+    """
     assert not isinstance(element, (LogFMT, TableFormat)), "neither is cast by exponent and mantissa"
     if not cast:
         return usual_options(element, scaling.overflow)
@@ -169,7 +172,10 @@ def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling
 
 
 def table_options_of(element: TableFormat, scaling: Scaling, cast: ElementKeywords) -> TableOptions:
-    """Return the checked options of a cast to a table format; `overflow` defaults to the scaling's own policy."""
+    """Return the checked options of a cast to the table format `element`.
+
+    cast: keywords that the caller gave; if `overflow` is missing or None, the scaling's own policy is used.
+    """
     overflow = cast.get("overflow")
     return table_options(None, element, {**cast, "overflow": scaling.overflow if overflow is None else overflow})
 

@@ -132,7 +132,7 @@ def flags_function(name: str) -> Any:
 
     @scalar
     def flags(x: Any, y: Any, before: Any) -> Any:
-        """Return the IEEE flags.
+        """Return the IEEE flags of evaluating the function at x, as bits of `fp.Flags`.
 
         x, y: bits of operand and result; before: 1 if tininess is detected before rounding.
         """

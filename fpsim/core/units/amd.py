@@ -82,7 +82,7 @@ def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def _flushed_product(a: Any, b: Any, k: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of a[k] * b[k], operands flushed; +0 if k is beyond the end of the row."""
+    """Return the code of a[k] * b[k], rounded once, operands and result flushed; +0 if k is beyond the row's end."""
     if k >= a.size:
         return ZERO
     x = _flushed(unpack(u64(u64(a[k]) & u64(u.kept_a)), f.a), _least_field(f.a))

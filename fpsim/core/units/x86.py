@@ -35,7 +35,7 @@ def _flushed_input(x: Number, least_field: Any) -> Number:
 
 @scalar
 def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of x rounded once to nearest even; tiny results become zeros of their sign."""
+    """Return the float32 code of x rounded once to 24 bits, nearest even; below 2**-126 then, a zero of its sign."""
     if x.kind >= u64(NAN):
         return u64(u.nan)
     least = _least_field(f.c)

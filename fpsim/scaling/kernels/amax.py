@@ -107,7 +107,7 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """Raise the top of the last, narrower tile of a row; tiles: number of full tiles before it."""
+        """Raise the top of the last, narrower tile of a row to its amax; tiles: number of full tiles before it."""
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 

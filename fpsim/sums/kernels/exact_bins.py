@@ -82,7 +82,7 @@ def one_bin(a: Any, b: Any, s: Any) -> None:
 
 @scalar
 def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
-    """Return (x plus the upper part of a * b, y plus the remainder of a * b), all exact."""
+    """Return (x + h, y + l), both exact, where h is a * b rounded to multiples of x's last place, and l = a * b - h."""
     after = f64(fma(a, b, x))
     return after, f64(y + fma(a, b, f64(x - after)))
 
@@ -91,7 +91,8 @@ def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
 def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
     """Add the products a[k] * b[k, j], k < TERMS, to two sums in place: upper parts to s[j], remainders to t[j].
 
-    All arrays are float64, and no addition rounds.
+    An upper part is the product rounded to multiples of the last place of s[j], which never moves. All arrays are
+    float64, and no addition rounds.
     """
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
