@@ -246,7 +246,8 @@ def _of_model(
 ) -> Promise:  # fmt: skip
     """Return the promise of a kernel with the arithmetic of a probed model.
 
-    more: whether scales or a bias are promised. Raises a ValueError for these, a schedule or another result format.
+    more: whether scales or a bias are promised. Raises a ValueError for these, for a schedule or promotion, for another
+    result format, and for a model that is not one of a matmul of floats, or that cannot be run.
     """
     if model.operands[0].integer:
         raise ValueError(

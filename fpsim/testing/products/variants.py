@@ -148,7 +148,10 @@ class Emulator:
         return replace(x, a=a, b=b)
 
     def changes_nothing(self, variant: Variant, some: Iterable[KernelInputs]) -> bool:
-        """Return whether a variant changes only scales or bias, and leaves these the same for all inputs in `some`."""
+        """Return whether a variant changes only scales or bias, and leaves these the same for all inputs in `some`.
+
+        If scales vary along K, return False.
+        """
         if variant != Variant(scales=variant.scales) or self.promise.along_k:
             return False
         try:

@@ -108,7 +108,10 @@ def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """Return the function that makes tiles whose largest magnitude is a power of two times `scale(rng)`."""
+    """Return the function that makes tiles whose largest magnitude is a power of two times `scale(rng)`.
+
+    All other elements are at most 0.9 times that power of two.
+    """
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.uniform(-0.9, 0.9, (m, n))

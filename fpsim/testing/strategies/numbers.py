@@ -265,7 +265,7 @@ def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
 
 
 def _one_of(table: Doubles) -> st.SearchStrategy[float]:
-    """Return a strategy of the elements of an array; it makes no list of them."""
+    """Return a strategy of the elements of an array; examples shrink toward the first one."""
     return st.integers(0, table.size - 1).map(lambda place: HexFloat(table[place]))
 
 
@@ -292,14 +292,20 @@ def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any])
 
 
 def _around_overflow(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats of `source` around a format's largest value and its overflow threshold, as float64."""
+    """Return floats of `source` around a format's largest value and its overflow threshold, as float64.
+
+    Some larger ones are added, among them the largest float of `source` and Inf.
+    """
     step = fmt.ulp(fmt.max)
     centres = np.array([fmt.max, fmt.max + step / 2, fmt.max - step / 2, fmt.max - step])
     return _seam(centres, [fmt.max + step, 2 * fmt.max, float(np.finfo(source).max), np.inf], fmt, source)
 
 
 def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats of `source` around a format's smallest normal value, smallest value and half of it, as float64."""
+    """Return floats of `source` around a format's smallest normal value, smallest value and half of it, as float64.
+
+    Zero and the smallest float of `source` are added.
+    """
     normal, small = fmt.smallest_normal, fmt.smallest_subnormal
     below = normal - small if fmt.subnormals else normal / 2
     centres = np.array([normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75])

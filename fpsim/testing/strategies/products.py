@@ -92,7 +92,7 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace all codes by the code of 1, in place, except those with flat indices from size - last to first - 1."""
+    """Replace codes by the code of 1, in place, except those among both the last `last` and the first `first` ones."""
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]

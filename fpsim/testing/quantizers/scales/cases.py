@@ -77,9 +77,9 @@ def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]
 
 
 def _at_zero_point_ties(shape: tuple[int, ...], scaling: Scaling, fmt: IntegerFormat, rng: np.random.Generator) -> Any:
-    """Return a float64 matrix whose tiles have zero points at ties: each lowest value / scale is a half integer.
+    """Return a float64 matrix in which many tiles have zero points at ties: (lowest value) / scale is a half integer.
 
-    In some tiles, all values have the same sign.
+    In the other tiles it is an integer. In some tiles, no value is below zero, or none above.
     """
     tiles = tiling(shape, scaling.block).grid
     height, width = tile_sizes(shape, scaling.block)

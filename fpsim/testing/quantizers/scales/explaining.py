@@ -27,10 +27,10 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that reproduce all results as (clause, scaling), likely ones first.
+    """Return the faults that reproduce all results as (clause, scaling).
 
-    The scaling is the recipe's, with the treatment of Inf and NaN that the results show. A clause has no subject, such
-    as "drops the sign, in its elements".
+    The scaling is the recipe's, with the treatment of Inf and NaN that the results show; faults with an unchanged one
+    come first. A clause has no subject, such as "drops the sign, in its elements".
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
     plain.sort(key=lambda case: _gives(_right, recipe, case))  # cases with wrong results exclude most faults
