@@ -135,8 +135,8 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
     """Prefetch the codes of b that will be read after terms k .. k + terms of columns n .. n + columns.
 
-    source: (K, N) codes, of which the next columns are prefetched; if turned is not 0, (N, K), of which later terms
-    are.
+    They follow in memory: the next `columns` columns of source (K, N) or, if turned is not 0, the terms AHEAD bytes
+    after term k of source (N, K).
     """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):
