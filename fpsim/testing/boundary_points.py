@@ -111,7 +111,8 @@ def _values_and_ties(fmt: Format) -> Doubles:
 def _seams(source: Format) -> Doubles:
     """Return magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, ends of integer ranges.
 
-    The limits are the largest and smallest values of `source`, and of those of FP16, BF16 and FP32 that are within it.
+    The limits are those of `source`, and of FP16, BF16 and FP32 if `source` can represent all their values: the largest
+    value, the end of overflow, the smallest normal value and the smallest subnormal, and half of either.
     """
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
@@ -140,7 +141,7 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
       seed: seed of the random values.
 
     Returns:
-      Array of shape (n,) and dtype `dtype`, in no order, without the inputs of `points`; some patterns may repeat.
+      Array of shape (n,) and dtype `dtype`, in no order, to be used in addition to `points`; some patterns may repeat.
 
     Example:
       >>> from fpsim.testing.boundary_points import further_points
@@ -159,9 +160,10 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return values on both sides of two ties near 1 and two near 0, at distances that halve down to a last bit.
+    """Return values on both sides of four ties: two after 1, and two after the smallest subnormal.
 
-    fmt: the format that has the ties. source: the format of the inputs, whose last bit is the smallest distance.
+    Their distances from the tie are 1/4, 1/8, ... of the spacing, down to about the last bit of `source`, or of FP32 if
+    that is smaller. fmt: the format that has the ties. source: the format of the inputs.
     """
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1

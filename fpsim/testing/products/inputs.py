@@ -350,7 +350,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): an Inf, NaN or largest value in each row of a, times 0 to 1."""
+    """Return float64 a and b for `shape` (M, N, K): an Inf, NaN or largest value in each row of a, times -1 to 1."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan

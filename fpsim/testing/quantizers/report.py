@@ -136,7 +136,7 @@ def explained(*causes: str) -> dict[str, Any]:
 
 
 def keywords_of(options: CastOptions) -> dict[str, Any]:
-    """Return the keywords of a cast as a report lists them."""
+    """Return the keywords of a cast as a report lists them: {"rounding": ..., "overflow": ..., "subnormals": ...}."""
     return {"rounding": options.rounding.name.lower(), "overflow": options.overflow, "subnormals": options.subnormals}
 
 
@@ -214,8 +214,8 @@ def shown_result(word: Any, fmt: Format) -> str:
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
     """Return the broken property `name`, as shown by the input x[0].
 
-    got, want: its result and the right one, as bit patterns of float64. call: name of the function. fields: others of
-    `Broken`.
+    got, want: its result and the right one, as bit patterns of float64. call: name of the function. fields: `why`,
+    `count` and `of` of the result.
     """
     scalar = x[0]
     return Broken(

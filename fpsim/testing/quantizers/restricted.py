@@ -71,7 +71,8 @@ class Restricted:
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
     """Yield the regions with the tightest limits that contain all inputs with wrong results, fewest limits first.
 
-    differ: mask of the inputs with wrong results.
+    Magnitudes are limited by powers of two. No limit is set that would exclude a wrong zero or Inf; with a wrong NaN,
+    only the sign is limited. differ: mask of the inputs with wrong results.
     """
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None

@@ -34,7 +34,7 @@ class Through:
       grid: the magnitudes of the grid.
       rule: the rule of the rounding, a name in `rounder.RULES` such as "toward_zero".
       max_code: code of the grid's largest value, or None if there is none.
-      saturates: whether larger values become the largest one instead of Inf.
+      saturates: whether larger values become the largest one instead of Inf; they always do with rule "toward_zero".
       flushes: whether the grid's subnormals become zeros.
     """
 

@@ -63,7 +63,11 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its own scale."""
+    """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its own scale.
+
+    There are as many matrices as it takes to hold all inputs of a scale, but at least two, and fewer than that if they
+    would be large.
+    """
     assert promise.block is not None
     assert promise.matrix is not None
     rng = np.random.default_rng(0)
@@ -88,7 +92,7 @@ def _next(x: Array, steps: int) -> Array:
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield pairs (name, array): x, or a part of it, in each of the memory layouts `names`, keys of LAYOUTS.
+    """Yield pairs (name, array): x, or a part of it, in each of the memory layouts `names` that fits its axes.
 
     ("large", array of about a million values of x) comes first, unless the promise has a scale per tile of a matrix.
     """

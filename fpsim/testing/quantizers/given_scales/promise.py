@@ -119,7 +119,9 @@ class GivenScale(NamedTuple):
 def given_scale(
     fmt: Element, scale: Any, zero_point: Any, cast: dict[str, Any], block: tuple[int, int] | None = None
 ) -> GivenScale:
-    """Return the model of a correct quantizer for arguments of `check_quantizer`; cast: its rounding and overflow.
+    """Return the model of a correct quantizer for arguments of `check_quantizer`.
+
+    cast: {"rounding": ..., "overflow": ..., "subnormals": ...}; overflow None means "saturate_finite".
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.
