@@ -235,7 +235,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
         """Return (largest / amax, divided in float64, rounded to float32, limited to its maximum; whether limited).
 
-        For a finite amax the result has a reciprocal in float32. top: bits of amax; of_zeros: result for an amax of 0.
+        A finite amax, raised to amax_floor, has a result with a reciprocal. top: its bits; of_zeros: result for 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value

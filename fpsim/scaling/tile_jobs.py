@@ -69,7 +69,7 @@ class TilePlan:
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """Return the integers that select the loop's code: rounding, encoder kind, factor's use, integer or not."""
+        """Return integers that select loops: rounding mode, encoder kind, BY_SCALE or BY_INVERSE, integer or not."""
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property

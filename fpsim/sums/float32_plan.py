@@ -160,7 +160,8 @@ def _join(accumulator: Accumulator) -> int | None:
     """Return how the loops add a partial sum to the outer sum: NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
 
     NO_OUTER: the accumulator is not Chunked, so there is no outer sum; OUTER_FP32: a float32 addition; OUTER_ROUNDED: a
-    float32 addition, rounded to the outer format. None if neither has the right result.
+    float32 addition, rounded to the outer format. None if the loops cannot add chunks: chunk is no multiple of STEPS,
+    or the outer format does not hold the values of the inner one.
     """
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER

@@ -90,7 +90,8 @@ def _by_threads(
 def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
     """Return a @ b of short matrices in the accumulator's dtype, or None if this quick path does not apply.
 
-    It does not if sums may leave the range in which float32 is exact, or if elements have to be checked to be codes.
+    It does not if float32 cannot reproduce the accumulator's sums or decodes operands by a table, if sums may leave the
+    range in which float32 is exact, or if elements have to be checked to be codes.
 
     Args:
       a, b: arrays (M, K) and (K, N).
@@ -107,11 +108,12 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 
 
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
-    """Return the sum of a short array in C order, a scalar of the accumulator's dtype; None where this is not served.
+    """Return a short C-ordered array's sum, a scalar of the accumulator's dtype; None if this path does not apply.
 
-    It is not served if x is empty or longer than SHORT, if the processor flushes subnormals or does not round to
-    nearest, if sums may leave the range in which float32 is exact, if elements have to be checked to be codes, or
-    inside a block of `general_loops`. fmt: format of x if it holds codes; None if it holds floats.
+    It does not if float32 cannot reproduce the accumulator's sums or decodes x by a table, if x is empty or longer than
+    SHORT, if the processor flushes subnormals or does not round to nearest, if sums may leave the range in which
+    float32 is exact, if elements have to be checked to be codes, or inside a block of `general_loops`. fmt: format of x
+    if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():

@@ -37,7 +37,7 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
     """Return x * y + z, or y + z if `absent` (there is no factor x), exact except for a sticky bit.
 
-    mode: a Rounding, which decides the sign of an exact zero.
+    An exact zero from a product and a z of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0.
     """
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
@@ -54,7 +54,7 @@ def _wide_times(x: Number, y: Number, absent: Any) -> Any:
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
     """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit.
 
-    mode decides the sign of an exact zero; `absent` is ignored.
+    An exact zero from a product and a z of unlike signs is -0 if the mode is DOWN, else +0. `absent` is ignored.
     """
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total

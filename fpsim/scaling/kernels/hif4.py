@@ -27,10 +27,10 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 
     Arguments: `(matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials)`. matrix: bit patterns
     of `width`-bit floats; codes: filled; scale_codes, levels: filled, one per tile: the code of the scale, and a uint32
-    with a bit for each 8 elements, then one for each 4, which doubles them; inverses: by code of a scale, the
-    reciprocal in BF16 of each scale; rows, columns: of a tile; layouts: two rows, encoders to BF16 and to a scale;
-    specials: filled with flags of NaN, Inf and tiles of zeros. bf16_kind, scale_kind: PLAIN, FULL or UNUSUAL, the kinds
-    of the two encoders (core/encode.py).
+    with a bit for each 8 elements, then one for each 4, of which a set one doubles their values; inverses: by code of a
+    scale, the reciprocal in BF16 of each scale; rows, columns: of a tile; layouts: two rows, encoders to BF16 and to a
+    scale; specials: filled with flags of NaN, Inf and tiles of zeros. bf16_kind, scale_kind: PLAIN, FULL or UNUSUAL,
+    the kinds of the two encoders (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
