@@ -234,10 +234,10 @@ def _bits(counter: Counter, order: Order) -> int:
 
 
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
-    """Return the rounding modes that agree with sums a quarter, half or three quarters of a last bit above a number.
+    """Return the rounding modes that agree with the black box's sums of a number and a part of its last bit.
 
-    bits: precision of a partial sum. All modes are returned if none agrees, or if the order or the terms' range allows
-    no such sum.
+    The part is a quarter, a half or three quarters, of either sign. bits: precision of a partial sum. All modes are
+    returned if none agrees, or if the order or the terms' range allows no such sum.
     """
     three = _three(order.branch)
     if three is None or counter.large - counter.small < bits + 2:

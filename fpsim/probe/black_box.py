@@ -90,12 +90,12 @@ class BlackBox:
 
     @property
     def arguments(self) -> ProbedCall:
-        """Arguments of the calls, with operands in the dtypes and libraries that are passed."""
+        """Description of the calls; its operands say whether arrays or torch tensors are passed now."""
         return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
 
     @property
     def at_once(self) -> int:
-        """Number of independent sums that one call computes, the shorter side of the product."""
+        """Number of independent sums that one call computes: the smaller of a product's rows and columns, else 1."""
         return min(self.shape)
 
     def _aligned(self, operand: ProbedOperand) -> Array:

@@ -190,7 +190,10 @@ def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
 
 
 def _takes(element: object, operand: ProbedOperand) -> bool:
-    """Return whether a unit's element type can hold an operand's values; TF32 elements take float32."""
+    """Return whether a unit's element type takes an operand.
+
+    Elements that are passed as float32, such as TF32, take FP32 and TF32 operands; others those of their own format.
+    """
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):
         return bool(carrier == FP32)

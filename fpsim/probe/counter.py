@@ -145,7 +145,10 @@ class Counter:
         return tried[int(np.flatnonzero(cancels)[0])]
 
     def _bits(self) -> int:
-        """Return the precision, in bits, that the result of a sum of two terms shows."""
+        """Return the precision, in bits, that the result shows of a sum of two terms, the first and the last one.
+
+        It is d + 1 for the largest d up to which the sum of 2**(small + d) and 2**small is exact.
+        """
         most = max(min(self.large - self.small, 60), 1)
         if self.alive.size == 1:
             return most

@@ -68,7 +68,11 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _with(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Return the inputs of a chain, extended by one addition of `terms`, ascending; how: its arithmetic."""
+    """Return the inputs of a chain after further terms are added to its sum.
+
+    terms: their indices, ascending. how: the arithmetic; with the rule "ieee" each term is added in a step of its own,
+    else all are added in one step.
+    """
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]
     if how.rule == "ieee":

@@ -24,7 +24,10 @@ class NoOrderError(Exception):
 
 
 class Masks(Protocol):
-    """A counter of the small terms that survive in sums with M and -M, such as `Counter`."""
+    """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`.
+
+    capacity: number of small terms that can be nonzero at once.
+    """
 
     capacity: int  # number of small terms that can be nonzero at once
 
@@ -88,10 +91,10 @@ class _TreeSearch:
         return joined(children)
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
-        """Return (number of lost terms, terms) for each node between the pivot and the root, lowest first.
+        """Return (number of lost terms, group of terms) for each node between the pivot and the root, lowest first.
 
-        A group holds the `others` that its node adds to the pivot's partial sum; all that is in that sum by then is
-        lost.
+        The group holds those of `others` that the node adds to the pivot's partial sum. With -M at one of them, all
+        terms in that sum after the node's addition are lost. terms: the pivot and `others`.
         """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)

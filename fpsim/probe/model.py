@@ -308,7 +308,7 @@ class Model:
         return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return a copy for a black box that returns values of `out` in a wider format, after `calls` more calls."""
+        """Return a copy for a black box that returns values of `out` in a wider format `fmt`; calls: further calls."""
         return Model(
             self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
             calls=self.calls + calls, returned=fmt,

@@ -324,7 +324,7 @@ def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[A
 
 
 def _columns(box: BlackBox) -> int | None:
-    """Return the columns on which a candidate's tree may depend: of the product, 1 for "dot", None for "sum"."""
+    """Return the number of columns for `AdderCandidate.tree`: the matrix product's, 1 for "dot", None for "sum"."""
     return box.shape[1] if box.kind == "matmul" else 1 if box.kind == "dot" else None
 
 

@@ -44,7 +44,7 @@ def _units(places: Array, n: int) -> Array:
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the integer whose reciprocal, rounded to a format, is the factor: n if that fits; None if none does."""
+    """Return an integer whose reciprocal, rounded to a format, is the factor: n, -n or the nearest; None if none is."""
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
@@ -62,7 +62,7 @@ class UnscaledBox(BlackBox):
     def results(self, *rows: Array) -> Array:
         """Return the sums of rows as `BlackBox.results` does, without the factor, in float64.
 
-        A result that several unscaled sums explain becomes the one with the fewest significant bits.
+        If several sums have the same result after scaling, the one with the fewest significant bits is returned.
         """
         got = self.box.results(*rows)
         self.calls = self.box.calls

@@ -59,7 +59,10 @@ def _clause(branch: Branch, depth: int) -> str | None:
 
 
 def _without_last(branch: Branch) -> tuple[Branch, int]:
-    """Return the branch left without its highest terms that are added one by one at the end, and their number."""
+    """Return (the branch without its last additions of single terms, the number of these terms).
+
+    They are left out only if they are the branch's highest terms, added in ascending order; else the number is 0.
+    """
     count, end = 0, branch
     terms: list[int] = []
     while len(end.children) == 2 and end.children[0].children and not end.children[1].children:

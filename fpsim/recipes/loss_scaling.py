@@ -165,7 +165,8 @@ def _times(scale: float, factor: float) -> float:
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
 
-    The scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`.
+    The average is a running one of unscaled gradients' log2(amax), in which the old value has the weight `decay`. The
+    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)

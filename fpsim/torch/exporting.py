@@ -137,7 +137,7 @@ def _is_module(model: Any) -> bool:
 
 
 def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors of a model, a mapping or a checkpoint, and the reason for each that is left out."""
+    """Return (the tensors of a model, a mapping or a checkpoint, a sentence for each that is left out)."""
     if isinstance(source, CheckpointTensors):
         return [source.tensor(name) for name in source], list(source.notes)
     if _is_module(source):

@@ -139,7 +139,7 @@ BACKENDS = ("emulated", "float32", "gpu", "hardware", "cpu")
 
 @lru_cache(maxsize=1024)
 def plan_from(text: str) -> LayerPlan:
-    """Return the plan whose `text` is given."""
+    """Return the plan that JSON text describes, as `LayerPlan.text` wrote it."""
     fields = json.loads(text)
     made = [kind(*values) for kind, values in zip([OperandCast] * 7 + [ProductPlan] * 3, fields, strict=False)]
     hadamard, signs, delayed, name, backend = fields[len(made) :]
@@ -147,7 +147,10 @@ def plan_from(text: str) -> LayerPlan:
 
 
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
-    """Return the plan of a layer, on whose name draws depend; backend: as for `QuantLinear`."""
+    """Return the plan of a layer that follows a recipe.
+
+    name: the layer's name, from which the keys of random draws follow; backend: as for `QuantLinear`.
+    """
     require_word("backend", backend, BACKENDS)
 
     def cast(operand: str, *, back: bool) -> OperandCast:

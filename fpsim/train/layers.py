@@ -176,7 +176,11 @@ class DelayedScales:
         self._after: list[dict[str, Tensor]] = []
 
     def micro_batches(self, count: int) -> Iterator[int]:
-        """Yield 0 to count - 1, each after a reset of all scales to those before the step; at the end set the next."""
+        """Yield the numbers of micro-batches, 0 to count - 1, each with all scales reset to those before the step.
+
+        At the end each layer's next scales follow, for each operand, from the micro-batch with the operand's largest
+        amax.
+        """
         self._after = []
         for micro in range(count):
             for name, scales in self._before.items():

@@ -108,7 +108,7 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """Return a dict for each operand of a product: step, layer, product, operand, and the fields of `CastFigures`."""
+    """Return a dict for each operand of a product call: step, layer, product, operand, and `CastFigures`' fields."""
     return [
         {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
         for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)

@@ -182,7 +182,7 @@ class AdamW:
         return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
-        """Update the moments of one weight in place, and return the weight's update before decay."""
+        """Update the moments of one weight (`name`) in place by a gradient; return its update before weight decay."""
         first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
         (beta1, beta2), number = self.recipe.betas, self.steps + 1
         if self._specified:

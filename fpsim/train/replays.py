@@ -307,9 +307,10 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Return torch's product of two matrices, copied into tensors with the shapes and strides of the operands.
+        """Return the product of two matrices by the differing operation, torch's mm or bmm.
 
-        For bmm they are the first matrices of the batch, and the others are 0.
+        They are copied into tensors with the shapes and strides that the operation's operands had; for bmm, into the
+        first matrices of a batch that is 0 otherwise.
         """
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):
@@ -346,7 +347,10 @@ def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
 
 
 def _sentence(difference: _Difference, case: _Case) -> str:
-    """Return a sentence on the first operation that differs: its element and values, and which library computes it."""
+    """Return a sentence on the first operation that differs: its element and values, and which library computes it.
+
+    difference: the operation; case: the recorded run and the replay.
+    """
     text = f"The first operation with another result is {difference.operation}"
     if difference.element is not None:
         at, theirs, mine = difference.element

@@ -80,8 +80,8 @@ class Recompute:
     results of `layers` are not kept, nor is what the operation that reads them would keep: both are computed again from
     the layer's input, slice by slice. Slices of "m" (tokens) and "n" (features) have the bits of the whole product,
     because operands are quantised whole and each element is summed in the same order. Slices of "k" (terms of each sum)
-    are added in float32, one after another, which changes the bits. SwiGLU consumes each slice of `mlp.gate_up` before
-    the next one is computed; slices of other results are joined.
+    are added in float32, one after another, which changes the bits. SwiGLU consumes each slice of "m" or "n" of
+    `mlp.gate_up` before the next one is computed; slices of other results are joined.
 
     Args:
       share: the share of the blocks, 0 to 1, rounded up to whole blocks, counted from the first block.

@@ -128,9 +128,10 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: bool = True) -> RunSide:
-    """Return a run of a recipe before its first step; word: the name of its backend or chip.
+    """Return a run of a recipe before its first step; name: the run's name in explanations.
 
-    watched: True to make all linear layers show their products to watchers, those in float32 too.
+    word: the name of its backend or chip; settings: its other settings. watched: True to make all linear layers show
+    their products to watchers, those in float32 too.
     """
     place = ""
     remarks: tuple[str, ...] = ()

@@ -49,7 +49,8 @@ class SlicedResult:
     def parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Yield (rows, columns, gate, up) for each slice of SwiGLU's input; rows and columns index its result.
 
-        The operands are released after the last slice.
+        Slices of "k" are added first, so that one piece, the whole input, is yielded. The operands are released after
+        the last slice.
         """
         rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
         by, slices = self.recompute.by, self.recompute.slices

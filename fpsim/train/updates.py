@@ -41,7 +41,8 @@ class Clipping(NamedTuple):
 def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) -> Clipping:
     """Clip gradients in place, by value and then by norm, as torch.nn.utils does; return norm, share and factor.
 
-    specified: True to add the norm in 32 partial sums in float64, False for torch's norm.
+    recipe: has the limits, `clip_value` and `clip_norm`. specified: True to add the norm in 32 partial sums in float64,
+    False for torch's norm.
     """
     limit, most, limited = recipe.clip_value, recipe.clip_norm, 0
     if limit is not None:
@@ -71,7 +72,10 @@ def norm(gradients: Sequence[Tensor], specified: bool) -> float:
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> float:
-    """Return the float64 sum of squares of all elements of float32 tensors, each tensor in 32 partial sums."""
+    """Return the float64 sum of squares of all elements of float32 tensors, added tensor by tensor.
+
+    Each tensor's sum is that of `kernels.sum_of_squares`.
+    """
     total = 0.0
     for tensor in tensors:
         flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)

@@ -30,7 +30,12 @@ MEASURES: dict[str, Callable[[Shape], int]] = {
 
 
 class ShapeEdge(NamedTuple):
-    """Two shapes (M, N, K) of the same K that differ in M or N; results may have other bits from `first` on."""
+    """Two shapes (M, N, K) of the same K that differ in M or N, such as neighbours between which bits change.
+
+    Attributes:
+      last: the smaller shape, the last one with the bits of smaller products.
+      first: the larger shape, the first one that may have other bits.
+    """
 
     last: Shape
     first: Shape

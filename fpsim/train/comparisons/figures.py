@@ -66,7 +66,8 @@ def loss_axes(comparison: Compared, ax: Any = None) -> Any:
 def difference_axes(comparison: Compared, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss minus the baseline's of the same seed, mean and 95 % interval; return the axes.
 
-    ax: matplotlib axes to draw on; None for those of a new figure.
+    Both losses are running means m = 0.9 m + 0.1 loss, each divided by the sum of its weights. ax: matplotlib axes to
+    draw on; None for those of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -319,7 +320,8 @@ def scale_axes(comparison: Compared, ax: Any = None) -> Any:
 def lost_axes(comparison: Compared, ax: Any = None) -> Any:
     """Draw the smoothed share of lost updates over the steps, mean and 95 % interval over seeds; return the axes.
 
-    Recipes that lose fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing.
+    A share is smoothed by the running mean m = 0.9 m + 0.1 share, divided by the sum of its weights. Recipes that lose
+    fewer than one update in a thousand are left out. A lost update is not 0, yet changes nothing.
     ax: matplotlib axes to draw on; None for those of a new figure.
     """
     with figure_style():

@@ -144,7 +144,7 @@ def column_dots(x: Any, y: Any, lanes: Any, sums: Any) -> None:
 
 @kernel
 def add_by_code(codes: Any, rows: Any, sums: Any) -> None:
-    """Add rows[i] to sums[codes[i]] for ascending i: the gradient of an embedding."""
+    """Add row i of rows (n, columns) to row codes[i] of sums, for ascending i: the gradient of an embedding."""
     for i in range(codes.size):
         total = sums[codes[i]]
         for j in range(rows.shape[1]):
@@ -174,7 +174,7 @@ def _largest(row: Any, lanes: Any) -> Any:
 
 @inner_loop
 def _powers(row: Any, powers: Any, lanes: Any) -> Any:
-    """Write exp(row - max(row)) to powers, and return the sum of powers and max(row); lanes: scratch for 32 float32."""
+    """Write exp(row - max(row)) to powers; return (their `lane_sum`, max(row)). lanes: scratch for 32 float32."""
     largest = _largest(row, lanes)
     for j in range(row.size):
         powers[j] = exp(row[j] - largest)
@@ -250,7 +250,7 @@ def mean(x: Any) -> Any:
 
 @kernel
 def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
-    """Write r = 1 / sqrt(mean(x * x) + eps) of each row of x to inverse, and x * r * weight to result."""
+    """Write r = 1 / sqrt(mean(x * x) + eps) of each row to inverse, x * r * weight to result; `lane_dot` adds x * x."""
     lanes, count = np.empty(LANES, f64), f32(x.shape[1])
     for i in range(x.shape[0]):
         r = rsqrt(f32(lane_dot(x[i], x[i], lanes)) / count + eps)
@@ -368,7 +368,7 @@ def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
 
 @kernel
 def _exp_each(x: Any, y: Any) -> None:
-    """Write exp(x) of flat float64 numbers to y."""
+    """Write exp(x) of flat float64 numbers to y, float64."""
     for i in range(x.size):
         y[i] = exp_wide(x[i])
 

@@ -216,12 +216,12 @@ class KernelSteps:
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def quotient(self, a: Array, b: Array) -> Array:
-        """Return codes of a / b, for a in the kernel's format and b in the sums' format."""
+        """Return codes of a / b, rounded to the kernel's format; a has codes of that format, b of the sums' format."""
         pair = (self.fmt, self.wide)
         return np.asarray(divide(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
 
     def function(self, name: str, values: Array) -> Array:
-        """Return codes of a function of float64 values; name: "exp", "log" or "rsqrt"."""
+        """Return codes, in the kernel's format, of a function of float64 values; name: "exp", "log" or "rsqrt"."""
         with np.errstate(all="ignore"):
             return self.encoded(FUNCTIONS[name](values))
 
