@@ -126,8 +126,8 @@ class Buffers:
 def facts_of(fmt: Format, width: int, evenly_spaced: bool = False) -> FormatFacts:
     """Return the FormatFacts of a format for source floats of `width` bits.
 
-    The `width` of the result is 64 if float32 cannot hold the format. evenly_spaced: True for integer formats, whose
-    results below the smallest normal value count as normal.
+    The `width` of the result is 32 if `width` is 32 and float32 holds the format, its normal range included; else 64.
+    evenly_spaced: True for integer formats, whose results below the smallest normal value count as normal.
     """
     fits = held_by_float32(fmt) and fmt.min_exponent >= FP32.min_exponent
     bias, width = (127, 32) if width == 32 and fits else (1023, 64)

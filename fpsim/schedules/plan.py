@@ -142,9 +142,10 @@ def _shown(lengths: tuple[int, ...]) -> str:
 
 
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
-    """Return a slice of these runs with its blocks and residue.
+    """Return a slice of these runs, divided into blocks (one per partial sum), with its residue.
 
-    interval: terms between promotions, 0 for none; step: terms of an instruction.
+    The residue is the terms beyond whole tiles of `chain.residue`, or 0 if they are whole instructions. interval: terms
+    between promotions, 0 for none; step: terms of an instruction.
     """
     runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)
@@ -169,7 +170,7 @@ def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Return the number of consecutive terms of a lane, for `slices` slices of K = k."""
+    """Return the number of consecutive terms of a lane, for `slices` slices of K = k; `Lanes.run` states the rule."""
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))

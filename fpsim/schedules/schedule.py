@@ -149,7 +149,7 @@ class Epilogue:
         fma(beta, C, y). "first": fma(alpha, sum, beta * C), to which the bias is added. "after_cast": y is cast to the
         output format, then fma(beta, C, y) is computed and cast.
       fused_bias: y is fma(alpha, sum, bias) instead of alpha * sum + bias with two roundings.
-      adds_c: the epilogue adds C even where no beta is given; otherwise sums start at C.
+      adds_c: where no beta is given, the epilogue adds C as if beta were 1; False lets sums start at C instead.
     """
 
     scale_order: ScaleOrder = "product"

@@ -108,14 +108,17 @@ def cublas(
         aligned K and N), "cutlass" (12, 21, 23, 24: FP16 and BF16 without alignment), "gemm_sn" (11, "simt"), "magma"
         (16), "gemv" (13) and "dot" (14), all four without tensor cores, "block_scaled" (FP8 with scales per 1x128 or
         128x128), "xmma" (FP8 on Ada).
-      split_k: SPLITK_NUM.
-      merge: REDUCTION_SCHEME: 2 "compute_type" (the default), 4 "output_type", 0 "none" and 1 "in_place" for
-        "cutlass"; "serial" (the default) or "pairwise" (CUSTOM_OPTION 1) for "xmma".
+      split_k: SPLITK_NUM, the number of slices of K.
+      merge: how the sums of slices are added. Of "cutlass", REDUCTION_SCHEME: 2 "compute_type" (the default: in
+        float32), 4 "output_type" (each is rounded to the output format first), 0 "none" or 1 "in_place" (the running
+        sum is rounded to it after every slice). Of "xmma": "serial" (the default: from left to right) or "pairwise"
+        (CUSTOM_OPTION 1: "from_both_ends" of `fpsim.schedules.Slicing`).
       fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM: FP8 sums stay in the tensor cores' accumulator.
       stages: STAGES_ID of "cutlass", 0, 7 to 20 or 25, which fixes block_k and step.
       block_k, step: terms of a tile (32 by default, 64 or 128) and of an instruction (16 by default, or 8) of
         "cutlass", where stages is not given.
-      option: CUSTOM_OPTION of "gemm_sn", 0 (the default) or 1, and of "gemv", which has no default.
+      option: CUSTOM_OPTION, which decides the lanes of threads: of "gemm_sn" 0 (the default) or 1; of "gemv", which has
+        no default.
       scale_order: of "block_scaled": "product", "a_first" or "b_first"; None is what cuBLAS 13.1 does on an H100:
         a's scale first where both sides have one per 1x128, and the product of both first where one has them per
         128x128.

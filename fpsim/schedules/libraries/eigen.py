@@ -173,10 +173,11 @@ def _lanes(
 
 
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
-    """Return the block sizes for one thread.
+    """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block.
 
     A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, reduced
-    while the number of blocks stays the same.
+    while the number of blocks stays the same. Columns are divided if a block of all of them does not fit the cache;
+    only if neither K nor columns are divided, rows may be.
     """
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)

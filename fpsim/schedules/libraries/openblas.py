@@ -23,9 +23,9 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of OpenBLAS's sgemm, by shape, as NumPy's `a @ b` calls it with float32 on AVX-512.
 
     Products of up to a million multiply-adds are one chain. Otherwise, while 896 terms or more are left, a segment
-    has 448; if more than 448 are left then, they are halved, the first half rounded up to a multiple of 16. No rule is
-    known for a result of one row or column, for a transposed b, and, beyond K = 16, for 1 to 8 columns more than a
-    multiple of 16; `at` then raises a `DeclinedShape`.
+    has 448; if more than 448 are left then, n terms, a segment has floor(n / 2) rounded up to a multiple of 16, and the
+    last one the rest. No rule is known for a result of one row or column, for a transposed b, and, beyond K = 16, for 1
+    to 8 columns more than a multiple of 16; `at` then raises a `DeclinedShape`.
 
     Args:
       threads: number of threads; rules are known for one.

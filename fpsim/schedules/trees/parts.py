@@ -149,7 +149,7 @@ def _add_run(
 
 
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
-    """Return the sum of the slices by the schedule's merge; fmt: format of the output."""
+    """Return the sum of the slices by the schedule's merge; slices without terms are left out; fmt: output's format."""
     parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     merge = schedule.slicing.merge
     if len(parts) == 1:
