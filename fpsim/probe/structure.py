@@ -14,7 +14,13 @@ LISTED = 6  # most sizes of unequal parts in a sentence
 
 
 class TermRun(NamedTuple):
-    """The terms of a branch: the first, the last, their number, and the greatest common divisor of their distances."""
+    """The terms of a branch.
+
+    Attributes:
+      first, last: the smallest and the largest index.
+      size: the number of terms.
+      step: the greatest common divisor of the distances between them; 0 for a single term.
+    """
 
     first: int
     last: int

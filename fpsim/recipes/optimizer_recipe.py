@@ -126,7 +126,7 @@ class OptimizerRecipe:
 
 
 def require_number(name: str, value: object, *, highest: float = math.inf, positive: bool = False) -> None:
-    """Raise a TypeError or ValueError unless a value is a finite number in 0 .. highest (above 0 if `positive`).
+    """Raise a TypeError or ValueError unless a value is a finite number in 0 to highest (above 0 if `positive`).
 
     name: the argument's name, for the message.
     """

@@ -39,7 +39,7 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
     """Multiply two operands on this machine's tensor cores, and return a NumPy array as `fpsim.matmul` does.
 
     With a schedule of cuBLAS or PyTorch, torch multiplies; with any other schedule or none, the GPU's instructions run
-    in the schedule's order (`fpsim.gpu.hardware.chain_matmul`). keywords: those of `fpsim.matmul`.
+    in the schedule's order (`fpsim.gpu.hardware.chain_matmul`). keywords: the keyword arguments of `fpsim.matmul`.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU, or it has no such tensor cores.

@@ -30,6 +30,11 @@ class QuantLinear(torch.nn.Linear):
         emulation on a GPU; "hardware", the tensor cores of this machine; "cpu", this processor's matrix instructions.
         Layer and input must be on the CPU, where casts run; "gpu" and "hardware" copy operands to the GPU.
 
+    Attributes:
+      quant_name: the argument `name`.
+      plan: the casts and products as JSON text, which follows from recipe, name and backend.
+      steps, scales: the buffers, or None.
+
     Raises:
       TypeError: recipe is not a LinearRecipe.
       ValueError: the backend is unknown.

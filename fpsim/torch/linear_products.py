@@ -47,7 +47,10 @@ def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return empty tensors of the shapes and dtypes of the results of `_product`, for torch.compile."""
+    """Return empty tensors like the result (tokens, out) and the state (empty without one), for torch.compile.
+
+    The arguments are those of the operator that it stands for, `_product`.
+    """
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 
 
@@ -57,9 +60,10 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return (dx, dw, the state of delayed scales after them); dx or dw is an empty tensor unless asked for.
 
-    dy: gradient of the result, (tokens, out). of_x, of_weight: whether dx and dw are asked for. x, weight, step, state
-    and plan: those of the forward pass, as `_product` describes them. live: the layer's state of delayed scales as it
-    is now; its row for dy is used, and replaced in the returned copy. None without delayed scales.
+    dy: gradient of the result, (tokens, out). of_x, of_weight: whether dx and dw are asked for. x (tokens, in), weight
+    (out, in), step, state and plan: those of the forward pass; step is its number, and state the delayed scales from
+    before it, float32 (3, 1 + history), or None. live: the layer's state of delayed scales as it is now; its row for dy
+    is used, and replaced in the returned copy. None without delayed scales.
     """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
@@ -96,7 +100,10 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return empty tensors of the shapes and dtypes of the results of `_gradients`, for torch.compile."""
+    """Return empty tensors like dx, dw and the state of delayed scales, for torch.compile.
+
+    The arguments are those of the operator that it stands for, `_gradients`.
+    """
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
@@ -156,7 +163,7 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Save in `ctx` what the backward pass needs: x, weight, step, both states of delayed scales, and the plan.
 
-    inputs: the arguments of `_product`; output: its results.
+    inputs: the arguments of the forward operator; output: its results.
     """
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype

@@ -226,7 +226,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Return the gradient of a fake quantisation: the incoming one, cast if asked for, but 0 for clipped elements."""
+    """Return the gradient of a fake quantisation: the incoming one, cast if asked for, but 0 for clipped elements.
+
+    The result is a tuple of that gradient, for x, and None for each of the operator's other five arguments.
+    """
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
         grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)

@@ -45,12 +45,15 @@ class ProductReplay:
 
     @property
     def row_tile(self) -> int:
-        """Number of rows of x that share a scale; a part must begin at a multiple of it or be within one tile."""
+        """Number of rows of x that share a scale; a part's rows must begin at a multiple of it or be within a tile."""
         return _tile(self._operands()[0], 0)
 
     @property
     def column_tile(self) -> int:
-        """Number of result features whose weights share a scale, for which the same rule holds as for `row_tile`."""
+        """Number of result features whose weights share a scale.
+
+        The columns of a part must begin at a multiple of it or be within one tile.
+        """
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
@@ -107,7 +110,7 @@ class ProductReplay:
 
 
 def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
-    """Return `slices` slices of 0 .. length - 1, of nearly equal size, which consist of whole tiles.
+    """Return `slices` slices of 0 to length - 1, of nearly equal size, which consist of whole tiles.
 
     Raises:
       ValueError: there are fewer tiles than slices.

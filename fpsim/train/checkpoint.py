@@ -375,7 +375,7 @@ def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
 
 
 def _unpacked(content: bytes, dtypes: Mapping[str, str]) -> dict[str, Array]:
-    """Return name -> array from the bytes and the dtypes that `_packed` returned."""
+    """Return name -> array from the bytes of a safetensors file; dtypes: name -> dtype that the array gets."""
     import ml_dtypes
 
     stored = _safetensors().load(content)

@@ -211,7 +211,7 @@ class Examples:
         """Return vectors and classes drawn at random with replacement, which depend only on the arguments.
 
         Args:
-          seed, step, micro: as for `Corpus.batch`; `context` is ignored.
+          seed, step, micro: integers in 0 .. 2**64 - 1, `micro` the micro-batch's number; `context` is ignored.
           batch: the number of examples.
         Returns:
           Inputs, float32 (batch, 128), and classes, int64 (batch,).
@@ -339,7 +339,7 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Return random int64 (count,) in 0 .. below - 1 that depend only on the arguments.
+    """Return random int64 (count,) in 0 to below - 1 that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
     counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its
@@ -387,7 +387,7 @@ def _product(batches: int, batch: int) -> int:
 
 
 def _spread(count: int, places: int) -> Integers:
-    """Return `count` <= `places` different integers, spread evenly over 0 .. places - 1 with both ends."""
+    """Return `count` <= `places` different integers, spread evenly over 0 to places - 1 with both ends."""
     return np.arange(count) * (places - 1) // max(1, count - 1)
 
 

@@ -132,7 +132,7 @@ class AdamW:
         """Update the weights by clipped gradients, and return a report.
 
         Args:
-          gradients: as for `step`, clipped by `clip`.
+          gradients: name -> float32 tensor of the weight's shape, for every weight, clipped by `clip`.
           clipping: what `clip` returned, for the report.
           lr: the learning rate.
 
@@ -241,7 +241,10 @@ class AdamW:
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:
-        """Return the step number, and the formats and settings that a checkpoint must match."""
+        """Return the step number, and the fields that a checkpoint must match.
+
+        These are the formats of weights and moments, whether masters are kept, and the rounding of updates.
+        """
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}

@@ -102,7 +102,7 @@ def reduce(
 
     Args:
       gradients: for each rank (or micro-batch), name -> float32 tensor on the CPU; all have equal names and shapes.
-      fmt, accumulate, count: as for `Reduction`.
+      fmt, accumulate, count: the format that is sent, the accumulator and the divisor, as for `Reduction`.
     Returns:
       Name -> new float32 tensor.
     Raises:
@@ -226,7 +226,7 @@ class Ranks:
 
         Args:
           model: a model whose parameters are float32 tensors on the CPU.
-          fmt, accumulate: as for `Reduction`.
+          fmt, accumulate: the format that is sent, and the accumulator, as for `Reduction`.
           count: the divisor of the sum; None for the number of ranks.
           bucket: MiB of gradients that are sent together; it changes no bit.
         Returns:

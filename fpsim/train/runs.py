@@ -286,7 +286,11 @@ def traced_step(trainer: Trainer) -> dict[str, Any]:
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """Return all that must be equal for a run to continue from a checkpoint, as plain values for JSON."""
+    """Return all that must be equal for a run to continue from a checkpoint, as plain values for JSON.
+
+    These are the version of the arithmetic, the recipe, the settings that can change a bit, the digest of the data, the
+    shapes of the weights, and the number of processes.
+    """
     settings = trainer.settings.to_plain()
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:

@@ -100,7 +100,7 @@ def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult 
     Args:
       x: the result of a layer, or its sum with a residual.
       then: the operation that reads x; its layers draw the same random numbers in both runs.
-      again: recomputes x; None to call `then` as usual, so that it keeps what it needs.
+      again: recomputes x; None to call `then` alone, so that it keeps what its backward pass needs.
     """
     if again is None or not torch.is_grad_enabled():
         return then(x)
@@ -137,7 +137,7 @@ class _ReadAgain(Function):  # type: ignore[misc]
 
 
 def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
-    """Return `slices` slices of 0 .. length - 1, each of whole tiles or each within one tile.
+    """Return `slices` slices of 0 to length - 1, each of whole tiles or each within one tile.
 
     tile: elements that share a scale.
 

@@ -68,7 +68,7 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions in reverse Polish notation (int64, as `Order.program`), and its arithmetic.
+    """An order of additions in reverse Polish notation (`code`, int64, as `Order.program`), and their arithmetic.
 
     rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
     """
@@ -171,7 +171,7 @@ def _add_two(total: Any, line: Any) -> None:
 
 @inner_loop
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
-    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, rounded to odd, so that rounding again is exact.
+    """Add rows base + 1 to base + count - 1 of a stack to row `base`, rounded to odd, so that rounding again is exact.
 
     rest: scratch for sums of the additions' errors (Boldo and Melquiond, 2008); unsure: set where they are inexact.
     """
@@ -333,7 +333,7 @@ def _mark_zeros(line: Any, unsure: Any) -> None:
 def _add(
     stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
 ) -> None:  # fmt: skip
-    """Add rows base + 1 .. base + count - 1 of a stack to row `base`, by the rule of additions.
+    """Add rows base + 1 to base + count - 1 of a stack to row `base`, by the rule of additions.
 
     exponents: those of the stack's numbers, if additions cut; powers, spare: scratch rows; unsure: set for sums that
     the specification must compute. Rows are sliced to show the compiler that they have no gaps.

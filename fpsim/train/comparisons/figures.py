@@ -36,7 +36,10 @@ MARGIN = 1.06  # distance between labels, relative to their height
 
 
 def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
-    """Return matplotlib's line settings by recipe: text colour for the baseline, colour-blind-safe ones for others."""
+    """Return {recipe: keyword arguments of matplotlib's plot}: "color", "linestyle" and "linewidth" of its lines.
+
+    The baseline has the colour of text, other recipes have colours that colour-blind readers can distinguish.
+    """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     drawn = {comparison.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
     for i, name in enumerate(others):

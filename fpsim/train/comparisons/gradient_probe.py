@@ -43,7 +43,12 @@ ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
 class Batch(NamedTuple):
-    """A batch: tokens and the next ones, int64 (sequences, context), and loss weights, float32 (tokens,), or None."""
+    """A batch.
+
+    Attributes:
+      inputs, targets: tokens, and for each the next one, int64 (sequences, context).
+      weights: factor of each token's loss, float32 (sequences * context,); None for equal ones.
+    """
 
     inputs: Tensor
     targets: Tensor

@@ -183,7 +183,7 @@ def _powers(row: Any, powers: Any, lanes: Any) -> Any:
 
 @kernel
 def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
-    """Write the softmax of x * factor over columns 0 .. i of row i, and +0 to the other columns.
+    """Write the softmax of x * factor over columns 0 to i of row i, and +0 to the other columns.
 
     x, shares: float32 (matrices, rows, columns).
     """

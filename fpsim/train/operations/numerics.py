@@ -73,8 +73,8 @@ def log_softmax(
 ) -> Array:
     """Compute x - max - log(sum(exp(x - max))) along the last axis, with each step rounded.
 
-    Arguments, results and errors are those of `softmax`. The logarithm is rounded into the format before it is
-    subtracted.
+    x, x - max, exp(x - max), the logarithm and the result are each rounded into `fmt` by `rounding`; the sum is added
+    by `sums`. Arguments, results and errors are those of `softmax`.
 
     Example:
       >>> from fpsim.train.operations.numerics import log_softmax
@@ -105,7 +105,7 @@ def cross_entropy(
     Args:
       logits: array (..., classes) of a float dtype.
       targets: integers (...), the class of each token.
-      fmt, sums, rounding: as for `softmax`.
+      fmt, sums, rounding: the format and rounding of each step, and the accumulator of sums, as for `softmax`.
       mean_over: "tokens" divides by the number of tokens; "elements" by tokens times classes, a mistake that divides
         gradients by the number of classes.
       scale: the factor of the loss whose gradient is returned.
@@ -155,7 +155,7 @@ def rms_norm(
       x: array (..., d) of a float dtype.
       weight: (d,), or None for ones.
       eps: added to the mean; rounded into the accumulator's format.
-      fmt, sums, rounding: as for `softmax`.
+      fmt, sums, rounding: the format and rounding of each step, and the accumulator of the squares, as for `softmax`.
 
     Returns:
       float32 (..., d), values of the format.
@@ -315,7 +315,7 @@ def _log_softmax(steps: KernelSteps, parts: _Powers) -> Array:
 
 
 def _checked_targets(targets: npt.ArrayLike, shape: tuple[int, ...], classes: int) -> Array:
-    """Return targets as int64, after checking that they have `shape`, are not empty and are in 0 .. classes - 1."""
+    """Return targets as int64, after checking that they have `shape`, are not empty and are in 0 to classes - 1."""
     array = np.asarray(targets)
     if array.dtype.kind not in "iu":
         raise TypeError(f"targets must be integers; got {shown(targets)}.")

@@ -191,7 +191,7 @@ class RootMeanSquareNorm(Function):  # type: ignore[misc]
 
 @reported
 class CausalSoftmax(Function):  # type: ignore[misc]
-    """A torch function: the softmax of scores * factor over columns 0 .. i of row i, with specified bits."""
+    """A torch function: the softmax of scores * factor over columns 0 to i of row i, with specified bits."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, factor: float) -> Tensor:
