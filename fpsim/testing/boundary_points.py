@@ -112,7 +112,7 @@ def _seams(source: Format) -> Doubles:
     """Return magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, ends of integer ranges.
 
     The limits are those of `source`, and of FP16, BF16 and FP32 if `source` can represent all their values: the largest
-    value, the end of overflow, the smallest normal value and the smallest subnormal, and half of either.
+    value, the overflow threshold, the smallest normal value and the smallest subnormal, and half of either.
     """
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):

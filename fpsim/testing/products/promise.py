@@ -343,9 +343,10 @@ def cast(
     values_in: Array, source: Format, out: Format, rounding: str = "nearest_even", overflow: str | None = None,
     subnormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Return values, or codes of `source`, as codes of `out`; overflow=None: the policy of fpsim.matmul for results.
+    """Return values, or codes of `source`, as codes of `out`.
 
-    rounding, subnormals: as for `fpsim.encode`.
+    rounding, overflow, subnormals: as for `fpsim.encode`; overflow=None means what `fpsim.matmul` does with results,
+    "saturate" in formats of up to 8 bits and "nonfinite" in others.
     """
     overflow = output_overflow(out) if overflow is None else overflow
     values = decode(values_in, source, np.float64) if values_in.dtype.kind in "iu" else values_in.astype(np.float64)

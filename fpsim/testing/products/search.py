@@ -273,7 +273,10 @@ class _Trees:
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is another name of the promised addition, with equal trees for all shapes."""
+        """Return whether a variant is another name of the promised addition, with equal trees for all shapes.
+
+        Its only change must be one of the addition or of the order of terms; for others the result is False.
+        """
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -306,9 +309,10 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Return whether a variant only exchanges terms of the same step, if the unit adds a step's terms at once.
+        """Return whether a variant changes the order of terms only within steps whose terms the unit adds at once.
 
-        k: number of terms of a sum.
+        Return False for accumulators, and for units that add the terms of a step one after another. k: number of terms
+        of a sum.
         """
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None

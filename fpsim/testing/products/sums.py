@@ -67,12 +67,12 @@ class JoinedParts(NamedTuple):
       rounding: rounding of the sum of two parts.
       strided: whether part i consists of the terms k with k mod parts = i.
       twice: whether sums are rounded to float32 before they are rounded to fmt.
-      rule: how CPU libraries cut K: "halved" (two halves if K is between terms and 4 * terms, else parts of 2 * terms),
-        "last_halved" (parts of `terms`, but a rest of up to 2 * terms in halves) or "doubled" (parts of 2 * terms if K
-        exceeds that, else of `terms`); "" for parts of `terms`.
+      rule: how K is cut if `terms` is given. "": parts of `terms`. As CPU libraries do: "halved" (one part up to
+        `terms`, two halves below 4 * terms, else parts of 2 * terms), "last_halved" (parts of `terms`, but the last of
+        up to 2 * terms in halves) or "doubled" (parts of 2 * terms if K exceeds that, else of `terms`).
       odd_first: whether, of each two neighbouring terms, the second is added first.
-      cut: rule by which K is cut into `parts`: "ceiling" (the last part is the shortest), "last_longer",
-        "first_longer", "rounded_up" (equal lengths, each end rounded up to `grain`) or "halving" (halves of halves).
+      cut: how K is cut if `parts` is given: "ceiling" (the last part is the shortest), "last_longer", "first_longer",
+        "rounded_up" (equal lengths, each end rounded up to `grain`) or "halving" (halves of halves).
       grain: number of terms of which the ends of parts are multiples.
     """
 
@@ -133,9 +133,9 @@ RULES = {
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
     """Return how many terms each part of a sum of `k` terms has.
 
-    terms: the usual number of terms of a part. rule: "halved" (two halves if k is between `terms` and 4 * terms, else
-    parts of 2 * terms), "last_halved" (parts of `terms`, the last two halves of a rest of up to 2 * terms) or "doubled"
-    (parts of 2 * terms if k exceeds that, else of `terms`).
+    terms: the usual number of terms of a part. rule: "halved" (one part up to `terms`, two halves below 4 * terms, else
+    parts of 2 * terms), "last_halved" (parts of `terms`, but the last of up to 2 * terms in halves) or "doubled" (parts
+    of 2 * terms if k exceeds that, else of `terms`).
     """
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]

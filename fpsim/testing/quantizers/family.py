@@ -66,7 +66,7 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault of a quantizer: a clause without subject ("drops the sign"), and (parameter, value) pairs of a model."""
+    """A fault of a quantizer: a clause without subject ("drops the sign"), and (name, value) of changed parameters."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]
@@ -366,7 +366,7 @@ _CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
 def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
     """Return a format with fields such as "bias" changed by the given steps; None if no such format exists.
 
-    words: text for its name. change: (field, step) pairs. With another exponent width w, 2**(w - 1) - bias stays.
+    words: text for its name. change: (field, step) pairs. If the exponent's width w changes, bias - 2**(w - 1) stays.
     """
     fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
     for name, step in change:

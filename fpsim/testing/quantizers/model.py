@@ -268,7 +268,7 @@ class QuantizerModel:
         return np.where(small, round_to_codes(moved, negative, grid, self.subnormal_rule or self.rounding), codes)
 
     def _signed(self, negative: Flags, is_zero: Flags, inputs: SplitInputs) -> Flags:
-        """Return a mask of the results with a minus sign; negative: signs of the inputs; is_zero: of zero results."""
+        """Return a mask of the results with a minus sign; negative, is_zero: masks of negative inputs, zero results."""
         signed = negative
         if self.sign != "keep":
             signed = np.zeros_like(negative) if self.sign == "drop" else ~negative
@@ -283,7 +283,7 @@ class QuantizerModel:
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
         """Return signed values after the treatment of those too large for the format.
 
-        magnitude, negative: magnitudes and signs of the inputs. codes: of the magnitudes. signed: signs of the results.
+        magnitude, negative: of the inputs. codes: what magnitudes are rounded to, without limit. signed: result signs.
         """
         fmt = self.fmt
         most = fmt.max_code + self.top

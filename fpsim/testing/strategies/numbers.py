@@ -223,7 +223,10 @@ def simplest_values(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Return every code of a format in the order in which values shrink (see `in_order`); Inf and NaN are last."""
+    """Return every code of a format in the order in which values shrink: few binary digits after the point first.
+
+    Codes with as many of these are sorted by magnitude, positive first. Inf and NaN are last.
+    """
     table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
     order = np.argsort(~np.isfinite(table), kind="stable")
     finite = int(np.isfinite(table).sum())
@@ -251,7 +254,7 @@ def _nans(fmt: Format) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def _simplest_ties(fmt: Format) -> Doubles:
-    """Return the midpoints of a format's neighbouring values in the order of `in_order`."""
+    """Return the midpoints of a format's neighbouring values, those with few binary digits after the point first."""
     finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
     middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
     return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
@@ -259,7 +262,10 @@ def _simplest_ties(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=8)
 def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return the boundary points of a format in the dtype `source`, in the order of `in_order`, Inf and NaN last."""
+    """Return the boundary points of a format, values of the dtype `source`, in the order in which examples shrink.
+
+    Those with few binary digits after the point come first, Inf and NaN last.
+    """
     x = points(fmt, source).astype(np.float64)
     return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
 

@@ -29,7 +29,7 @@ class RightParts(NamedTuple):
       codes: value of each code, without scale, as bit patterns of float64, flat.
       values: value of each code times its scale, as bit patterns of float64, flat.
       scales: float32 scale of each tile, the product of both levels.
-      block_scales: float32 scales of the first level.
+      block_scales: float32 scale of each tile, without the scale of the second level.
       tensor_scale: scale of the second level, or None.
       zero_points: zero point of each tile, or None.
     """

@@ -109,8 +109,8 @@ def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: 
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
     """Return a scaling with fixed values in the fields that do not affect the results for a matrix; cached.
 
-    shape: shape of the matrix. special: whether it has an Inf or a NaN. positive, above_floor: whether all its
-    magnitudes exceed 0, and the scaling's amax_floor.
+    shape: shape of the matrix. special: whether it has an Inf or a NaN. positive: whether all its magnitudes exceed 0.
+    above_floor: whether all its magnitudes exceed the scaling's amax_floor.
     """
     changes: dict[str, Any] = {}
     if len(scaling.block) == len(shape):

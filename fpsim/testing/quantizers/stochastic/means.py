@@ -156,9 +156,9 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return a mask of `places`, exponents j, whose fraction 2**-j of the spacing has another share than 2**-j.
+    """Return, for each exponent j in `places`, whether the input low + (high - low) * 2**-j is rounded wrongly.
 
-    low, high: the neighbouring values between which inputs are placed.
+    It is if the share of random numbers that round it away from zero is not 2**-j. low, high: neighbouring values.
     """
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))
