@@ -140,7 +140,8 @@ class Groups:
     ) -> None:
         """Add the errors of candidates, casts to measure, to `sums` (candidates, groups) in place.
 
-        rounded: function that returns the groups' elements as rounded by a candidate; called only where needed.
+        rounded: function that returns the groups' elements as rounded by a candidate; called only for candidates whose
+          errors `nearest_kernel` cannot measure in all blocks.
         """
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):

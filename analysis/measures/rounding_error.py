@@ -162,7 +162,7 @@ class RoundingWay:
 
         With scales per tile, and for table formats, x is encoded here; otherwise it is rounded later, piece by piece.
         long: whether to compile a loop for the format alone; None decides by the size of x. amax: largest finite
-        magnitude of x, if known; None computes it where needed.
+        magnitude of x, if known; None computes it if the scaling is "amax".
         """
         wide = x.dtype.newbyteorder("=") == np.float64
         options = self.options
@@ -182,7 +182,7 @@ class RoundingWay:
     def _by_one_scale(self, x: Array, fmt: TableFormat, amax: float | None) -> Scaled:
         """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale.
 
-        amax: largest finite magnitude of x, if known; None computes it where needed.
+        amax: largest finite magnitude of x, if known; None computes it if the scaling is "amax".
         """
         scale = 1.0 if self.scaling is None else self.scaling
         if self.scaling == "amax":

@@ -135,7 +135,7 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
     Args:
       model: a torch.nn.Module.
-      batch: a batch as for `called_with`.
+      batch: positional arguments of the model as a tuple or list, keyword arguments as a mapping, or one argument.
     Returns:
       The coverage; None if the forward pass depends on values, not on shapes alone.
 

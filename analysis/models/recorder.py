@@ -98,7 +98,11 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Return a context manager that records a model into `recording`; settings: further arguments of `Watch`."""
+    """Return a context manager that records a model into `recording`, and warns at the end of what it did not see.
+
+    settings: the arguments of `Watch` after model and recording: the layers, the measure, the recorded steps, the first
+    step's number, the loss scaler, and whether to keep outputs.
+    """
     from fpsim.analysis.models.watching.watch import Watch
 
     watch = Watch(model, recording, *settings)

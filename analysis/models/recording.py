@@ -125,7 +125,7 @@ class Recording:
         return dict(self._outputs)
 
     def role(self, step: int, layer: str, which: str) -> str:
-        """Return the role of a layer's tensor `which`: that of its row, or without a row the usual one of its name."""
+        """Return the role of a layer's tensor `which`: that of its row, or without a row TENSORS' role of its name."""
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
 

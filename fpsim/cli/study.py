@@ -117,7 +117,10 @@ def _client(scheduler: str | None) -> Any:
 
 
 def _print_study(console: Console, report: Any) -> None:
-    """Print the answer, recommendations for groups of tensors, and the tensors furthest below the usual SQNR."""
+    """Print the answer, recommendations for groups of tensors, and the operands that are hardest to store.
+
+    These have no good format, or the largest deficit: how far their SQNR is below their format's for normal data.
+    """
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials
     from fpsim.display.wording import decibels, percent, plural

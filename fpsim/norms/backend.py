@@ -46,7 +46,8 @@ class NormBackend(Protocol):
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
         """Return the result of an operation, rounded with `options`, as an array of the caller's library.
 
-        name, operands: as for `step`. typed: True for the result format's dtype, if the library has one, else codes.
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: arrays that broadcast against each other.
+        typed: True for the result format's dtype, if the library has one, else codes.
         """
 
     def rounded(self, x: Values, fmt: Format) -> Values:

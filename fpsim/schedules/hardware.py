@@ -25,7 +25,7 @@ HALF, FP8 = "16 bits", "FP8"
 class HardwareRow(NamedTuple):
     """An entry of the table of hardware: a library's schedule for a kind of operands and of scales on an architecture.
 
-    operands: as `kind_of` names them, such as "FP8"; scales: TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
+    operands: "FP8" or "16 bits" (FP16 or BF16); scales: TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
     """
 
     arch: str
@@ -55,7 +55,9 @@ ROWS = (
 
 
 def kind_of(unit: MatrixUnit) -> str:
-    """Return the name under which ROWS lists the format of a unit's operands.
+    """Return the name under which ROWS lists the format of a unit's operands: "FP8" or "16 bits".
+
+    For other operands, which ROWS does not list, return their names, such as "tf32 x tf32".
 
     Example:
       >>> from fpsim.schedules.hardware import kind_of

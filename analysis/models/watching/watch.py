@@ -266,7 +266,7 @@ class Watch:
           which: the tensor's name in the layer, such as "input" or "weight_gradient" (see `RecordedRow.tensor`).
           x: the tensor.
           keep: whether to keep a copy if the tensor is an operand and the step's operands are kept.
-          role: the row's role; "" for the usual role of a tensor of this name.
+          role: the row's role; "" for that of a tensor of this name, such as "activation" for "input".
           step: number of the step; None for the current step.
         """
         step = self.step if step is None else step

@@ -80,7 +80,11 @@ def _are_codes(one: Tensor) -> bool:
 
 
 def _codes(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if FP8 codes are NaN; it names a known fault of torchao if that explains them."""
+    """Yield a finding if FP8 codes are NaN.
+
+    It names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a scale is 0
+    and the number of NaNs is that of whole rows.
+    """
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
     table = np.isnan(values_of(np.arange(256, dtype=np.uint8), fmt))

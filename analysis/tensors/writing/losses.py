@@ -39,7 +39,12 @@ def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) 
 
 
 def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeight:
-    """Return the error of a weight as decoded from the written checkpoint; raise errors as `losses` does."""
+    """Return the error of a weight as decoded from the written checkpoint.
+
+    Raises:
+      ValueError: a decoded value is not finite.
+      AssertionError: the file lacks the weight or some of its values, which is a bug of fpsim.
+    """
     name = weight.name
     assert name in checkpoint, f"{name} cannot be read again: {checkpoint.notes}"
     one = checkpoint.tensor(name)

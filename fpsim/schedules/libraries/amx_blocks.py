@@ -225,7 +225,7 @@ def _lines(columns: int) -> int:
 
 
 def _walk(problem: Problem) -> BlockWalk | None:
-    """Return the BlockWalk that oneDNN chooses; None if none fits the caches, or if two scores are too near to tell."""
+    """Return the BlockWalk that oneDNN chooses; None if none fits, or if two scores differ by a share below NEAR."""
     first = _blocking(problem)
     if first is None or problem.turned or first.across:
         return first
@@ -373,7 +373,7 @@ def _keeps_a(problem: Problem, terms: int, chunk: int) -> bool:
 
 
 def _scored(problem: Problem, walk: BlockWalk) -> BlockWalk:
-    """Return the walk with its score filled in: the fewest possible cycles divided by the estimated cycles."""
+    """Return the walk with its score filled in: m * n * k / 512, divided by the estimated cycles with memory access."""
     m, n, k = problem.m, problem.n, problem.k
     side, length, other = (problem.rows, n, m) if walk.across else (problem.columns, m, n)
     panel, streamed = side * k * BYTES, length * k * BYTES

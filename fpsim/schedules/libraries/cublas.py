@@ -58,8 +58,9 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 class GemvRow(NamedTuple):
     """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
 
-    run: as in `Lanes`; lanes: number of lanes; chunk: runs of a lane per partial sum, 0 for all; butterfly: lanes are
-    added as a butterfly, not in order.
+    run: consecutive terms that a lane adds before the next lane's turn, as in `Lanes`; lanes: number of lanes; chunk:
+    runs of a lane per partial sum, 0 for all; butterfly: lanes l and l + half are added, then halves of these, and so
+    on, instead of one lane after the other.
     """
 
     run: int

@@ -44,7 +44,7 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
     Args:
       threads: number of threads; rules are known for one and for two.
       isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for AVX-512.
-      layout: see `ShapedSchedule`.
+      layout: "nn": both operands in C order, "nt": b transposed, "tn": a transposed (see `ShapedSchedule`).
 
     Raises:
       ValueError: an unknown isa or layout, or threads that are not a positive integer.

@@ -47,7 +47,7 @@ def onednn(
         "avx512_bf16", "avx512" or "avx2".
       threads: number of threads; rules for several are known without AMX only.
       l1, l2: bytes of a core's caches, on which blocks of K depend with AMX.
-      layout: see `ShapedSchedule`.
+      layout: "nn": both operands in C order, "nt": b transposed, "tn": a transposed (see `ShapedSchedule`).
 
     Raises:
       ValueError: an unknown isa or layout, or a size that is not a positive integer.

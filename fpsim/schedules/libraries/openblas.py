@@ -29,7 +29,7 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
 
     Args:
       threads: number of threads; rules are known for one.
-      layout: see `ShapedSchedule`.
+      layout: "nn": both operands in C order, "nt": b transposed, "tn": a transposed (see `ShapedSchedule`).
 
     Raises:
       ValueError: an unknown layout, or threads that are not a positive integer.

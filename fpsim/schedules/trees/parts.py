@@ -183,8 +183,8 @@ class LaneOrder(NamedTuple):
     """The lanes from which a tree was built, by which fast loops compute its sums.
 
     root: the tree's root; a tree with another root has other sums; lanes, run: the lanes of the schedule, and the
-    consecutive terms of each; span: the terms of K; coarse: as `is_coarse` returns it for the operands; one_column: the
-    result has one column, which matters to lanes in blocks.
+    consecutive terms of each; span: the terms of K; coarse: no product of the operands can underflow in float32;
+    one_column: the result has one column, which matters to lanes in blocks.
     """
 
     root: Node

@@ -112,7 +112,7 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 
 
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
-    """Return the root node of a program of additions, as `program_of` returns it.
+    """Return the root node of a program of additions, in which n >= 0 pushes term n, and -c adds the last c numbers.
 
     join: function from the terms and sums of one addition to their sum; product: rounding of products, or None if
     they are exact.
@@ -278,7 +278,7 @@ def _first_gap(terms: Sequence[int]) -> int:
 def _pairs(k: int) -> list[int]:
     """Return the program that adds k terms in pairs of neighbours, then their sums, level by level.
 
-    Numbers as in `program_of`; an odd last term or sum moves up a level.
+    A number n >= 0 pushes term n, -2 adds the last two numbers. An odd last term or sum moves up a level.
     """
     level = [[term] for term in range(k)]
     while len(level) > 1:
