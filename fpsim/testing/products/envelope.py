@@ -106,7 +106,11 @@ def _flushed(codes: Array, operand: ProbedOperand) -> Array:
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
-    """Return the exact sums of the product of x.a and x.b, and the bounds that a promise implies."""
+    """Return the exact sums of the product of x.a and x.b, and bounds of a promised kernel's errors.
+
+    A bound is the deterministic error bound of the promised accumulation, enlarged by the rounding to the result's
+    format if that differs; NaN if sums may exceed half of the largest value. Infinite and NaN operands count as 0.
+    """
     adding = promise.adding
     assert isinstance(adding, Adding)
     a, b = operand_values(x.a, promise.a), operand_values(x.b, promise.b)
@@ -164,7 +168,7 @@ def shares(got: Array, of: Envelope) -> Array:
 
 
 def derivation(promise: Promise) -> str:
-    """Return the derivation of the bounds for a promise as a sentence."""
+    """Return the derivation of a promise's error bounds as text, such as "one rounding to FP32 of the exact sum"."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, out = adding.how, promise.out

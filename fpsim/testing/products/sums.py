@@ -173,7 +173,7 @@ class PartialSums:
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
         """Return the sums of x by the addition `how`, (M, N), without scales and bias.
 
-        The array is float32 or float64, whichever the last step gave; either represents the sums exactly.
+        The array is float32 or float64; either represents the sums exactly.
         """
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)

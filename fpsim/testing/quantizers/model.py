@@ -346,7 +346,7 @@ class QuantizerModel:
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return what `below` makes of negative inputs: `magnitudes` (of their results), NaN or the lowest value."""
+        """Return the results of negative inputs, as `below` says: `magnitudes` of results, NaN or the lowest value."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))

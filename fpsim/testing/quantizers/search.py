@@ -145,7 +145,8 @@ class ModelSearch:
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
 
-        level: sets of one fault each, with the number of results that each does not explain, of the inputs tried first.
+        level: pairs (a tuple of one fault, the number of results in the selected part of the inputs that it does not
+        explain).
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -168,7 +169,8 @@ class ModelSearch:
     ) -> list[tuple[tuple[Deviation, ...], int]]:
         """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
 
-        A set of faults is stored with the number of results that it does not explain, of the inputs tried first.
+        Sets are pairs (faults, the number of results in the selected part of the inputs that they do not explain). Two
+        faults in a set never change the same parameter of the model.
         """
         extended, seen = [], set()
         for faults, few in level:

@@ -65,8 +65,7 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its own scale.
 
-    There are as many matrices as it takes to hold all inputs of a scale, but at least two, and fewer than that if they
-    would be large.
+    There are enough matrices for all inputs of a scale, but from 2 to CALLS, and fewer if their elements exceed MOST.
     """
     assert promise.block is not None
     assert promise.matrix is not None
