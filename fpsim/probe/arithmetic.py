@@ -215,8 +215,8 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 def _bits(counter: Counter, order: Order) -> int:
     """Return the precision, in bits, of a partial sum, measured by a third term that cancels its largest term.
 
-    The partial sum adds a large and a small power of two; the precision is the largest ratio at which the small one is
-    still in the result.
+    The partial sum adds two powers of two, the smaller one 2**-d of the other. The precision is d + 1 for the largest d
+    up to which the result still is the smaller one.
 
     If the order has no such terms, return the precision of a sum of two terms in the result.
     """

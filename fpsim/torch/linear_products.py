@@ -23,7 +23,7 @@ def _product(
       step: count of forward passes, which seeds stochastic rounding; None without.
       state: scales from earlier steps, float32 (3, 1 + history). The rows are for x, weight and gradient; each holds
         the encode scale to use and then the history of amax, oldest first. None if the plan has no delayed scales; the
-        returned state is then an empty tensor.
+        returned state is then a 0 of shape ().
       live: the layer's buffer of delayed scales, which the backward pass updates; unused here.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
     """
@@ -47,7 +47,7 @@ def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return empty tensors like the result (tokens, out) and the state (empty without one), for torch.compile.
+    """Return uninitialised tensors like the result and the state of delayed scales, for torch.compile.
 
     The arguments are those of the operator that it stands for, `_product`.
     """
@@ -58,7 +58,7 @@ def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return (dx, dw, the state of delayed scales after them); dx or dw is an empty tensor unless asked for.
+    """Return (dx, dw, the state of delayed scales after them); what is not asked for, or not there, is a 0 of shape ().
 
     dy: gradient of the result, (tokens, out). of_x, of_weight: whether dx and dw are asked for. x (tokens, in), weight
     (out, in), step, state and plan: those of the forward pass; step is its number, and state the delayed scales from
@@ -100,7 +100,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return empty tensors like dx, dw and the state of delayed scales, for torch.compile.
+    """Return uninitialised tensors like dx, dw and the state of delayed scales, for torch.compile.
 
     The arguments are those of the operator that it stands for, `_gradients`.
     """
@@ -147,7 +147,7 @@ def _row(state: Tensor | None, row: int) -> Tensor | None:
 
 
 def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
-    """Return a copy of the state of delayed scales with some rows replaced; an empty tensor without a state.
+    """Return a copy of the state of delayed scales with some rows replaced; without a state, a tensor 0 of shape ().
 
     rows: {INPUT, WEIGHT or GRAD: the new row, or None to keep the old one}.
     """

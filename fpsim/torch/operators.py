@@ -160,7 +160,7 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an empty tensor with the shape and dtype of a cast's values, which torch.compile traces."""
+    """Return an uninitialised tensor of the shape of x and the dtype of its values after a cast, for torch.compile."""
     return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
 
 
@@ -169,7 +169,7 @@ quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tens
 
 @quantize_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return an empty tensor of the shape and dtype of the result of `fpsim::quantize`, for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::quantize` (x's shape), for torch.compile."""
     return _like_values(x, spec)
 
 
@@ -200,7 +200,7 @@ kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -
 
 @kept_op.register_fake
 def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return an empty tensor of the shape and dtype of the result of `fpsim::kept`, for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::kept` (bool, x's shape), for torch.compile."""
     return x.new_empty(x.shape, dtype=torch.bool)
 
 
@@ -215,7 +215,7 @@ fake_quantize_op = operator(
 def _(
     x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
 ) -> Tensor:
-    """Return an empty tensor of the shape and dtype of the result of `fpsim::fake_quantize`, for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::fake_quantize` (x's shape), for torch.compile."""
     return _like_values(x, spec)
 
 
@@ -257,7 +257,7 @@ encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? se
 
 @encode_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return an empty tensor of the shape and dtype of the result of `fpsim::encode`, for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::encode` (integers, x's shape), for torch.compile."""
     return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
 
 
@@ -272,7 +272,7 @@ decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool d
 
 @decode_op.register_fake
 def _(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return an empty tensor of the shape and dtype of the result of `fpsim::decode`, for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::decode` (floats, codes' shape), for torch.compile."""
     return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
 
 

@@ -268,8 +268,8 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
     """Raise a ValueError if `settings.recompute` asks for slices that the recipe or the model rules out.
 
-    It rules them out if `recipe.stored` sets the format of the same activation, if torch computes the layer's product
-    (whose bits may depend on the shape), or if a slice would divide a tile that shares a scale.
+    Slices are ruled out if `recipe.stored` sets the format of the same activation, if torch computes the layer's
+    product (whose bits may depend on the shape), or if a slice would divide a tile that shares a scale.
     """
     recompute, layers = settings.recompute, layers_of(model)
     for name in recompute.named(layers, len(blocks_of(model))):

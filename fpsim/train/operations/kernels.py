@@ -346,7 +346,7 @@ def decayed(weights: Any, update: Any, decay: Any) -> None:
 
 @kernel
 def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
-    """Return two numbers: of updates that are not 0, and of those that left their weight unchanged.
+    """Return (number of updates that are not 0, number of these that left their weight unchanged).
 
     before, after: the weights before and after the update. exponents: int64 (256,); element e is increased by 1 for
     each quotient update / weight whose float32 exponent field is e.
