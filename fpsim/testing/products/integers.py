@@ -300,7 +300,10 @@ def _rounded(sums: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a @ b as `dtype`: sums of two products saturate in int16, then are added, like VPMADDUBSW, VPMADDWD."""
+    """Return a @ b as `dtype`, added as the instructions VPMADDUBSW and VPMADDWD do.
+
+    The sum of each two neighbouring products saturates in int16; these sums are then added exactly.
+    """
     ends, odd = np.iinfo(np.int16), a.shape[1] % 2
     left, right = np.pad(a.astype(np.int64), ((0, 0), (0, odd))), np.pad(b.astype(np.int64), ((0, odd), (0, 0)))
     products = left[:, :, None] * right[None]  # (M, K, N)

@@ -123,8 +123,9 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`.
 
     They are "exact values" (values of the format stay), "neighbours" (results are next to their inputs), "mean" (the
-    share rounded away from zero is the input's fraction of the spacing), "elements", "calls", "seeds", "repeats" (see
-    `_dependence`) and "averaging" (means of more calls are more precise). A name may be yielded more than once.
+    share rounded away from zero is the input's fraction of the spacing), "elements", "calls" and "seeds" (elements of a
+    call, calls, and calls with two seeds do not depend on each other), "repeats" (equal random numbers give equal
+    results) and "averaging" (means of more calls are more precise). A name may be yielded more than once.
 
     Raises:
       ValueError: the format has more than 16 bits, or values that float32 cannot represent.
