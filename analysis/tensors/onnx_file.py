@@ -65,7 +65,7 @@ class _Span(NamedTuple):
 class _Proto:
     """A TensorProto message: a tensor's name, shape, number of its type (`kind`), and positions of its elements.
 
-    data: number of a field -> positions of its elements. external: key -> text on elements in another file.
+    data: number of a field -> positions. external: key -> text on elements in another file. is_segment: a part only.
     """
 
     name: str = ""

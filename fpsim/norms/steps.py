@@ -174,7 +174,7 @@ def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
 
     Raises:
       TypeError: it is no accumulator.
-      ValueError: it is a LaneSum and float32 does not hold the terms, or its sums have more than 32 bits.
+      ValueError: it is a LaneSum and float32 does not hold `fmt`, or it is another one whose sums exceed 32 bits.
     """
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(

@@ -49,7 +49,7 @@ class Caches(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A matrix product for which oneDNN's block sizes are to be found: sizes, whether b is transposed, cache sizes."""
+    """A matrix product whose block sizes in oneDNN are to be found; turned: b is the transpose of a C-order array."""
 
     m: int
     n: int

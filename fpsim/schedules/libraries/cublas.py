@@ -203,7 +203,8 @@ def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
 def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
     """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation.
 
-    count: slices of K; tail_loss: lengths of slices are rounded down, so that for some K the last terms are left out.
+    arch: "hopper" or another of cuBLAS's; count: slices of K; fast_accum: one chain on Hopper too; tail_loss: lengths
+    of slices are rounded down, so that for some K the last terms are left out.
     """
     blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"

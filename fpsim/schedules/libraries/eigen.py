@@ -28,7 +28,7 @@ THREAD_K, THREAD_WORK = 320, 50_000  # largest block of K with threads; multiply
 
 
 class Machine(NamedTuple):
-    """Settings of a build of Eigen: floats in a register, columns of a panel, threads, and bytes of the caches."""
+    """Settings of a build of Eigen: floats in a register (width), columns of a panel, threads, bytes of the caches."""
 
     width: int
     panel: int

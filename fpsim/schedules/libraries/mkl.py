@@ -131,7 +131,11 @@ def _shared(shape: ProductShape) -> ChosenSchedule:
 
 
 def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
-    """Return the schedule of up to 15 rows of a times a transposed b, if these are dot products; otherwise None."""
+    """Return the schedule of up to 15 rows of a times a transposed b, if these are dot products; otherwise None.
+
+    They are from K = 24 M on (two threads: with few rows or multiply-adds, or aligned rows of b or results), and for
+    some products of few columns, by other lanes. name: of the ShapedSchedule, for the error of unknown rules.
+    """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:
         is_alone = threads == 1 or m <= 3 or m * n * k <= ALONE or 0 in (n % ALIGNED, k % ALIGNED)

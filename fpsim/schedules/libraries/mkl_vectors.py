@@ -50,7 +50,10 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
 
 
 def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a dot product with both operands in C order."""
+    """Return the schedule of a dot product with both operands in C order: a chain over K, or over each of two halves.
+
+    Halves are for two threads and HALVED terms or more. name: of the ShapedSchedule, for the error of other layouts.
+    """
     if shape.layout != "nn":
         raise declined(name, shape, "the kernel of one result of operands that are not in C order is not known")
     order = _halved(shape.k, "chain", threads == 2 and shape.k >= HALVED)

@@ -72,7 +72,7 @@ def onednn(
 def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule for a shape, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule; caches: bytes of L1 and L2.
+    name: of the ShapedSchedule; isa, threads: as for `onednn`; caches: bytes of L1 and L2.
     """
     takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
     if not takes:

@@ -188,7 +188,10 @@ def _run(start: int, count: int, stride: int) -> Steps:
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 .. k - 1 as NumPy adds them; every chain starts at its first term, as if at -0."""
+    """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes.
+
+    Every chain starts at its first term, as if at -0. how: arithmetic of each addition.
+    """
 
     def part(start: int, terms: int) -> Sum:
         if terms < row.lanes:
@@ -207,7 +210,11 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 .. k - 1 as torch adds them; fewer terms than a vector are one lane."""
+    """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane.
+
+    The terms after the last whole round of lanes are added first, from +0, then the lanes in order. how: arithmetic of
+    each addition.
+    """
     if k < row.lanes:
         return _lane(0, k, 1, how)
     lanes, (turns, rest) = row.lanes, divmod(k, row.lanes)
@@ -216,9 +223,10 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
-    """Return the sum of one lane in torch's order: four chains process terms in turn, and are added to the first.
+    """Return the sum of one lane in torch's order: terms are dealt to four chains, which are added from the first on.
 
-    lane: first term; turns: number of terms; lanes: distance between them.
+    Terms after the last whole round of four are added to the first chain before the others. lane: first term; turns:
+    number of terms; lanes: distance between them; how: arithmetic of each addition.
     """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]

@@ -99,13 +99,16 @@ def _eights(start: int, length: int) -> Sum:
 
 
 def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps]:
-    """Return the steps of pairs of terms, every `stride` terms: of each the second term, then the first."""
+    """Return additions of single terms: of the pairs at start, start + stride, ... the second term, then the first.
+
+    Terms from start + length on are left out.
+    """
     pairs = range(start, start + length, stride)
     return [_steps(term, 1) for pair in pairs for term in (pair + 1, pair) if term < start + length]
 
 
 def _pairs_dealt(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms of which pairs are dealt to `width` lanes in turn.
+    """Return the sum of terms start to start + length - 1, of which pairs are dealt to `width` lanes in turn.
 
     A lane adds the second term of a pair before the first. Then lane i + width / 2 is added to lane i, and of these
     sums neighbours are added, level by level.
@@ -120,10 +123,10 @@ def _pairs_dealt(start: int, length: int, width: int) -> Sum:
 
 
 def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
-    """Return the sums of `width` lanes to which terms are dealt by turns, up to the last turn, which may be short.
+    """Return the sums of `width` lanes to which `count` terms from `start` on are dealt in turn; the last may be short.
 
-    Up to the last multiple of vectors * width terms, the turns alternate between as many vectors of lanes, which are
-    then added.
+    With 2 or more vectors, the terms up to the last multiple of vectors * width are dealt to as many vectors of `width`
+    lanes, which are then added lane by lane, neighbours first; the rest is added to these lanes.
     """
     apart = vectors * width
     whole = count // apart * apart if vectors > 1 else 0
