@@ -10,7 +10,7 @@ from fpsim.errors import shown
 
 
 class FunctionMisbehaved(Exception):
-    """A tested function broke a rule that is not about its numbers: it raised, wrote into its input, or returned None.
+    """A tested function broke a rule of calls: it raised, wrote into its input, or returned no array of its shape.
 
     Attributes:
       rule: name of the rule, such as "runs" or "shape".

@@ -25,7 +25,7 @@ class CountedDifference(NamedTuple):
     Attributes:
       wrong: number of elements and scales that differ.
       of: number of all elements and scales.
-      layout: name of the layout of scales with the fewest differences.
+      layout: the layout of scales with the fewest differences, such as "tiles" or "transposed reciprocal".
     """
 
     wrong: int

@@ -113,9 +113,9 @@ def shares_of_cells(away: Values, fraction: Values, x: Array, low: Values, fmt: 
 
 
 def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
-    """Return the function that tells whether measured shares equal given ones, exactly or within chance.
+    """Return the function (shares, expected shares) -> whether the measured shares equal the expected ones.
 
-    driven: source of the randomness; shares are exact for "bits" and "uniform".
+    driven: kind of random numbers; for "bits" and "uniform" shares must be equal exactly, for others within chance.
     """
     if driven in ("bits", "uniform"):
         return lambda shares, share: bool((shares.away == share).all())
