@@ -304,7 +304,7 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree (`how`) may have an order of additions: False if its first addition takes other terms.
+    """Return whether a tree (`how`) may have an order: False if no addition of the order takes all terms of its first.
 
     Example:
       >>> import fpsim as fp

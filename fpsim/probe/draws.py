@@ -45,8 +45,8 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
     Args:
       kind: the kind of values: "normal", "positive", "wide" (many exponents), "cancelling" ("wide" in pairs of terms
         that cancel), "alike" ("normal" in pairs of neighbours that cancel), "ties" (powers of two), "layers" (three
-        magnitudes far apart); or at the edges of the range "zeros", "large", "subnormal" (one operand of each product
-        ordinary), "vanishing" (products of subnormals) or "special" (with Inf, NaN and zeros).
+        magnitudes far apart); or at the edges of the range "zeros", "large", "subnormal" (most products have one
+        normal operand), "vanishing" (products of subnormals) or "special" (with Inf, NaN and zeros).
       box: the black box, or its kind, shape and operands.
       seed: the seed of the draws.
       rows: number of sums; ignored for matrix products.

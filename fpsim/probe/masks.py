@@ -65,9 +65,9 @@ class _TreeSearch:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the branch that adds the given terms, of which no other term is added to a part.
+        """Return the branch of terms that are added up before any other term is added to their sum.
 
-        If one node adds these terms along with others exactly, the branch is that part of the node. depth: the depth of
+        If one node adds these terms together with others, the branch is their part of the node. depth: the depth of
         the recursion, by which pivots are chosen.
         """
         if terms.size == 1:

@@ -164,7 +164,7 @@ class ProbedCall(NamedTuple):
       scale, block: the format of block scales and the number of terms that share one, in calls
         fn(a, b, scale_a, scale_b); "" and 0 for calls fn(a, b).
       layout: the memory layouts of a and b in a matrix product, such as "nt": "n" is row-major, "t" a transposed view
-      of a row-major array.
+        of a row-major array.
     """
 
     kind: str

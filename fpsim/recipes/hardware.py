@@ -119,8 +119,8 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
     """Return a recipe in which an architecture's units compute what torch computed, with notes on the other products.
 
     Products with a unit or accumulator are not changed. Products of two uncast operands stay torch's; so do those with
-    one uncast operand or an integer one, with a note. arch: the architecture, such as "hopper". called: the chip's name
-    for messages; "" for the architecture's.
+    one operand that is uncast or has no float format, with a note. arch: the architecture, such as "hopper". called:
+    the chip's name for messages; "" for the architecture's.
     """
     notes: list[Note] = []
 

@@ -324,7 +324,7 @@ def _target(fmt: Format, rule: AdditionRule) -> Target:
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
     """Return True if bounds show that each product of an element of a and one of b is 0 or a normal number of a format.
 
-    The bounds are the smallest and largest magnitudes, and the number of bits that values of an array differ in; False
+    The bounds are the smallest and largest magnitudes, and the number of significand bits that values use; False
     may be returned although all products fit, and is returned if an array holds only zeros, or Inf or NaN.
     """
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
