@@ -226,7 +226,9 @@ def _make_count_steps(truncates: bool) -> Any:
 def _make_ulps_block(wide: bool) -> Any:
     """Return the loop that adds a block's |results - x| / ulp(x) to `sums`, and counts exact results in `counts`.
 
-    ulp(x) is the format's spacing at x / scale (`exact`), times the scale. wide: whether to compute errors in float64.
+    ulp(x) is the format's spacing at x / scale (`exact`), times the scale. The loop's arguments are (x, exact, results,
+    plan, sums, counts, largest_errors), the last of which gets the largest quotient. wide: whether to compute errors in
+    float64.
     """
 
     def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any) -> None:

@@ -183,7 +183,7 @@ def _mxfp4(
 
 
 def _quotients(band: Array, width: int, scales: Array) -> Array:
-    """Divide values, (rows, K), by the scales of their blocks of `width`, and return E2M1 codes, two in a byte."""
+    """Divide values, (rows, K), by scales, (rows, K / width), and return E2M1 codes, two in a byte, (rows, K / 2)."""
     return e2m1_pairs((band.reshape(len(band), -1, width) / scales[..., None]).reshape(band.shape))
 
 

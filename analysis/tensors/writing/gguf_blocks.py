@@ -84,28 +84,30 @@ def _q8_0(blocks: Array) -> tuple[Array, ...]:
 
 
 def _q4_0(blocks: Array) -> tuple[Array, ...]:
-    """Return (float16 steps, packed codes) of Q4_0 for blocks of values, (blocks, 32)."""
+    """Return (float16 steps, codes, two in a byte) of Q4_0 for blocks of values, (blocks, 32)."""
     step, codes = _offset(blocks, 8)
     return step, _halves(codes)
 
 
 def _q5_0(blocks: Array) -> tuple[Array, ...]:
-    """Return (float16 steps, fifth bits of the codes, their packed low bits) of Q5_0 for blocks of values, (blocks,
-    32).
+    """Return the fields of Q5_0 for blocks of values, (blocks, 32).
+
+    They are float16 steps, the fifth bits of the codes, and their low nibbles, two in a byte.
     """
     step, codes = _offset(blocks, 16)
     return step, _fifths(codes), _halves(codes & np.uint8(15))
 
 
 def _q4_1(blocks: Array) -> tuple[Array, ...]:
-    """Return (float16 steps, float16 minima, packed codes) of Q4_1 for blocks of values, (blocks, 32)."""
+    """Return (float16 steps, float16 minima, codes, two in a byte) of Q4_1 for blocks of values, (blocks, 32)."""
     step, low, codes = _lifted(blocks, 15)
     return step, low, _halves(codes)
 
 
 def _q5_1(blocks: Array) -> tuple[Array, ...]:
-    """Return (float16 steps, float16 minima, fifth bits of the codes, their packed low bits) of Q5_1 for blocks of
-    values, (blocks, 32).
+    """Return the fields of Q5_1 for blocks of values, (blocks, 32).
+
+    They are float16 steps, float16 minima, the fifth bits of the codes, and their low nibbles, two in a byte.
     """
     step, low, codes = _lifted(blocks, 31)
     return step, low, _fifths(codes), _halves(codes & np.uint8(15))

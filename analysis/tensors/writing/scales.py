@@ -92,8 +92,10 @@ def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
 
 
 def swizzled(scales: Array) -> Array:
-    """Return a matrix of scales in cuBLAS's order, tiles of 128 rows by 4 columns padded with 0; the inverse of
-    `unswizzled`.
+    """Return a matrix of scales in cuBLAS's order, tiles of 128 rows by 4 columns padded with 0.
+
+    The result has 32 rows of 16 columns for each tile; in memory, the four columns of rows r, r + 32, r + 64 and r + 96
+    of a tile are adjacent. It is the inverse of `unswizzled`.
 
     Example:
       >>> swizzled(np.arange(512, dtype=np.uint8).reshape(128, 4))[:3].tolist()

@@ -158,7 +158,7 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
     """Return the terms of a segment of K, and the bytes that it takes with `count` blocks of `columns` columns of b.
 
-    k: terms of the whole product.
+    If all k terms take r >= 1 times the bytes of L2, there are about floor(r) or ceil(r) segments, else one of k terms.
     """
     blocks = batch = -(-k // BLOCK)
     used = _row_bytes(k, BLOCK, batch, columns, count)

@@ -104,7 +104,8 @@ def _brgemm(shape: ProductShape) -> ChosenSchedule:
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
-    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals.
+    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows, of which
+    a row that a thread has alone is added like a vector. name: of the ShapedSchedule, for the error; threads: 1 or 2.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")

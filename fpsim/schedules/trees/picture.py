@@ -172,7 +172,7 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw a row of boxes for each of the `rows` halvings of a butterfly."""
+        """Draw a row of boxes in `colour` for each of the `rows` halvings of a butterfly, from height bottom to top."""
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows

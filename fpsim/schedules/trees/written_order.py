@@ -153,7 +153,11 @@ def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Ar
 
 
 def _by_unit(unit: MatrixUnit) -> Joiner:
-    """Return the function that adds terms by instructions of a matrix unit, and two sums in float32 (FP64: float64)."""
+    """Return the function that adds the members of a tuple, terms or sums, by a matrix unit.
+
+    Terms are added by one instruction, to at most one sum. Two sums without terms are added in float32 (float64 for
+    units of FP64). Other tuples raise a ValueError.
+    """
     arithmetic = arithmetic_of(unit)
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
