@@ -197,15 +197,15 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
     how, schedule = adding.how, adding.schedule or FLAT
     if not isinstance(how, MatrixUnit):
         chunk = how.chunk if isinstance(how, Chunked) else 0
-        return *_around(1, min(chunk, LONGEST // 4), 1, 0), chunk or 8
+        return *_around(1, min(chunk, LONGEST // 4), 0), chunk or 8
     block = how.block
     if isinstance(schedule.sums, Lanes):
         lanes = min(schedule.sums.count * max(abs(schedule.sums.run), 1), LONGEST // 4)
-        return *_around(1, lanes, schedule.slicing.count, block), lanes
+        return *_around(1, lanes, block), lanes
     assert isinstance(schedule.sums, Chain)
     interval = interval_of(schedule.sums, how) or schedule.sums.residue
     count, grain = schedule.slicing.count, schedule.slicing.grain or 1024 // max(how.a.fmt.bits, 8)
-    main, terms = _around(how.terms, interval, count, block)
+    main, terms = _around(how.terms, interval, block)
     if count > 1:
         split = min(2 * count * grain + grain // 2 + 3, LONGEST)
         main = max(main, -(-split // block) * block if block else split)
@@ -213,11 +213,11 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
     return main, terms, interval or (grain if count > 1 else how.terms)
 
 
-def _around(step: int, interval: int, count: int, block: int) -> tuple[int, list[int]]:
+def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
     """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
 
     step, interval: terms of an instruction, and of a partial sum (0 for none, then some steps count as one): the main K
-    has four of these and a rest. block: all K are multiples of it, unless it is 0. count: unused.
+    has four of these and a rest. block: all K are multiples of it, unless it is 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -240,7 +240,7 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
         x, y = _held(a, x), _held(b, y)
     else:
         x, y = drawn(kind, call, seed)
-    scale_a, scale_b = (_scales(promise, side, shape, kind, seed) for side in (0, 1))
+    scale_a, scale_b = (_scales(promise, side, shape, seed) for side in (0, 1))
     bias = None
     if promise.bias:
         bias = (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 6, n)).astype(np.float32)
@@ -254,8 +254,8 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 
 
-def _scales(promise: Promise, side: int, shape: Shape, kind: str, seed: int) -> Array | None:
-    """Return random scales of a (side 0) or b (side 1) of a product of `shape`, or None if unpromised; kind: unused."""
+def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
+    """Return random scales of a (side 0) or b (side 1) of a product of `shape`, or None if unpromised."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None

@@ -92,9 +92,9 @@ def order_and_symmetry(
         falls = _falls(got, order)
         broken = None
         if falls.size:
-            at, before = order[falls[0] + 1], order[falls[0]]
+            before, at = falls[:, 0]
             broken = broken_at(
-                "monotone", x[[at]], got[at], got[before], fmt, box.name, count=falls.size, of=order.size,
+                "monotone", x[[at]], got[at], got[before], fmt, box.name, count=falls.shape[1], of=order.size,
                 why="a larger input gives a smaller result than the one before it (want: no less than that)",
             )  # fmt: skip
         yield "monotone", broken
@@ -113,13 +113,15 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the positions in `order` after which the next result is smaller; NaNs are left out.
+    """Return the indices of results that are followed by a smaller one, and of these smaller ones, as (2, falls).
 
-    words: results as bit patterns of float64. order: indices that sort their inputs.
+    words: results as bit patterns of float64, of which NaNs are left out. order: indices that sort their inputs.
     """
     values = words[order].view(np.float64)
-    kept = np.flatnonzero(~np.isnan(values))
-    return np.asarray(kept[np.flatnonzero(values[kept][1:] < values[kept][:-1])]) if kept.size else kept
+    kept = order[~np.isnan(values)]
+    values = values[~np.isnan(values)]
+    after = np.flatnonzero(values[1:] < values[:-1]) + 1
+    return np.stack([kept[after - 1], kept[after]])
 
 
 def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:

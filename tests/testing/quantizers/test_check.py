@@ -15,6 +15,7 @@ import fpsim as fp
 from fpsim.formats.named import NAMED
 from fpsim.formats.policies import OVERFLOWS
 from fpsim.testing.quantizers import inputs
+from fpsim.testing.quantizers.properties import _falls
 from tests.kit.sweeps import in_turn, sweep
 
 Array = Any
@@ -328,3 +329,9 @@ def one(kind: str, found: fp.testing.QuantizerReport) -> str:
     (broken,) = found.broken
     assert broken.property == kind
     return broken.why
+
+
+def test_a_fall_behind_a_nan_names_the_smaller_result() -> None:
+    words = np.array([3.0, np.nan, 2.0, 5.0, 4.0]).view(np.uint64)
+    assert _falls(words, np.arange(5)).tolist() == [[0, 3], [2, 4]]
+    assert _falls(words, np.array([4, 1, 0, 2])).tolist() == [[4, 0], [0, 2]]
