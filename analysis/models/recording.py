@@ -233,7 +233,10 @@ class Recording:
         return merged
 
     def _keep_sample(self, step: int | None = None) -> bool:
-        """Drop operands of steps that the seed does not choose; return whether it chooses `step` (False for None)."""
+        """Drop operands of steps that the seed does not choose; return whether it chooses `step` (False for None).
+
+        Chosen are, of the steps with operands and `step`, the `keep` whose hashes with the seed are the smallest.
+        """
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
         self._kept = {key: self._kept[key] for key in sorted(self._kept, key=lambda key: key[0]) if key[0] in chosen}

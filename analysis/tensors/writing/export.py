@@ -212,7 +212,10 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the entries, in the file's header, of the tensors that store a tensor of the model."""
+    """Return the entries, in the file's header, of the tensors that store a tensor of the model, `one`.
+
+    written: its stored form in the layout; None to write it unquantised, as one tensor.
+    """
     gguf = job.layout.startswith(GGUF)
     if written is None:
         dtype = _kept_dtype(job, one)

@@ -361,9 +361,9 @@ def _all_bytes(problem: Problem, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _keeps_a(problem: Problem, terms: int, chunk: int) -> bool:
-    """Return whether blocks can be visited column by column: K is one chunk, and results leave part of L2 free.
+    """Return whether blocks can be visited column by column: K is one chunk, and the result's rows do not crowd L2.
 
-    terms: of a block; chunk: blocks of K.
+    They do if their distance divides a way of L2, and they take 3/4 of the ways. terms: of a block; chunk: blocks of K.
     """
     if -(-problem.k // (terms * chunk)) != 1:
         return False
