@@ -77,7 +77,10 @@ def eager_functions() -> Iterator[None]:
 
 
 def stance(word: str) -> AbstractContextManager[Any]:
-    """Return the context manager torch.compiler.set_stance(word); a null context if torch.compile was not used."""
+    """Return a context manager in which compiled functions behave as `word` says; an empty one if none is compiled.
+
+    word: a stance of torch.compiler.set_stance, such as "default" (run compiled) or "force_eager" (run as written).
+    """
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return nullcontext()
     context: AbstractContextManager[Any] = torch.compiler.set_stance(word)
@@ -105,9 +108,9 @@ class HiddenProducts:
         return self._known[key]
 
     def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call, counted on a copy of the module with shapes but no values.
+        """Return the multiplications of a call, counted on a copy of the module on torch's meta device.
 
-        Return None if that fails.
+        Tensors there have shapes but no values. Return None if the forward pass raises an error with them.
         """
         try:
             if self._copy is None:

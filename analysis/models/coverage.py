@@ -71,7 +71,10 @@ class Coverage:
 
     @property
     def unseen(self) -> tuple[CoveredPart, ...]:
-        """Parts that are not seen, the largest first."""
+        """Parts that are not seen, the largest share of weights or multiplications first.
+
+        A part without multiplications is left out if products that are seen read all of its weights.
+        """
         read = {name for part in self.parts if part.seen for name in part.parameters}
         missing = [
             part for part in self.parts
@@ -81,7 +84,7 @@ class Coverage:
 
     @property
     def is_minor(self) -> bool:
-        """True if a report on all layers covers less than half of the model's weights or multiplications."""
+        """True if less than half of the weights or multiplications are seen, and the user has not selected layers."""
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
@@ -95,7 +98,10 @@ class Coverage:
         return replace(self, parts=parts, is_chosen=self.is_chosen or is_chosen)
 
     def merge(self, other: Coverage) -> Coverage:
-        """Return the coverage of two recordings of one model together; equal parts' multiplications are added."""
+        """Return the coverage of two recordings of one model together.
+
+        Multiplications of parts with the same name, kind and `seen` are added.
+        """
         parts: Parts = {}
         for part in (*self.parts, *other.parts):
             add_part(parts, part)
@@ -150,7 +156,10 @@ Parts = dict[tuple[str, str, bool], CoveredPart]
 
 
 def add_part(parts: Parts, part: CoveredPart) -> None:
-    """Add the multiplications and parameters of `part` to its entry in `parts`; insert it if there is none."""
+    """Add a part to `parts`, in place.
+
+    If there is a part of the same name, kind and `seen`, it gets the multiplications and parameters of this one.
+    """
     key = part.name, part.kind, part.seen
     mine = parts.get(key)
     parts[key] = part if mine is None else replace(

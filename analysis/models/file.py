@@ -103,7 +103,11 @@ def read(path: str | os.PathLike[str]) -> Contents:
 def _stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's arrays, called `name` and _0, _1, ...; return their keys and formats, as JSON values."""
+    """Add tensors to a file's `arrays` as name_0, name_1, and so on; return lists [step, layer, tensor, format].
+
+    There is a list for each tensor, with the format's name. Dtypes that files lack, such as bfloat16, are stored as
+    codes.
+    """
     described = []
     for i, (key, x) in enumerate(tensors.items()):
         arrays[f"{name}_{i}"] = x if x.dtype.name in PLAIN else words(x)
@@ -123,7 +127,11 @@ def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) 
 
 
 def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[RecordedRow]:
-    """Return the rows that the header describes; their sums and bins are taken from the arrays, in the same order."""
+    """Return the rows that a file's header describes.
+
+    described: for each row its fields, its number of exponent bins, and the fields of its errors. arrays: "bins" has
+    the bins of all rows one after another, and "counts", "totals" and "maxima" have the sums of all errors.
+    """
     rows = []
     first_bin = first_error = 0
     for row in described:

@@ -64,7 +64,10 @@ def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
-    """Raise a TypeError if the arguments are a model, batches and a loss in another order."""
+    """Raise a TypeError if the arguments are a model, batches and a loss in another order than this.
+
+    A model is a torch.nn.Module, batches cannot be called, and a loss can.
+    """
 
     def fit(model: Any, batches: Any, loss: Any) -> bool:
         return isinstance(model, torch.nn.Module) and not callable(batches) and callable(loss)

@@ -65,14 +65,15 @@ class Measure:
 
 
 def _any(formats: Any) -> bool:
-    """Return whether `formats` asks for any format: it is not an empty list or tuple."""
+    """Return False if `formats` is an empty list or tuple, so that no errors are measured, else True."""
     return not (isinstance(formats, (list, tuple)) and not formats)
 
 
 def sampled(x: Array, size: int | None) -> Array:
-    """Return about `size` elements of an array, flat: blocks of 2048 successive ones, evenly spaced from first to last.
+    """Return at most `size` elements of an array, flat: blocks of 2048 successive ones, evenly spaced over the array.
 
-    The whole array is returned if `size` is None or large enough.
+    There are size // 2048 blocks: the first begins at the first element, the last ends at the last; a single block is
+    the first. The whole array is returned if `size` is None or large enough.
 
     Example:
       >>> from fpsim.analysis.models.measuring import sampled

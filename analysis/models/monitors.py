@@ -90,7 +90,10 @@ class Monitors:
         return tuple(sorted({update.step for update in self.updates}))
 
     def merge(self, other: Monitors) -> Monitors:
-        """Return both monitors as one; equal updates (of data-parallel ranks) count once, the sums of others are added.
+        """Return both monitors as one.
+
+        Two updates of one step and parameter count once if all their fields are equal, as those of data-parallel ranks
+        are; otherwise their sums of squares and numbers of elements are added.
 
         Example:
           >>> from fpsim.analysis.models.monitors import Monitors, Update

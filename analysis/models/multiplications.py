@@ -81,7 +81,7 @@ def _by_last_axis(place: int, *names: str) -> Count:
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.addbmm, whose sum runs over the batch too."""
+    """Return the number of multiplications of torch.addbmm: size of the result times K times the size of the batch."""
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
@@ -114,7 +114,10 @@ def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of attention: queries by keys, and probabilities by values."""
+    """Return the number of multiplications of attention: of queries and keys, and of probabilities and values.
+
+    It is (size of the queries + size of the result) * number of keys; masked keys count too.
+    """
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
@@ -126,7 +129,7 @@ def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of one step of a recurrent cell, which has two weight matrices."""
+    """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row."""
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
@@ -136,13 +139,19 @@ def _rows(x: torch.Tensor) -> int:
 
 
 def _power(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.matrix_power by repeated squaring."""
+    """Return the number of multiplications of torch.matrix_power by repeated squaring.
+
+    For an exponent of b binary digits with k ones these are b - 1 squarings and k - 1 further products of matrices.
+    """
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of a product of several matrices in the cheapest order."""
+    """Return the number of multiplications of torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
+
+    The first operand may be a row vector, the last one a column vector.
+    """
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
     shapes[0], shapes[-1] = (1, *shapes[0])[-2:], (*shapes[-1], 1)[:2]  # vectors at the ends

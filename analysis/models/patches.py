@@ -77,7 +77,11 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
 
 
 def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
-    """Return patches (N * positions, K), weights (outputs, K) and bias of each group; channels are contiguous in K."""
+    """Return for each group (patches (N * positions, K), weights (outputs, K), bias (outputs,) or None).
+
+    The group's result is patches @ weights.T + bias. K = positions in the filter times channels of the group, with the
+    channel as the index that varies fastest.
+    """
     channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
     groups = []
     for group in range(of.groups):
@@ -95,7 +99,10 @@ def places(of: Convolution) -> tuple[int, ...]:
 
 
 def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the convolution's result from the results of its groups' products, (N * positions, outputs) each."""
+    """Return the convolution's result (N, outputs, ...), without N if the input had no batch axis.
+
+    rows: for each group the result of its product, (N * positions, outputs of the group).
+    """
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
     return y[0] if of.single else y
@@ -105,7 +112,10 @@ def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def settings_of(of: Convolution) -> dict[str, Any]:
-    """Return stride, padding, dilation and groups as JSON values."""
+    """Return stride, padding and dilation by name, as lists with an item per spatial axis, and the number of groups.
+
+    An item of "padding" is [zeros before, zeros after].
+    """
     return {
         "stride": list(of.stride), "padding": [list(pair) for pair in of.padding], "dilation": list(of.dilation),
         "groups": of.groups,
@@ -131,7 +141,10 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 
 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
-    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d as JSON values; padding not with zeros counts as 0."""
+    """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d, as `settings_of` returns them.
+
+    Padding with other values than zeros, such as "reflect", counts as 0, because `padded` adds it to the input itself.
+    """
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
     empty = torch.empty(0, *layer.weight.shape[1:2], *layer.kernel_size, device="meta")
@@ -149,7 +162,10 @@ def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Return whether a convolution is depthwise: each channel has its own filters, and no matrices are multiplied."""
+    """Return whether a convolution is depthwise: several groups of one channel each, so no matrices are multiplied.
+
+    weight: (outputs, channels / groups, ...).
+    """
     return groups > 1 and weight.shape[1] == 1
 
 
@@ -157,13 +173,19 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """Return the gradient of the result as one matrix (N * positions, outputs) per group; dy: in the result's shape."""
+    """Return the gradient `dy` of a convolution's result as a matrix (N * positions, outputs of the group) per group.
+
+    dy: of the result's shape, (N, outputs, ...), without N if the input had no batch axis.
+    """
     dy = dy[None] if of.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
 
 
 def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of the input, added up from the gradients of patches, (N * positions, K) per group.
+    """Return the gradient of a convolution's input, in the input's shape, without its padding.
+
+    An element's gradient is the sum of those of all patches that contain it, as torch's autograd adds them. rows: for
+    each group the gradient of its patches, (N * positions, K).
 
     Example:
       >>> import torch

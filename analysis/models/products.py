@@ -201,7 +201,11 @@ def weighted(
 
 
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
-    """Return the record of a linear layer or a convolution, from its input and result alone."""
+    """Return the record of the product of a layer, for a layer whose call of a torch function was not seen.
+
+    layer: a linear layer or a convolution, whose weight is an operand. x: its input, before padding. output: its
+    result.
+    """
     cut = not isinstance(layer, torch.nn.Linear)
     settings = settings_of_layer(layer) if cut else {}
     product = weighted(padded(layer, x) if cut else x, layer.weight, output, settings=settings)
@@ -222,7 +226,10 @@ def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
 
 
 def is_fused(module: torch.nn.Module) -> bool:
-    """Return whether a module may take its fused path, which torch never takes inside a torch function mode."""
+    """Return whether torch may run a module in one fused operation, which it never does inside a torch function mode.
+
+    It may if the module is one of FUSED in evaluation mode, torch's fast path is on, and no parameter needs a gradient.
+    """
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False
     return not (torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()))

@@ -55,12 +55,15 @@ class WatchedModules:
         return self._stack[-1] if self._stack else self.model
 
     def wait_for_recomputation(self) -> None:
-        """Note that the running module, whose forward pass builds no graph, will run again in the backward pass."""
+        """Note that the running module will run again in the backward pass, as inside torch.utils.checkpoint.
+
+        Its forward pass builds no graph now, so that the hooks on gradients can be added only then.
+        """
         if self._stack:
             self._recomputed[id(self._stack[-1])] = self._stack[-1]
 
     def forget(self) -> None:
-        """Restore the forward passes of all modules, and expect no module to run again."""
+        """Restore the forward passes of all modules, and forget which ones checkpoints will run again in backward."""
         self._replaced.restore()
         self._recomputed = {}
 
@@ -97,7 +100,11 @@ class WatchedModules:
             self._replaced.replace(module, self._replayed(module))
 
     def _hide(self, name: str, module: torch.nn.Module) -> None:
-        """Make a compiled module run outside the torch function mode, and count its multiplications from shapes."""
+        """Make a compiled module run outside the torch function mode, so that torch.compile's graphs stay as they are.
+
+        Its products are not seen; their multiplications are counted from the shapes of its inputs. name: the module's
+        name.
+        """
         attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
         compiled = getattr(module, attribute)
         products = self._hidden.setdefault(name, HiddenProducts(module))
@@ -114,7 +121,11 @@ class WatchedModules:
         self._replaced.replace(module, run, attribute)
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass that notes the running module, to which products belong."""
+        """Return a wrapper of a module's forward pass, during which the module counts as the one that runs products.
+
+        A module that torch may run in one fused operation runs outside the mode, and counts as not seen. A linear layer
+        or a convolution whose forward pass showed no product to the mode is reported from its input and output.
+        """
         forward = module.forward
 
         @functools.wraps(forward)
@@ -137,7 +148,10 @@ class WatchedModules:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a module outside the mode, so that torch may fuse it; add a note, and count its products as not seen."""
+        """Run a module outside the mode, so that torch may fuse it; add a note, and count its products as not seen.
+
+        forward: its forward pass. args, kwargs: arguments of the pass. Return the output.
+        """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
         self.notes[

@@ -30,9 +30,10 @@ class ScaleHistory:
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     def skipped(self, step: int, has_run: bool) -> bool:
-        """Return whether the loss scale fell since the last call, so that an update was skipped; if so, add the scale.
+        """Return whether the loss scale fell since the last call, so that an update was skipped.
 
-        step: the number of the step. has_run: whether the model ran in it; if not, nothing was skipped.
+        If so, add the scale before its fall as that of the step, marked as a fallback. step: the number of the step.
+        has_run: whether the model ran in it; if not, nothing was skipped.
         """
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:
@@ -41,7 +42,7 @@ class ScaleHistory:
         return True
 
     def add(self, step: int, *, with_loss: bool = True) -> None:
-        """Add the scales at the end of a recorded step.
+        """Add the loss scale and the delayed scales of all quantized layers, as they are at the end of a recorded step.
 
         Args:
           step: the number of the step.

@@ -63,16 +63,17 @@ class Tally:
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
     def hid(self, module: Any, name: str, x: Any) -> None:
-        """Count a fused module, as not seen, as if each of its matrices multiplied every row of its input x.
+        """Count a module that torch may run in one fused operation; its products are not seen.
 
-        name: the module's name.
+        Each of its matrices counts as multiplied by every row of its input x. name: the module's name.
         """
         self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
 
     def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
-        """Count a module, as not seen, as if each of its matrices multiplied every row of its input x.
+        """Count the multiplications of a module whose products are not seen.
 
-        name: the module's name. kind: text on it for reports.
+        Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, it counts 0.
+        name: the module's name. kind: the `CoveredPart.kind` for reports, such as "LSTM, compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
@@ -84,7 +85,8 @@ class Tally:
         Args:
           module: the module that was compiled.
           name: its name.
-          hidden: its multiplications; if None (unknown), each of its matrices counts once for each row of x.
+          hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by
+            every row of x.
           x: its input.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
@@ -99,7 +101,11 @@ class Tally:
         add_part(self._parts, CoveredPart(name, kind, weights, count, False))
 
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
-        """Return the names of the parameters that a weight is, is a view of, or (parametrized) is computed from."""
+        """Return the names of the parameters behind a weight that a product of `module` read; () for None.
+
+        It is the parameter that the weight is or is a view of. For another tensor, which a parametrization has
+        computed, they are the parameters of the module's parametrizations, or without any, all of the module's.
+        """
         if weight is None:
             return ()
         name = self._names.get(id(weight)) or self._names.get(id(getattr(weight, "_base", None)))
@@ -110,7 +116,10 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """Coverage from the counts so far, including modules whose weights no product read."""
+        """Coverage from the counts so far, with a part that is not seen for modules whose weights no product read.
+
+        Parameters of one axis, those of norms, and embeddings that are only looked up are left out.
+        """
         read = {name for part in self._parts.values() for name in part.parameters}
         sizes: dict[str, int] = {}
         unread: dict[str, list[str]] = {}

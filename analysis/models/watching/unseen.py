@@ -24,7 +24,10 @@ def unrecorded(function: str, modules: Iterable[str]) -> str:
 
 
 def compiled_notes(coverage: Coverage, compiled: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each compiled module (name -> module) that ran, on the share of multiplications it hides."""
+    """Yield a sentence for each compiled module that ran, with its share of the model's multiplications.
+
+    coverage: the multiplications counted so far, with a part for each compiled module. compiled: name -> module.
+    """
     for name, module in compiled.items():
         if any(part.name == name and part.kind.endswith(COMPILED_KIND) for part in coverage.parts):
             yield (

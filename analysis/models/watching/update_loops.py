@@ -33,7 +33,10 @@ def _changes(before: Any, after: Any) -> Any:
 
 @kernel
 def note_gradient(gradient: Any, nonzero: Any) -> Any:
-    """Return the sum of squares of a 1-d float array and its number of nonzero elements; set `nonzero` at these."""
+    """Return (float64 sum of squares of a gradient, its number of elements other than 0).
+
+    gradient: 1-d float32 or float64 array. nonzero: bool array of equal size, which is set to gradient != 0.
+    """
     count = i64(0)
     for i in range(gradient.size):
         nonzero[i] = gradient[i] != 0
@@ -43,9 +46,10 @@ def note_gradient(gradient: Any, nonzero: Any) -> Any:
 
 @kernel
 def compare_weights(before: Any, after: Any, nonzero: Any) -> Any:
-    """Return the sums of squares of `before` and of after - before, and the number of marked elements that are equal.
+    """Return (sum of squares of `before`, sum of squares of after - before, number of elements that are lost updates).
 
-    before, after: 1-d float32 or float64 arrays of one size; nonzero: bool, True for a marked element.
+    A lost update is an element that is equal in both arrays although `nonzero` is True for it. before, after: 1-d
+    float32 or float64 arrays of one size; nonzero: bool array of that size.
     """
     kept = i64(0)
     for i in range(before.size):

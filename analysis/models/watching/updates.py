@@ -65,7 +65,7 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return a copy of a parameter before a step, with the sum of squares and the nonzeros of its gradient."""
+    """Return a parameter's `Before`: a copy of its elements, and facts on its gradient, a dense tensor."""
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0
     with wrapping():
@@ -96,5 +96,5 @@ def _elements(x: torch.Tensor) -> Array:
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with its zeros stored; a dense tensor is returned unchanged."""
+    """Return a sparse tensor, such as an embedding's gradient, as a dense one; return a dense tensor unchanged."""
     return x.to_dense() if x.layout != torch.strided else x

@@ -36,7 +36,7 @@ class Watch:
       model: a torch.nn.Module.
       recording: the recording to fill.
       selection: the layers to record.
-      measure: function that measures a tensor.
+      measure: function from an array to its (RangeReport, ErrorReports of the formats).
       is_recorded: function from a step's number to whether the step is recorded.
       start: number of the first step.
       scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
@@ -107,9 +107,9 @@ class Watch:
             self.end_step()
 
     def end_step(self, *, skipped: bool = False) -> None:
-        """End the current step, and tell listeners if it is recorded.
+        """End the current step; if it is recorded, add its scales and call the recording's listeners.
 
-        skipped: whether the optimizer's update was skipped.
+        skipped: whether the optimizer's update was skipped because of overflow; its loss scale is added already.
         """
         if self._is_recorded(self.step):  # else nothing has changed
             if self._has_run:
@@ -128,7 +128,12 @@ class Watch:
     # ---- forward passes of the model
 
     def _before(self, module: Any, _: Any) -> None:
-        """Begin a forward pass of the model; torch calls this hook before the pass."""
+        """Begin a forward pass of the model, and a step if none has begun; torch calls this hook before the pass.
+
+        If the loss scale fell since the last pass, the optimizer skipped an update, and its step ends first. Passes
+        inside another pass of the model and a checkpoint's recomputations begin nothing. A pass without gradients of a
+        model that is trained is a validation, and not recorded.
+        """
         if module is not self.model or in_backward():
             return
         self._depth += 1
@@ -147,7 +152,7 @@ class Watch:
             self._modules.attach()
 
     def _after(self, module: Any, _: Any, output: Any) -> None:
-        """End a forward pass of the model; torch calls this hook after the pass."""
+        """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass."""
         if module is not self.model or in_backward():
             return
         self._depth -= 1
@@ -186,7 +191,10 @@ class Watch:
     # ---- products
 
     def _see(self, product: RecordedProduct) -> None:
-        """Count a product; if its layer is recorded, measure operands and result, and add hooks for its gradients."""
+        """Count a product; if its layer is recorded, measure operands and result, and add hooks for its gradients.
+
+        A product that a checkpoint recomputes in the backward pass only gets the hooks.
+        """
         layer = self.selection.layer_of(
             self._modules.running, product.weight, isinstance(self._modules.running, known.LAYERS)
         )
@@ -207,7 +215,7 @@ class Watch:
         self._await_gradients(layer, product, first)
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
-        """Count the multiplications of a product as its layer's."""
+        """Add the multiplications of a product to its layer's; of a lookup only note that it read the weight."""
         module = self._modules.running
         if product.lookup:
             self._tally.looked_up(module, product.weight)
@@ -216,7 +224,10 @@ class Watch:
             self._tally.saw(layer, module, product.weight, product.multiplications, seen)
 
     def _miss(self, function: str, multiplications: int) -> None:
-        """Count a product of a torch function that is not recorded, and note the function and the module."""
+        """Count the multiplications of a torch function whose operands are not recorded, such as "einsum".
+
+        Remember the function and the running module for the recording's notes.
+        """
         if in_backward():
             return
         module = self._modules.running
@@ -225,7 +236,11 @@ class Watch:
         self._missed.setdefault(function, {})[name or "the model"] = None
 
     def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
-        """Measure the operands of a product of a layer; keep them if it is the layer's first product in the step."""
+        """Measure the operands of a product of a layer, a weight only once in a step.
+
+        first: whether it is the layer's first product in the step: only its operands, settings and mask are kept, and
+        only in steps that the recording chose for keeping.
+        """
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
             if product.mask is not None:

@@ -47,8 +47,8 @@ class Traced(NamedTuple):
       output: (queries, dv), float32 values of the output format.
       scores: (queries, keys) float32, after the scale and the mask.
       overflowed: (queries, keys) bool, True where a score is Inf or NaN although it is finite in float64.
-      weights: (queries, keys) float32, the rounded left operand of the product with v, divided by probability_scale; in
-        flash order relative to the row's largest score.
+      weights: (queries, keys) float32, the rounded left operand of the product with v, divided by probability_scale:
+        probabilities in the plain order, in flash order about exp(score - the row's largest score).
       sums: (queries,) float32, numbers by which the product with v was divided; 1 in the plain order.
       largest: the largest |q.k| before the scale, in float64.
     """
@@ -102,7 +102,7 @@ class Float:
             return self.round(np.exp(x.astype(np.float64)))
 
     def sum(self, x: Array) -> Array:
-        """Return the sums along the last axis in ascending order, each addition rounded to the format, as float32."""
+        """Return sums along the last axis, added from index 0 on, each addition rounded to the format, as float32."""
         sums = sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1)
         return (
             decode(np.asarray(sums), self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
@@ -141,7 +141,11 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return one of q, k and v rounded to the input format, after division by its scale if the recipe scales inputs."""
+    """Return one of q, k and v rounded to the input format, first divided by a scale if the recipe scales inputs.
+
+    The scale maps the largest |x| to the largest value of the format; it is 1 without `recipe.scaled_inputs`, and for
+    formats of more than 8 bits.
+    """
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
         return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
@@ -171,7 +175,7 @@ def attend(head: Head, recipe: AttentionRecipe) -> Traced:
 
 
 def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
-    """Return a @ b as float32, with the sums of the recipe's `accumulate`.
+    """Return a (m, k) @ b (k, n) as float32, added by the matrix unit or accumulator `recipe.accumulate`.
 
     left, right: formats to which a and b are rounded first.
     """
@@ -188,7 +192,8 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
 def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Apply softmax to whole rows of scores (queries, keys), then multiply by v.
 
-    Return (outputs (queries, dv), rounded probabilities (queries, keys), divisors (queries,) of 1), all float32.
+    Probabilities are exponentials divided by their sum, then multiplied by `recipe.probability_scale` and rounded.
+    Return (outputs (queries, dv), rounded probabilities / that scale (queries, keys), ones (queries,)), all float32.
     """
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
@@ -206,7 +211,10 @@ def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Compute softmax of scores (queries, keys) and the product with v, block after block of keys (flash attention).
 
-    Return (outputs (queries, dv), rounded weights (queries, keys) before division, their divisors (queries,)), float32.
+    Weights are exp(score - maximum so far), rounded. At a new maximum, the running sum and the running product with v
+    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. Return
+    (outputs (queries, dv), weights (queries, keys) relative to the last maximum, sums of weights (queries,)), all
+    float32.
     """
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]

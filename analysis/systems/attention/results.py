@@ -45,7 +45,8 @@ class AttentionFigures:
       weight_sum: mean over rows of (sum of the rounded weights / divisor of the outputs) - 1: a bias of the outputs.
       repeated_rows: share of rows whose largest rounded score occurs more than once.
       bias_repeated, bias_single: mean of error * sign(exact output), in ulps of the output format, over the rows whose
-        largest score occurs more than once and over the other rows; NaN where there are no such rows.
+        largest score occurs more than once and over the other rows; NaN where there are no such rows. The ulp is that
+        of the exact output's magnitude.
     """
 
     relative_error: float

@@ -182,8 +182,8 @@ class RecursiveHalving:
     """Recursive halving: ranks that differ by half of the number of ranks exchange halves of the buffer, then quarters.
 
     Attributes:
-      fold: whether to accept a number of ranks that is not a power of two: pairs of neighbours among the first ranks
-        then add first, as in MPICH, until a power of two remains.
+      fold: whether to accept a number of ranks that is not a power of two. Let p be the largest power of two below it:
+        ranks 0 and 1, 2 and 3, ... then add first, as many pairs as leave p sums and single ranks (as in MPICH).
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import RecursiveHalving
@@ -378,7 +378,11 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def _brief(value: Any) -> str:
-    """Return the value of an algorithm's field as text; long tuples of rings only as "<rings> of <ranks> ranks"."""
+    """Return the value of an algorithm's field as text.
+
+    An algorithm becomes its name; a tuple of rings of 24 characters or more becomes a text such as "2 of 16 ranks" for
+    2 rings.
+    """
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return name_of(value)
     text = repr(value)
@@ -386,5 +390,8 @@ def _brief(value: Any) -> str:
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return the number of contributions to keep in memory, as they are read again: a node's for TwoLevel, else 1."""
+    """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly.
+
+    It is the number of ranks in a node for TwoLevel, which reads them for each shard of the node, otherwise 1.
+    """
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

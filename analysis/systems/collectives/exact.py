@@ -71,8 +71,8 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
 
     Args:
       rows, members: contributions of ranks or nodes, and the indices of those to add.
-      adder: the format and the rounding. Stochastic rounding starts from the sum rounded to odd as float64: for FP32 it
-        compares 29 random bits.
+      adder: the format and the rounding. Stochastic rounding first rounds the sum to a float64 (to odd), and decides by
+        the bits that this float64 has beyond the format's, 29 for FP32.
       start, stop: the range of elements, without `stop`.
     """
     if adder.fmt == FP64:

@@ -165,7 +165,9 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
     """Return the name of the unit that computes a product on a chip, or a text on what computes it instead.
 
-    linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
+    Without a unit for the operands' formats the text names a unit for BF16 operands, else one for FP16 operands, else
+    float32. It names torch if the recipe leaves the product to torch, and software if the recipe adds by an accumulator
+    that is no matrix unit. linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
     """
     from fpsim.recipes.chips import moved
 

@@ -186,5 +186,5 @@ class RandomDecoder:
 
 
 def _normed(x: Array) -> Array:
-    """Return x divided by its root mean square (plus 1e-6 under the root), as float32."""
+    """Return x / sqrt(mean of x^2 over all elements + 1e-6), computed in float64 and rounded to float32."""
     return np.asarray(x / np.sqrt(np.mean(np.square(x.astype(np.float64))) + 1e-6), np.float32)

@@ -41,7 +41,8 @@ class DrawnRuns(Protocol):
 def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
     """Draw the share of elements that differ from the smallest batch against the batch size.
 
-    A vertical line marks each of `thresholds`; shares by position and neighbours are drawn where they are not 0.
+    A vertical line marks each of `thresholds`, the sizes at which bits change. The shares of elements that depend on
+    the row's position and on the values of the other rows get a curve each, unless they are 0 for every size.
     """
     rows = list(report.rows)
     with figure_style():

@@ -275,10 +275,11 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 
 
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
-    """Compare one tensor in two runs by its statistics.
+    """Compare one tensor in two runs by its statistics: shape, elements counted by exponent, zeros, Inf, NaN, largest.
 
-    tolerance: tensors count as equal if neither their relative difference nor the share of differing elements exceeds
-    it; 0 for none.
+    If both runs recorded errors of formats over equally many calls, these are compared too. tolerance: tensors count as
+    equal if neither the relative difference of their largest magnitudes nor the share of elements by which their counts
+    differ exceeds it; 0 for none.
     """
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:

@@ -104,9 +104,10 @@ class _Saved:
             yield _kept(block, name, "weight", (1, width), numerics.norm)
 
     def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
-        """Yield the tensors that attention keeps: queries, keys, values, softmax, and the mask if one is kept.
+        """Yield the tensors that attention keeps: queries, keys, values, softmax, and in some cases a bool mask.
 
-        block, name: index of the block, and name of the module. length: tokens of a sequence.
+        torch's operations keep the mask (length, length) always, fpsim's if the recipe rounds softmax. block, name:
+        index of the block, and name of the module. config: shape of the model. length: tokens of a sequence.
         """
         fmt, scaling = self._stored(name)
         made = self._made_by(f"blocks.{block}.attn.qkv")
@@ -139,7 +140,10 @@ class _Saved:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the (format, scaling) that `Recipe.stored` sets for a module (last match), or (None, None)."""
+        """Return the (format, scaling) of the last item of the recipe's `stored` whose pattern matches a module's name.
+
+        Return (None, None) if no item does: the recipe does not change the format in which the module keeps tensors.
+        """
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 

@@ -78,7 +78,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return the modules that need not keep activations if a layer's result is recomputed: those that read the result.
+    """Return names of the modules that read a layer's result, and so need not keep it if the result is recomputed.
 
     name: name of the layer. config: shape of the transformer; None for the perceptron.
     """

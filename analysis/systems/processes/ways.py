@@ -142,7 +142,10 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
 
 
 def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
-    """Return parameter name -> values after one process's AdamW step with these gradients (name -> flat array)."""
+    """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients.
+
+    gradients: parameter name -> flat float32 array. device: torch's name of the device that takes the step.
+    """
     model = small_model(device)
     for name, parameter in model.named_parameters():
         parameter.grad = torch.from_numpy(np.array(gradients[name])).reshape(parameter.shape).to(device)

@@ -28,10 +28,11 @@ def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
 
 
 def eager_policy() -> Figures:
-    """Return scales of torch's loss scaler, and the largest scale of an article's policy.
+    """Return scales of torch's loss scaler, and the largest scale of the policy "eager" of tutorials.
 
-    torch's scales are those after an overflow, and after 1999 and 2000 steps without one. Also return for both whether
-    they apply steps that overflowed.
+    "eager" starts at 2^16, doubles the scale after every step without overflow, up to 2^16, and applies the steps that
+    overflow. torch's scales are those after an overflow, and after 1999 and 2000 steps without one. Also return for
+    both whether they apply steps that overflowed.
     """
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001
@@ -65,10 +66,11 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Return the last scale of a published policy driven by gradient norms, and shares of steps and gradients.
+    """Return the last scale of the policy "norm_driven" of articles, and shares of steps and gradients.
 
-    The shares are of steps that overflow, and of gradients that underflow. The policy is run on small gradients (around
-    2^-44) and on usual ones (around 2^-20).
+    The policy computes the next scale from the gradient's norm, and lowers it for small gradients. The shares are of
+    steps that overflow, and of gradients that underflow, in 300 steps with small gradients (around 2^-44), and with
+    usual ones (around 2^-20).
     """
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):

@@ -79,7 +79,10 @@ def debug_names() -> Figures:
 
 
 def error_monitors() -> Figures:
-    """Return relative gradient errors of BF16, which trains, and of unscaled FP16 with a small loss, which fails."""
+    """Return relative gradient errors of BF16, which trains, and of FP16 without loss scaling, which fails.
+
+    The loss is multiplied by 2^-12 for FP16, so that gradients underflow.
+    """
     return {
         "gradient error, BF16": probed("BF16").error,
         "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,

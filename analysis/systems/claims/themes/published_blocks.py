@@ -24,7 +24,8 @@ def _nvfp4(
 ) -> Floats:
     """Quantise x (n, 16) to E2M1, with an E4M3 scale that maps each row's largest magnitude to block_max; decode it.
 
-    tensor_max: value of the scale of the row with the largest magnitude. rounding, seed: of the E2M1 codes.
+    tensor_max: E4M3 scale of the row with the largest magnitude; a float scale of the tensor makes it so. rounding,
+    seed: rounding mode and seed of the E2M1 codes.
     """
     amax = np.abs(x).max(axis=1, keepdims=True)
     tensor = amax.max() / (block_max * tensor_max)
@@ -45,7 +46,11 @@ def _four_over_six(x: Floats) -> Floats:
 
 
 def nvfp4_errors() -> Figures:
-    """Return 1000 times the mean squared errors of five variants of NVFP4 on N(0, 1) data."""
+    """Return 1000 times the mean squared errors of five variants of NVFP4 on N(0, 1) data.
+
+    The variants round to nearest in blocks of 16, in blocks of 16 with the better of the largest codes 4 and 6, and in
+    16x16 blocks; or they round stochastically in blocks of 16 whose largest magnitude becomes 6 x 16/17 or 6.
+    """
     x = normal(1024, 1024)
     groups = wide(x).reshape(-1, 16)
     clipped = _nvfp4(groups, 6.0, rounding="stochastic", seed=1)
@@ -60,9 +65,10 @@ def nvfp4_errors() -> Figures:
 
 
 def averaged_products() -> Figures:
-    """Return -log2 of the relative error of products of stochastically rounded NVFP4 operands, averaged over n draws.
+    """Return -log2 of the relative error of the mean of n products of stochastically rounded NVFP4 operands.
 
-    There is a number for each of n = 1, 4, 16 and 64.
+    The n products have the same operands, rounded with different random bits. There is a number for each of n = 1, 4,
+    16 and 64.
     """
     a, b = wide(normal(256, 256)), wide(normal(256, 256, seed=1))
     exact = a @ b
@@ -97,9 +103,11 @@ def mxfp4_errors() -> Figures:
 
 
 def four_over_six_bias() -> Figures:
-    """Return the mean of 17 stochastic roundings of the value 1 by the better of two scales; its bias is mean - 1.
+    """Return the mean of 17 stochastic roundings of the value 1 to E2M1, in a block whose largest magnitude is 17/16.
 
-    Also return the number of draws of 17 that round up to 17/16, and the value to which the others round.
+    Each rounding is made with the scale that maps 17/16 to 6 and with the one that maps it to 4, and the result nearer
+    to 1 is taken: the mean - 1 is the bias of this choice. The 17 random numbers are the middles of 17 equal parts of
+    [0, 1). Also return the number of results that are 17/16, and the value of the others.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []

@@ -40,7 +40,8 @@ def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
 def channel_scales() -> Figures:
     """Return the share of rows with an SQNR below 25 dB in E4M3, for each of four granularities of scales.
 
-    The rows have very different magnitudes.
+    These are one scale, a scale for each 128x128 block, for each row, and for each 1x128 tile. The rows have very
+    different magnitudes.
     """
     weights = _uneven_rows(4.0)
     figures: Figures = {}

@@ -21,7 +21,7 @@ E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias i
 
 
 def scheduler_code() -> Figures:
-    """Run three faulty lines of a widely copied precision scheduler.
+    """Run three faulty lines of a widely copied scheduler that chooses a precision for each layer.
 
     Return the number of layers that its list of FP32 layers matches, whether its call of `torch.cat` raises TypeError,
     and the number of rows that its parallel layers return for one row.
@@ -118,9 +118,11 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return the loss in BF16, and the losses minus this one of recipes that do and do not switch precision.
+    """Return the loss of training in BF16, and the losses of three FP8 recipes minus this one.
 
-    Also return the mean shares of layers in BF16 of two recipes that switch, and the number of switches of one.
+    The recipes are E4M3 without scales, tiles with scales, and E4M3 without scales with a controller that switches
+    layers to BF16 where values underflow. Also return the mean share of layers in BF16 and the number of switches of
+    the last one, and the share if a controller switches the recipe with tiles by gradient norms.
     """
     from fpsim.recipes.parts import Controller
     from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
