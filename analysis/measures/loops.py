@@ -107,7 +107,7 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
     """Return a value's ulp in a format with `precision` mantissa bits, as a float64, which may itself be subnormal; the
-    value's exponent field is clamped to lowest .. highest, the float64 fields of the format's normal range.
+    value's exponent field is clamped from lowest to highest, the float64 fields of the format's normal range.
     """
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)

@@ -115,7 +115,7 @@ def dropped_distance(x: Any, dropped: Any) -> Any:
 
 @scalar
 def divided(x: Any, scale: Any, top: Any) -> Any:
-    """Return x / scale in float32, clamped to -top .. top."""
+    """Return x / scale in float32, clamped from -top to top."""
     return f32(max(min(f32(f32(x) / f32(scale)), f32(top)), f32(-top)))
 
 

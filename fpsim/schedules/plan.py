@@ -13,7 +13,7 @@ BLOCK_BITS = 1024  # bits of K that nvjet kernels process at a time: 64 terms of
 
 
 class Span(NamedTuple):
-    """Consecutive terms start .. stop - 1 of K."""
+    """Consecutive terms start to stop - 1 of K."""
 
     start: int
     stop: int

@@ -124,7 +124,7 @@ def _chain(
 def _add_run(
     steps: list[Steps | Gathered], runs: Sequence[Span], starts: Sequence[int], start: int, stop: int, step: int
 ) -> None:  # fmt: skip
-    """Append the instructions for positions start .. stop - 1 of a slice to `steps` in place.
+    """Append the instructions for positions start to stop - 1 of a slice to `steps` in place.
 
     runs: spans of K in the slice; starts: position of each in the slice; step: terms of an instruction.
     """

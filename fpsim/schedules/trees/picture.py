@@ -75,7 +75,7 @@ def _colours(root: Node) -> dict[Arithmetic, str]:
 
 
 def _tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Return a colour mixed with white, as (red, green, blue) in 0 .. 1; share: of the colour, 1 for no white."""
+    """Return a colour mixed with white, as (red, green, blue) from 0 to 1; share: of the colour, 1 for no white."""
     rgb = load("matplotlib.colors", "drawing").to_rgb(colour)
     red, green, blue = (1 - share * (1 - channel) for channel in rgb)
     return red, green, blue
