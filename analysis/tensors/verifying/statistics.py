@@ -29,6 +29,8 @@ PLAIN_ORDER = np.arange(8)
 class Offsets(NamedTuple):
     """Statistics, over the groups of a weight, of the distance of a group's mean code from its zero point.
 
+    Groups whose largest and smallest code differ by 2 or less are left out.
+
     Attributes:
       median: the median of the distances (mean code - zero point), in codes.
       error: the standard error of the median, in codes.
@@ -45,17 +47,20 @@ class Offsets(NamedTuple):
 
     @property
     def limit(self) -> float:
-        """Largest magnitude of `median`, in codes, at which zero points count as correct."""
+        """Largest |median|, in codes, at which zero points count as correct: max(0.5, 0.15 * deviation)."""
         return max(OFF, LEAN * self.deviation)
 
     @property
     def is_off(self) -> bool:
-        """True if zero points are wrong: for 24 groups or more, |median| exceeds `limit` and 4 standard errors."""
+        """True if zero points are wrong: for 24 groups or more, |median| exceeds both `limit` and 4 * error."""
         return self.groups >= ENOUGH and abs(self.median) > self.limit and abs(self.median) - SURE * self.error > 0
 
     @property
     def is_blind(self) -> bool:
-        """True if zero points that are wrong by one would not show: too few groups, or too large an error or limit."""
+        """True if zero points that are wrong by one would not show.
+
+        There are fewer than 24 groups, 4 standard errors exceed 0.5 codes, or `limit` is 1 code or more.
+        """
         return self.groups < ENOUGH or SURE * self.error > OFF or self.limit >= 1
 
 
@@ -204,7 +209,10 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of compressed-tensors' packed integers of shape (n, k) and `bits` bits."""
+    """Yield a finding if zero points of compressed-tensors' packed integers differ from the mean codes of their groups.
+
+    The first 512 rows at most are checked. `bits`: bits of a code. `n`, `k`: outputs and inputs of the weight.
+    """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
     rows = min(n, COLUMNS)
@@ -216,7 +224,7 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 
 
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of the weight `name`.
+    """Yield a finding if the zero points of the weight `name` differ from the mean codes of their groups.
 
     `codes`: (groups, group size). `zeros`: the zero point of each group.
     """

@@ -29,7 +29,7 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     rows.
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
-    magnitude in the block; of two that are equally near, the lower one.
+    magnitude in the block; of two that are equally near, the lower one. A shorter last block takes w / absmax instead.
 
     Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
@@ -105,7 +105,7 @@ def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def _state(weight: WeightToWrite) -> dict[str, Any]:
-    """Return the quantisation state of a weight in NF4, as bitsandbytes stores it."""
+    """Return the quantisation state that bitsandbytes stores: type "nf4", block size, dtype and shape."""
     return {"quant_type": "nf4", "blocksize": BLOCK, "dtype": weight.dtype, "shape": list(weight.shape)}
 
 
@@ -115,9 +115,9 @@ def _text(state: dict[str, Any]) -> Array:
 
 
 def _codes_and_table(weight: WeightToWrite, text: Array) -> Stored:
-    """Return end of the name -> (dtype, shape) of the stored tensors that `nf4` and `nf4_double` share.
+    """Return end of the name -> (dtype, shape) of the stored tensors that NF4 has with and without double quantisation.
 
-    `text`: the quantisation state as bytes.
+    They are the codes, two in a byte, the table of 16 values, and the quantisation state `text`, as bytes.
     """
     size = math.prod(weight.shape)
     return {"weight": (U8, (-(-size // 2), 1)), "weight.quant_map": (F32, (16,)), STATE: (U8, text.shape)}
@@ -152,7 +152,10 @@ def _largest(values: Array) -> Array:
 
 
 def _blocks(weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield (NF4 codes, two in a byte; the float32 scale of each block) for successive parts of a weight."""
+    """Yield (NF4 codes, two in a byte, the first in the high bits; float32 scale of each block) for parts of a weight.
+
+    The parts are successive; all but the last consist of whole blocks of 64 values.
+    """
     table = np.array(NF4, np.float32)
     middles = (table[1:] + table[:-1]) / np.float32(2)
     for values in _flat(weight):
@@ -176,7 +179,8 @@ def _dynamic_codes(scales: Array, largest: Array, table: Array) -> Array:
     """Return scales, (rows, 256), divided by `largest`, the largest magnitude of their row, as codes of `table`, 256
     sorted values from -1 to 1.
 
-    Each quotient is first rounded to one of 65,536 numbers from -1 to 1. Rows of zeros have the code 0.
+    Each quotient is first rounded to one of 65,536 equally spaced numbers from -1 to 1; the code is the index of the
+    table's value that is nearest to this number. Rows of zeros have the code 0.
     """
     steps = np.float32(-1) + np.float32(2) * np.arange(BINS + 1, dtype=np.float32) / np.float32(BINS)
     codes = np.searchsorted(HALF * (table[:-1] + table[1:]), steps).astype(np.uint8)

@@ -135,12 +135,22 @@ def _nvfp4_metadata(dtype: str, swizzled: bool = False) -> str:
 
 
 def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in MXFP4, with the bytes that compressed-tensors 0.20.0 writes."""
+    """Return a weight in compressed-tensors' MXFP4: scales 2^(floor(log2(a)) - 2), codes of w / scale.
+
+    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
     return _mxfp4(weight, "weight_packed", "weight_scale", U8, even_codes)
 
 
 def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in MXFP4, with the bytes that torchao 0.18.0 writes with its default rule for scales."""
+    """Return a weight in torchao's MXFP4: scales 2^(floor(log2(amax)) - 2), codes of w / scale.
+
+    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR.
+
+    Source: torchao 0.18.0, which writes the same bytes.
+    """
     written = _mxfp4(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2"))
 
@@ -168,8 +178,8 @@ def _mxfp4(
 ) -> WrittenWeight:
     """Return a weight as E2M1 codes with a power-of-two scale per 32 codes of a row.
 
-    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: returns E8M0 codes for
-    (amax of blocks, format).
+    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: called with the largest
+    magnitude of each block and "e2m1"; returns the E8M0 codes of the blocks' scales.
     """
     *lead, n, k = weight.shape
 

@@ -114,8 +114,10 @@ def _q5_1(blocks: Array) -> tuple[Array, ...]:
 
 
 def _lifted(blocks: Array, top: int) -> tuple[Array, Array, Array]:
-    """Return (float16 steps, float16 minima, codes from 0 to `top`) of blocks of values; the smallest value in a block
-    has code 0.
+    """Return (float16 steps, float16 minima, uint8 codes) of blocks of values, (blocks, 32).
+
+    step = (max - min) / top, code = min(trunc((x - min) * (1 / step) + 0.5), top), from the float32 step and
+    minimum; codes are 0 if the step is 0. A minimum of 0 has the sign of the block's first zero.
     """
     low, high = (extremes[:, 0] for extremes in block_extremes(blocks, BLOCK))
     zeros = np.argmax(blocks == 0, axis=1)[:, None]  # the first zero's sign counts if the minimum is 0 or -0
@@ -132,8 +134,10 @@ def _fifths(codes: Array) -> Array:
 
 
 def _offset(blocks: Array, middle: int) -> tuple[Array, Array]:
-    """Return (float16 steps, codes from 0 to 2 * middle - 1) of blocks of values; the value of largest magnitude in a
-    block has code 0.
+    """Return (float16 steps, uint8 codes) of blocks of values, (blocks, 32).
+
+    step = e / -middle for the value e of largest magnitude, the first of several, so that e has code 0; code =
+    min(trunc(x * (1 / step) + middle + 0.5), 2 * middle - 1), from the float32 step.
     """
     place = np.argmax(np.abs(blocks), axis=1)[:, None]
     extreme = np.take_along_axis(blocks, place, axis=1)[:, 0] + np.float32(0)  # of zeros 0, so that the step is -0

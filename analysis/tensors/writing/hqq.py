@@ -22,8 +22,9 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
     """Return a weight in HQQ's layout: codes of `bits` bits for groups of a row (axis 1), without HQQ's search for
     better zero points.
 
-    1 / s = 1 / (max - min) * levels, zero = -min / s (rounded if `bits` is 4), code = RNE(w / s + zero). Scales and
-    zero points are stored in the model's dtype. Codes of the first groups are stored in the highest bits of the bytes.
+    1 / s = 1 / (max - min) * (2^bits - 1), at most 20,000, and 1 for max - min <= 1e-4; zero = -min / s (rounded if
+    `bits` is 4); code = RNE(w / s + zero). Scales and zero points are stored in the model's dtype. A byte has codes of
+    groups far apart: those of the first groups are in the highest bits.
 
     Source: hqq 0.2.8.post1 with optimize=False, which writes the same bytes.
     """
@@ -56,7 +57,7 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
     """Return (uint8 codes of `bits` bits, scales, zero points) of groups of values, (groups, group size).
 
-    Scales and zero points are float32, (groups, 1).
+    A value is about (code - zero point) * scale. Scales and zero points are float32, (groups, 1).
     """
     levels, one = np.float32((1 << bits) - 1), np.float32(1)
     low, high = block_extremes(groups, groups.shape[1])
@@ -71,8 +72,10 @@ def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
 
 
 def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
-    """Write the codes of consecutive groups, of which the first has index `first`, into their bits of the bytes
-    `packed`.
+    """Write the codes of consecutive groups into their bits of the bytes `packed`, (rows, group size), in place.
+
+    Group g is in row g % rows, and the higher the smaller g: its lowest bit is bit 8 - bits * (g // rows + 1) of the
+    byte. `codes`: (groups, group size), each of `bits` bits. `first`: index of the first of these groups in the weight.
     """
     height = len(packed)
     while len(codes):

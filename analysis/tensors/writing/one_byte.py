@@ -173,17 +173,32 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
 
 def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in MXFP8, with the bytes that compressed-tensors 0.20.0 writes."""
+    """Return a weight in compressed-tensors' MXFP8: scales 2^(floor(log2(a)) - 8), codes of w / scale in E4M3.
+
+    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit.
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
     return _mxfp8(weight, "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in MXFP8, with the bytes that nvidia-modelopt 0.47.0 writes."""
+    """Return a weight in ModelOpt's MXFP8: scales 2^ceil(log2(amax / 448)), codes of w / scale in E4M3.
+
+    amax is the largest magnitude of 32 values in a row.
+
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
+    """
     return _mxfp8(weight, "weight", "weight_scale", U8, ceil_codes)
 
 
 def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in MXFP8, with the bytes that torchao 0.18.0 writes with its default rule for scales."""
+    """Return a weight in torchao's MXFP8: scales 2^(floor(log2(amax)) - 8), codes of w / scale in E4M3.
+
+    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR.
+
+    Source: torchao 0.18.0, which writes the same bytes.
+    """
     written = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
     return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
 
@@ -218,8 +233,8 @@ def _mxfp8(
 ) -> WrittenWeight:
     """Return a weight as E4M3 codes with a power-of-two scale per 32 codes of a row.
 
-    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: returns E8M0 codes for
-    (amax of blocks, format).
+    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: called with the largest
+    magnitude of each block and "e4m3"; returns the E8M0 codes of the blocks' scales.
     """
     n, k = weight.shape
 

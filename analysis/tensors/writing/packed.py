@@ -194,7 +194,10 @@ def _half(values: Array) -> Array:
 
 
 def _awq_words(codes: Array) -> Array:
-    """Return 4-bit codes packed along the outputs in AWQ's order: (N, K) uint8 become (N / 8, K) int32."""
+    """Return 4-bit codes packed along the outputs in AWQ's order: (N, K) uint8 become (N / 8, K) int32.
+
+    The nibbles of a word, the lowest first, are those of the outputs 0, 2, 4, 6, 1, 3, 5 and 7 of eight neighbours.
+    """
     rows = codes.reshape(-1, 8, codes.shape[1])
     words = np.zeros((len(rows), codes.shape[1]), np.uint32)
     for place, row in enumerate(AWQ_COLUMNS):

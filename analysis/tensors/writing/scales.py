@@ -62,9 +62,9 @@ def even_codes(amax: Array, fmt: str) -> Array:
 
 
 def _biased(exponents: Array, amax: Array) -> Array:
-    """Return the E8M0 codes of exponents of two: 0 for blocks of zeros, the code of NaN for blocks with Inf or NaN.
+    """Return the E8M0 codes of the scales 2^exponent, clipped to E8M0's range.
 
-    `amax`: largest magnitude of each block.
+    Blocks of zeros have the code 0, blocks with Inf or NaN that of NaN, 255. `amax`: largest magnitude of each block.
     """
     codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
     return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
