@@ -157,10 +157,12 @@ def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
 
 
 def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix: bool) -> str:
-    """Return the role of a tensor that has only one axis longer than 1.
+    """Return the role of a tensor that has only one axis longer than 1: "bias", "norm", "statistics" or "matrix".
 
-    `flat`: whether the tensor is so long that it is assumed to be a flattened matrix. `in_matrix`: whether it also has
-    axes of length 1.
+    Names that tell the role, such as those of biases and norms, decide first. A "weight" with axes of length 1 is a
+    matrix. Others are norms if called "weight", "w", "g" or "scale" and biases if called otherwise, or matrices if they
+    are `flat` or belong to no module. `flat`: whether the tensor is so long that it is assumed to be a flattened
+    matrix. `in_matrix`: whether it also has axes of length 1.
     """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}

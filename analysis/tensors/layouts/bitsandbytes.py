@@ -53,8 +53,9 @@ def dynamic_table() -> Array:
 def table_blocks(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 
-    The high nibble of a byte comes first. Blocks run over the flat matrix, so they cross rows. With scales of scales
-    ("double quantisation") a scale is `table[code] * nested scale + offset`, each step rounded to float32.
+    A value is table[code] * scale of its block, in float32. The high nibble of a byte comes first. Blocks run over the
+    flat matrix, so they cross rows. With scales of scales ("double quantisation") a scale is `nested table[code] *
+    nested scale + offset`, each step rounded to float32.
 
     Raises:
       LayoutError: the tensors contradict each other, or the state is not JSON.

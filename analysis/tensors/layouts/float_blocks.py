@@ -104,7 +104,9 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 def _side(length: int, count: int) -> int:
     """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no length fits.
 
-    A length fits if it is in SIDES, or is at least SHORTEST and divides the axis; those of SIDES are tried first.
+    One block is the whole axis, and `length` blocks have one element each. Otherwise lengths of known checkpoints are
+    tried first: 128, 32, 16, 64, 256, 512 and 1024, where the last block may be shorter. If none of them needs `count`
+    blocks, the length is `length` / `count` if this is an integer of 16 or more.
     """
     if count == 1:
         return max(length, 1)

@@ -279,7 +279,11 @@ def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
 
 
 def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
-    """Return the quantised weights among stored tensors, each with the stored tensors that make it up."""
+    """Return the quantised weights among stored tensors, each with the stored tensors that make it up.
+
+    Codes are joined with scales of the same file, or if it lacks them, with scales of another file. Of several files
+    that have a tensor of the same name, none gives this tensor to another file.
+    """
     if not any(one.left_out or one.dtype in FLOAT8 for one in tensors):
         return []
     files: dict[str, list[Tensor]] = {}

@@ -113,7 +113,10 @@ def packed_columns(parts: WeightParts) -> Tensor:
 
 
 def _awq(parts: WeightParts, bits: int) -> Tensor:
-    """Return a weight in AWQ's layout, with codes of `bits` bits; raise a LayoutError unless these are 4."""
+    """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
+
+    bits: bits of a code by the shapes. Raises a LayoutError unless they are 4 and the inputs are whole groups.
+    """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
     (k, _), (groups, n) = parts.codes.shape, parts.beside["scale"].shape

@@ -91,7 +91,8 @@ class WeightParts:
         Args:
           shape: shape of the weight.
           words: text on the format and scales, used in place of a dtype's name.
-          load: reads the scales, and returns the function that decodes rows of codes.
+          load: reads the scales, and returns a function of (rows of codes as stored, index of the first row) that
+            returns their values.
           outputs_last: whether the weight's last axis is that of the outputs; None if unknown.
         """
         bands = self._bands(math.prod(shape), load)

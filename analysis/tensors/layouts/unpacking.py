@@ -116,7 +116,8 @@ def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
 
 
 def is_swizzled(shape: tuple[int, ...], rows: int, columns: int) -> bool:
-    """Return whether a tensor of this shape stores (rows, columns) scales in swizzled order (128 x 4 tiles, as torchao
-    writes them).
+    """Return whether a tensor of this shape stores (rows, columns) scales in swizzled order, as torchao writes them.
+
+    Its shape is then (32 * tiles down, 16 * tiles across), for tiles of 128 rows by 4 columns.
     """
     return shape == (32 * -(-rows // TILE_ROWS), 16 * -(-columns // TILE_COLUMNS))
