@@ -41,7 +41,8 @@ class RecordedProduct(NamedTuple):
       weight: the layer's weight; None for attention.
       output: the result.
       lookup: whether the weight's rows are looked up, as in an embedding.
-      settings: other settings: stride, padding, ... of a convolution, the scale etc. of attention.
+      settings: "stride", "padding", "dilation" and "groups" of a convolution; for attention "masked" and "causal"
+        (bools), "scale", "dropout", and "turned", True if the key is transposed already; empty for others.
       mask: attention's mask: floats that are added to scores, or bools, True for the scores to keep; None without one.
       multiplications: number of multiplications of the call.
     """
@@ -153,7 +154,10 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return the settings of a call of scaled_dot_product_attention as JSON values, and its mask or None."""
+    """Return (settings of a call of scaled_dot_product_attention as in `RecordedProduct.settings`, its mask or None).
+
+    args, kwargs: arguments of the call. A missing scale becomes 1 / sqrt(d), d being the query's last axis.
+    """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = arguments.get("scale")

@@ -65,8 +65,9 @@ def checked_scale(scale: Any) -> float:
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
     """Yield for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
 
-    If `mask` is None, yield the same value without end: the causal mask, or None if `causal` is False. before: shape of
-    q's axes before (queries, d).
+    If `mask` is None, yield the same value without end: the causal mask, or None if `causal` is False. mask: bools,
+    False where a key is masked, or numbers to add, broadcast to (*before, queries, keys). before: shape of q's axes
+    before (queries, d).
     """
     hidden = None
     if causal:

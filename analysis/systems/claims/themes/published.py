@@ -87,7 +87,8 @@ def shuffled_sums() -> Figures:
 def bounds() -> Figures:
     """Return, for sums in float32 and in FP16, the ratio of the classical to the probabilistic error bound.
 
-    Also return the share of sums whose error is within the probabilistic bound.
+    Also return the share of sums whose error is within the probabilistic bound. There are 16 sums of 2^17 N(0, 1) terms
+    in float32, and 16 of 1000 terms in FP16, each added one term after another.
     """
     from fpsim.analysis.measures.drift.drift import drift
     from fpsim.sums.accumulators import Sequential
