@@ -24,7 +24,7 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import FLAT, Schedule
-from fpsim.schedules.shaped import ShapedSchedule, is_regions
+from fpsim.schedules.shaped import ChosenSchedule, ShapedSchedule, is_regions
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 short_way, long_way = deferred("fpsim.products.plain"), deferred("fpsim.products.pipeline")
 requests, backends = deferred("fpsim.products.request"), deferred("fpsim.products.cpu")
 stacks, orders = deferred("fpsim.products.stacks.batched"), deferred("fpsim.products.orders.orders")
-regional = deferred("fpsim.products.orders.regions")
+regional, shifts = deferred("fpsim.products.orders.regions"), deferred("fpsim.products.integers.shifted")
 
 
 class ProductKeywords(TypedDict, total=False):
@@ -227,13 +227,27 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     if "bias" in kept and not chosen.adds_bias:
         raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
     if formats[0] == INT8:
-        return matmul(a, b, accumulate=chosen.accumulate, **kept)
+        return _integer_product(a, b, chosen, kept | {name: words[name] for name in ("out_fmt",) if name in words})
     if is_regions(chosen.schedule):
         return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt", chosen.out_fmt), **kept)
     if not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands
         kept |= {"fmt": formats[0]} if fmt is not None else {}
     out_fmt = words.get("out_fmt", chosen.out_fmt)
     return matmul(a, b, accumulate=chosen.accumulate, schedule=chosen.schedule, out_fmt=out_fmt, **kept)
+
+
+def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str, Any]) -> Any:
+    """Return a @ b of int8 operands by the unit that a library chose, with 128 added to the operand that it shifts.
+
+    words: `out` and `out_fmt` where they were passed.
+    """
+    if not chosen.shifted:
+        return matmul(a, b, accumulate=chosen.accumulate, **words)
+    left, right, schedule = as_array(a, "a"), as_array(b, "b"), chosen.schedule
+    assert isinstance(schedule, Schedule)  # Regions are for floats
+    sums = shifts().shifted_product(left, right, chosen.accumulate, schedule.slicing.lengths, chosen.shifted)
+    none = left[:, :0], right[:0]  # the sums are finished: no term is added to them
+    return matmul(*none, sums, accumulate="x86_amx_s8_s32", **words) if words else sums
 
 
 def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[str, Any]) -> Any:

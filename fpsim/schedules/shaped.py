@@ -53,6 +53,8 @@ class ChosenSchedule(NamedTuple):
     accumulate, out_fmt: the keywords for `fp.matmul` with this schedule; regions need no accumulate.
     rule: a text on how the kernel adds.
     adds_bias: whether a bias is added to the float32 sum before the cast.
+    shifted: the operand of INT8 to which 128 is added before it is multiplied by the other, "a" or "b"; 128 times the
+      other's sums over K are subtracted at the end. "" for none.
     """
 
     kernel: str
@@ -61,6 +63,7 @@ class ChosenSchedule(NamedTuple):
     out_fmt: Format | None  # None for integers
     rule: str
     adds_bias: bool = False
+    shifted: Literal["", "a", "b"] = ""
 
 
 def is_regions(x: Any) -> TypeGuard[Regions]:

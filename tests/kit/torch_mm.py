@@ -95,13 +95,14 @@ PROGRAM = """
         for i in range(len(arrays.files) // 4):
             kind = str(arrays[f"{i}.fmt"])
             a, b = (torch.from_numpy(arrays[f"{i}.{name}"]) for name in "ab")
-            if kind != "fp32":
+            if kind in ("bf16", "fp16"):
                 dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[kind]
                 a, b = a.view(dtype), b.view(dtype)
             layout = str(arrays[f"{i}.layout"])
             a = a.t().contiguous().t() if layout == "tn" else a
             b = b.t().contiguous().t() if layout == "nt" else b
-            results[str(i)] = torch.mm(a, b).view(torch.int32 if kind == "fp32" else torch.int16).numpy()
+            product = torch._int_mm(a, b) if kind == "int8" else torch.mm(a, b)
+            results[str(i)] = product.view({2: torch.int16, 4: torch.int32}[product.element_size()]).numpy()
     np.savez(sys.argv[2], **results)
 """
 
@@ -109,7 +110,7 @@ PROGRAM = """
 def torch_products(
     cases: list[tuple[MmCase, Array, Array]], isa: Isa, threads: int = 1, layouts: list[str] | None = None
 ) -> list[Array] | None:
-    """Return the codes of torch.mm's results, in a process of its own; None with another torch.
+    """Return the codes of torch.mm's results (torch._int_mm's of INT8), in its own process; None with another torch.
 
     Args:
       cases: shapes, and codes of their operands.
@@ -117,7 +118,7 @@ def torch_products(
       threads: threads of torch.
       layouts: the layout of each case, "nn" by default.
     """
-    signed = {2: np.int16, 4: np.float32}
+    signed = {1: np.int8, 2: np.int16, 4: np.float32}
     data: dict[str, Any] = {}
     for i, (case, a, b) in enumerate(cases):
         kind: Any = signed[a.dtype.itemsize]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16
 from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
+from fpsim.schedules.libraries.onednn_integers import integers
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import (
@@ -40,7 +42,7 @@ regions = deferred("fpsim.schedules.regions")
 def onednn(
     isa: Isa = "avx512_bf16", threads: int = 1, *, l1: int = L1, l2: int = L2, layout: Layout = "nn"
 ) -> ShapedSchedule:
-    """Return the schedules of oneDNN's products of BF16 and FP16 operands, by shape.
+    """Return the schedules of oneDNN's products of BF16, FP16 and INT8 operands, by shape.
 
     Args:
       isa: the largest set of instructions that oneDNN uses, as ONEDNN_MAX_CPU_ISA limits it: "amx", "avx512_fp16",
@@ -60,6 +62,9 @@ def onednn(
       segments(66, step=22)
       >>> fp.schedules.onednn("avx512_fp16").at(1, 64, 2000, "fp16").schedule
       segments(512, 512, 512, 464)
+      >>> chosen = fp.schedules.onednn("avx2").at(40, 50, 301, "int8")
+      >>> chosen.accumulate, chosen.schedule, chosen.shifted
+      ('x86_avx2_u8xs8_s32', segments(151, 150), 'a')
     """
     isa, layout = isa_of(isa), layout_of(layout)
     threads, l1, l2 = positive(threads, "threads"), positive(l1, "l1"), positive(l2, "l2")
@@ -74,6 +79,8 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 
     name: of the ShapedSchedule; isa, threads: as for `onednn`; caches: bytes of L1 and L2.
     """
+    if shape.fmt == INT8:
+        return integers(name, isa, threads, shape)
     takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
     if not takes:
         raise declined(name, shape, f"torch gives oneDNN no {shape.fmt} with these instructions; take torch_mm()")

@@ -13,7 +13,6 @@ from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import L1, L2, onednn
 from fpsim.schedules.libraries.segments import rounds, segments
 from fpsim.schedules.plan import Span
-from fpsim.schedules.schedule import FLAT
 from fpsim.schedules.shaped import (
     CHAIN,
     ChosenSchedule,
@@ -89,9 +88,9 @@ def torch_mm(
     isa: Isa = "avx512_bf16", threads: int = 1, *, mkl_isa: Literal["avx512", "avx2"] | None = None, l1: int = L1,
     l2: int = L2, layout: Layout = "nn",
 ) -> ShapedSchedule:  # fmt: skip
-    """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop for BF16 and FP16.
+    """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop otherwise.
 
-    For INT8 operands it is the schedule of torch._int_mm, whose sums are exact with VNNI or AMX.
+    For INT8 operands it is the schedule of torch._int_mm, which oneDNN computes.
 
     Args:
       isa, threads, l1, l2: as in `onednn`.
@@ -121,37 +120,28 @@ def torch_mm(
     small, floats = torch_native(layout=layout), mkl(threads, isa=mkl_isa or usual, layout=layout)
 
     kernels = MmKernels(small, inner, floats)
-    return ShapedSchedule(name, LIBRARY, partial(_mm, name, isa, kernels), layout, SOURCE)
+    return ShapedSchedule(name, LIBRARY, partial(_mm, isa, kernels), layout, SOURCE)
 
 
 class MmKernels(NamedTuple):
-    """The schedules of torch.mm's kernels: small (torch's own loop), halves (oneDNN), floats (MKL)."""
+    """The schedules of torch.mm's kernels: small (torch's own loop), library (oneDNN), floats (MKL)."""
 
     small: ShapedSchedule
-    halves: ShapedSchedule
+    library: ShapedSchedule
     floats: ShapedSchedule
 
 
-def _mm(name: str, isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape; name: of the ShapedSchedule.
+def _mm(isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
+    """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
 
     kernels: the schedules of the kernels among which torch chooses.
     """
     if shape.fmt == INT8:
-        return _integers(name, isa, shape)
+        return kernels.library.choose(shape)
     if shape.fmt == FP32:
         return kernels.floats.choose(shape)
     has_half = shape.fmt == BF16 or isa in ("amx", "avx512_fp16")
     is_small = shape.m * shape.n * shape.k <= SMALL
     is_dot = shape.fmt == FP16 and shape.m == 1 < shape.n and shape.layout == "nt"
     loops = isa == "avx2" or not has_half or is_small or is_dot
-    return kernels.small.choose(shape) if loops else kernels.halves.choose(shape)
-
-
-def _integers(name: str, isa: Isa, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch._int_mm, or raise a DeclinedShape; its sums are exact, with VNNI and with AMX."""
-    if isa in ("avx512", "avx2"):
-        missing = "without VNNI pairs of products saturate to 16 bits (VPMADDUBSW), for which there is no unit"
-        raise declined(name, shape, missing)
-    rule = "exact sums modulo 2^32, in any order"
-    return ChosenSchedule("_int_mm", FLAT, "x86_amx_s8_s32", None, rule)
+    return kernels.small.choose(shape) if loops else kernels.library.choose(shape)
