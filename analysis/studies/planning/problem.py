@@ -142,9 +142,10 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (an item for each unit and recipe, priced by the bits of its products' operands; the bits per value that a
-    price of 1 means).
+    """Return (an item for each unit and recipe, the factor that converts a price to bits per value).
 
+    A unit is a set of products that must share a recipe. An item's price, an integer, is proportional to the bits of
+    both operands of the unit's products, scales included. Bits per value are averaged over the operands of all units.
     `recipes`: name -> recipe. `values`: (layer, product) -> number of values of each operand.
     """
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
@@ -158,9 +159,10 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (an item for each copy of a weight, priced by its size; the bytes that a price of 1 means).
+    """Return (an item for each copy of a weight, the factor that converts a price to bytes).
 
-    Its users are the units and recipes in which a product reads the copy; copies with the same users are one item.
+    An item's price, an integer, is proportional to the size of the copy. Its users are the units and recipes in which a
+    product reads the copy; copies with the same users are one item.
     `recipes`: name -> recipe. `weights`: layer -> number of values of its weight.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
@@ -183,9 +185,10 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (items whose prices are integers without a common divisor; the cost that a price of 1 means).
+    """Return (items whose prices are integers without a common divisor, the cost that a price of 1 means).
 
-    `prices`: users of an item -> its bits. `worth`: the cost of one bit in the budget's unit of measure.
+    `prices`: users of an item, pairs of indices (unit, recipe) -> its bits. `worth`: the cost of one bit in bits per
+    value or in bytes, whichever the budget is in.
     """
     if not prices:  # products that read no weight
         return (), worth

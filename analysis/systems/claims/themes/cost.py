@@ -21,13 +21,19 @@ HOURS_A_YEAR = 8760
 
 
 def gpt3_cost() -> Figures:
-    """Return the hours in 355 GPU-years, and the dollars per hour that two published total costs of GPT-3 imply."""
+    """Return the millions of hours in 355 GPU-years, GPT-3's training, and the dollars per hour that two costs imply.
+
+    The costs are two published totals for this training, 12 and 4.6 million dollars.
+    """
     hours = 355 * HOURS_A_YEAR
     return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
 
 
 def trillion_parameters() -> Figures:
-    """Return the TB of 10^12 float32 weights, and the numbers of 80 GB cards for 4 and for 16 bytes a parameter."""
+    """Return the terabytes of 10^12 float32 weights, and the numbers of GPUs of 80 GB that hold two kinds of state.
+
+    These are weights alone (4 bytes per parameter), and all training states (16 bytes per parameter).
+    """
     return {
         "TB in FP32": 4.0 * 1e12 / 1e12, "cards for weights": 4e12 / 80e9,
         "cards for 16 bytes a parameter": 16e12 / 80e9,
@@ -42,7 +48,8 @@ def sample_rate() -> Figures:
 def bert_cost() -> Figures:
     """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity costs.
 
-    Savings are shares of the V100's hours and costs.
+    Savings are shares of the V100's hours and costs. Electricity costs $0.1875 per GPU-hour of a V100 and $0.375 per
+    GPU-hour of an A100.
     """
     before, after = 16 * 72, 8 * 30
     return {
@@ -52,10 +59,10 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return 120 / 30, the ratio of two published costs, and two numbers that their other data imply.
+    """Return figures for claim 88: the cost of training a 3D detector falls from 120 to 30 thousand dollars.
 
-    They are the ratio of GPU-hours, 2 * 2, for half the GPUs and half the time, and the thousands of GPU-hours at $5.58
-    that $120,000 pay for.
+    These are 120 / 30, the factor by which half the GPUs for half the time lower GPU-hours (2 * 2), and the thousands
+    of GPU-hours that $120,000 pay for at $5.58 per GPU-hour.
     """
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
@@ -66,9 +73,10 @@ def card_table() -> Figures:
 
 
 def a100_speedup() -> Figures:
-    """Return the ratio of two claimed rates, 28.9 / 12.4, and 12.4 as a share of the A100's BF16 peak of 312.
+    """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
 
-    Also return the number of Ampere's FP8 units, and the gigabytes of 175 billion parameters in FP8.
+    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, the number of FP8 matrix units that the
+    catalogue lists for Ampere (the A100's architecture), and the gigabytes of 175 billion parameters in FP8.
     """
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {
@@ -88,7 +96,11 @@ def bleu() -> Figures:
 
 
 def v3_cost() -> Figures:
-    """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply."""
+    """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply.
+
+    The days are those of 2,664,000 hours of pre-training on 2048 GPUs, the dollars (millions) those of 2,788,000 hours
+    at $2 per hour. The claims are 12 MW for 4096 GPUs, and 7.2 MW for 2048.
+    """
     return {
         "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
         "kW a GPU, 12 MW / 4096": 12e3 / 4096, "kW a GPU, 7.2 MW / 2048": 7.2e3 / 2048,

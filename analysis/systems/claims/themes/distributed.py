@@ -25,10 +25,11 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 
 
 def two_level_all_reduce() -> Figures:
-    """Return relative errors of BF16 all-reduces on 8 x 16 ranks: a published scheme, two changes of it, ring and tree.
+    """Return relative errors of the sums of rank 0 after BF16 all-reduces of 128 ranks by five algorithms.
 
-    One change corrects its all-gather, so that ranks have the sums of single rows; the other adds the step without
-    which the scheme is no all-reduce.
+    Three are schemes of `fp.analysis.collectives.grid_all_reduce` on a grid of 8 rows and 16 columns: "two_steps" (as
+    published, which is no all-reduce), "rows_only" (sums of single rows), and "three_steps" (correct). The others are a
+    ring and a tree over all ranks.
     """
     rng = np.random.default_rng(0)
     shared = rng.standard_normal(4096)

@@ -30,7 +30,10 @@ KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
 def _bytes(recipe: str, *kinds: str) -> float:
-    """Return the bytes per parameter that `fp.analysis.ledger` counts for a recipe and kinds such as "moments"."""
+    """Return the bytes per parameter of some kinds of tensors in training by a recipe, as `fp.analysis.ledger` counts.
+
+    recipe: name of the recipe. kinds: kinds of tensors, such as "moments", whose bytes are added.
+    """
     from fpsim.analysis.systems.memory.ledger import ledger
 
     counted = ledger(PARAMETERS, recipe)
@@ -63,7 +66,8 @@ def reported_savings() -> Figures:
 def fp8_states() -> Figures:
     """Return bytes per parameter of training states by DEEPSEEK_V3, without and with FP8 copies of weights.
 
-    Also return those of Adam in float32, the saving as a share, and the ratio of two published sizes.
+    Also return those of Adam in float32, the share of them that DEEPSEEK_V3 with copies saves, and 480 / 120, the ratio
+    of two published sizes in GB.
     """
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")

@@ -24,8 +24,9 @@ def _nvfp4(
 ) -> Floats:
     """Quantise x (n, 16) to E2M1, with an E4M3 scale that maps each row's largest magnitude to block_max; decode it.
 
-    tensor_max: E4M3 scale of the row with the largest magnitude; a float scale of the tensor makes it so. rounding,
-    seed: rounding mode and seed of the E2M1 codes.
+    E4M3 scales are multiplied by one float64 scale of the whole array, which is chosen such that the row with the
+    largest magnitude has the E4M3 scale tensor_max. rounding, seed: rounding mode and seed of the E2M1 codes. Return
+    float64 values (n, 16).
     """
     amax = np.abs(x).max(axis=1, keepdims=True)
     tensor = amax.max() / (block_max * tensor_max)
