@@ -221,7 +221,8 @@ Why = Callable[[int, int], str]
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
     """Return the divergence at the first element in which two float matrices differ.
 
-    why: explains the cause, given row and column. codes: format of the elements; None for that of their dtype.
+    place: layer, product, operand, names of runs. x, y: matrices of the first and the second run. cause: a value of
+    `Divergence.cause`; why(row, column): text on it. codes: format of the elements; None for that of their dtype.
     """
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
@@ -241,7 +242,7 @@ def _headline(
     place: _Place, element: tuple[int, int], fmt: Any, bits: tuple[int, ...], values: tuple[float, ...], count: int,
     size: int,
 ) -> str:  # fmt: skip
-    """Return the sentence on the first of `count` different elements, out of `size`, with its codes and values."""
+    """Return the sentence on the first of `count` different elements (of `size`), with its codes `bits` and values."""
     digits = -(-fmt.bits // 4)
     shown = [
         f"0x{code:0{digits}X} ({value!r}) on {name}"
@@ -290,7 +291,7 @@ def _said(x: Product | None) -> str:
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
     """Return the first difference between two products of one name and shape, or None.
 
-    after: as for `first_divergence`.
+    after: name of the last product or tensor before these that was compared and equal, or "".
     """
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:

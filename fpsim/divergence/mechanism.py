@@ -103,7 +103,7 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """A row of a, a column of b, and its bias or None; if b has several columns, column and bias are given twice."""
+    """A row of a, a column of b, and its bias or None; column and bias occur twice if b has more than one column."""
 
     a: Any
     b: Any
@@ -115,8 +115,7 @@ def differing(x: Array, y: Array) -> Any:
 
     Example:
       >>> from fpsim.divergence.mechanism import differing
-      >>> nan = np.float32("nan")
-      >>> differing(np.float32([0.0, 1.0, nan]), np.float32([-0.0, 1.0, -nan])).tolist()
+      >>> differing(np.float32([0.0, 1.0, np.nan]), np.float32([-0.0, 1.0, -np.nan])).tolist()
       [True, False, False]
     """
     if x.dtype != y.dtype:
@@ -143,7 +142,9 @@ def lines(of: Product, row: int, column: int) -> LinePair:
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
-    """Return the row (axis 0) or column (axis 1) `index` of an operand `times` times, in the form that a unit reads."""
+    """Return the row (axis 0) or column (axis 1) `index` of an operand, repeated `times` times, as `fpsim.matmul` takes
+    it with `unit`: as codes or a Scaled; for TF32, or if unit is None, as float32 values.
+    """
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
     if not isinstance(x.encoded, Scaled):
@@ -176,12 +177,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """Compute the element (row, column) of a product alone, float32 (1,); whole: with bias and final rounding."""
+    """Compute one element of a product alone, float32 (1,); whole: whether to add the bias and round to `out_fmt`."""
     return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Return the product of a row and columns, `of`, in float32; if not `whole`, without bias and final rounding."""
+    """Return the row of `of` times its columns, float32 (1, n); whole: whether to add the bias, round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -216,8 +217,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
     """Return the first k for which the sums of terms 0..k of an element differ, with both sums; None if all are equal.
 
     The terms after k are zeros. With more than 4096 terms, sums are compared every 256 terms first, then term by term
-    inside the first 256 terms after which they differ, because comparing all sums takes time proportional to the square
-    of K.
+    within the 256 in which they first differ, because comparing all sums takes time proportional to K squared.
     """
     both = [(of, lines(of, row, column)) for of in (first, second)]
     k = first.a.source.shape[1]

@@ -304,7 +304,10 @@ def order_of(how: Tree) -> Order | None:
 
 
 def may_have(how: Tree, order: Order) -> bool:
-    """Return whether a tree (`how`) may have an order: False if no addition of the order takes all terms of its first.
+    """Return whether a tree (`how`) may have an order, judged by the terms that the tree adds first.
+
+    Return False if the order has no single addition that takes all of these terms. They are the terms of the tree's
+    first instruction, or the first two terms if it adds one term after another. With fewer than two, return True.
 
     Example:
       >>> import fpsim as fp

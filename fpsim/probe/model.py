@@ -39,6 +39,15 @@ KIND = "fpsim model of a sum"  # the mark of a saved model
 class Model:
     """A model of a black box, which `fp.probe` has compared with it bit for bit.
 
+    Args:
+      call: the form of the black box's calls.
+      out: the format of the values of its results.
+      order: the order of its additions; None if unknown.
+      alike: the units with schedules, and the accumulators, that have its bits.
+      program: another description with its bits: the order with an arithmetic. None if there is none.
+      unknown, calls: see below.
+      returned: the format in which it returns results, if that is wider than `out`.
+
     Attributes:
       kind: "sum", "dot" or "matmul".
       n: number of terms; orders depend on it, so a model of 600 terms says nothing about sums of 300.

@@ -89,7 +89,10 @@ class CalledKernel:
         raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Convert NumPy arrays to the type that fn accepts, and call fn; return its results, tensors on the CPU."""
+        """Call fn with NumPy arrays converted to the type that it accepts, and return its result as it is.
+
+        Only a tensor on a GPU is moved to the CPU.
+        """
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
 

@@ -255,7 +255,7 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
-    """Return random scales of a (side 0) or b (side 1) of a product of `shape`, or None if unpromised."""
+    """Return random scales, or codes of block scales, of a (side 0) or b (side 1) in `shape`; None if unpromised."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -278,13 +278,13 @@ Pair = tuple[Array, Array]
 
 
 def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): in each row, two large terms at random indices cancel."""
+    """Return float64 a and b for `shape` (M, N, K): in each row of a, large terms at two random indices cancel."""
     pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
     return _large_pairs(rng, promise, shape, pairs)
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): in each row, two large terms around a boundary of sums cancel."""
+    """Return float64 a and b for `shape` (M, N, K): in each row of a, large terms on both sides of a seam cancel."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -296,7 +296,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return indices of K, some above k, at which steps, blocks or slices may begin: 2**i, 3 * 2**i, promised ones."""
+    """Return sorted indices of K where parts of sums may begin: 2**3 to 2**11, 3 * 2**4 to 3 * 2**9, the unit's own."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
@@ -326,7 +326,7 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K), with other exponents in each partial sum, so that sums round."""
+    """Return float64 a and b for `shape` (M, N, K); partial sums have unlike exponents, so that adding them rounds."""
     m, n, k = shape
     size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
     run = np.arange(k) // max(size, 1)
@@ -341,7 +341,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): a row of a is 0 except in its last terms, more in each row."""
+    """Return float64 a and b for `shape` (M, N, K): row i of a is 0 but for its last 1 + i * max(K // 24, 1) terms."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -350,7 +350,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): an Inf, NaN or largest value in each row of a, times -1 to 1."""
+    """Return float64 a and b for `shape` (M, N, K): a row of a has one Inf, NaN or largest value, times 0, 1 or so."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -362,7 +362,7 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K), whose products are close to the result format's smallest value."""
+    """Return float64 a and b for `shape` (M, N, K): row i of a has i + 1 terms, near the result's smallest value."""
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
@@ -380,9 +380,9 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return random integers as a and b whose sums are around 2^precision, so that many are ties of the result.
+    """Return integers as float64 a and b for `shape` (M, N, K), with sums that often are ties of the result's format.
 
-    In half of the columns, a last term of 1/64 moves the sums off the ties, upwards or downwards.
+    Sums are around 2**(precision of that format). In half of the columns, a last term of +-1/64 moves them off ties.
     """
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]

@@ -159,11 +159,12 @@ def _inputs(
 
 
 def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> IntegerInputs:
-    """Return random operands of a shape (M, N, K) and a kind.
+    """Return random operands of a shape (M, N, K) and a kind, within the ranges of the unit's elements.
 
-    Kinds: "uniform"; "small", from -3 to 3; "ends", the smallest or largest integers; "runs", the largest integers, and
-    in a the smallest ones from some term on; "far", the largest integers, and in the last terms "ends", so that sums
-    leave the range and return often.
+    "uniform": any integers. "small": integers from -3 to 3. "ends": the smallest or the largest integer, at random.
+    "runs": b has the largest integer everywhere; a row of a has the largest one up to a random term of the second half,
+    and the smallest one after it. "far": both have the largest integer in the first terms, and "ends" in the last ones,
+    so that sums leave the accumulator's range and return often.
     """
     m, n, k = shape
     sides: list[Array] = []

@@ -22,9 +22,10 @@ from fpsim.testing.products.report import ProductCoverage
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A kernel's results for one `KernelInputs`, and the promised ones: codes, with the same code for every NaN.
+    """A kernel's results `got` for the inputs x, and the promised ones, `want`: codes, with one code for all NaNs.
 
-    In a check of error bounds, the promised results within the bounds are replaced by the kernel's.
+    In a check of error bounds, `want` equals `got` wherever the kernel's result is within its bound, so that only
+    results outside the bounds count as different.
     """
 
     x: KernelInputs
@@ -74,9 +75,13 @@ class ComparedLayouts(NamedTuple):
 def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
     """Call a kernel with the operands of two products in other memory layouts, and compare the results.
 
-    The products are the first one, and the first that is neither square nor a vector's. The first layout with wrong
-    results ends the comparison; JAX arrays have only one layout. seen: the observations in C order. bounded: the
-    promise whose error bounds results must keep; None compares bits.
+    The products are those of the first observation, and of the first one in which M and N differ and both exceed 1. The
+    first layout with wrong results ends the comparison. JAX arrays have only one layout, so none is compared.
+
+    Args:
+      kernel: the kernel.
+      seen: the observations in C order.
+      bounded: the promise whose error bounds results must keep; None compares bits.
     """
     if kernel.takes == "jax":
         return ComparedLayouts(notes=("JAX's arrays have one memory layout",))

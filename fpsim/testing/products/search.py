@@ -54,7 +54,10 @@ class FoundVariant:
 
 
 class VariantSearch:
-    """Comparison of variants of a promise with a kernel's results; seen: the results for all inputs."""
+    """A search for the variants of a promise that reproduce a kernel's results.
+
+    promise: what the kernel claims to compute. seen: its results, and the promised ones, for all inputs.
+    """
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
         self.promise, self.seen = promise, seen
@@ -266,7 +269,7 @@ class VariantSearch:
 
 
 class _Trees:
-    """Comparison of additions with the promised one by their trees, for a set of shapes (M, N, K)."""
+    """Finds additions that are the promised one by another name, with equal trees for a set of shapes (M, N, K)."""
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
@@ -298,7 +301,11 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Return whether `parts` end where promised partial sums end, for all K of the set, and are joined alike."""
+        """Return whether `parts` is the promised addition, which joins the sums `promised`, described otherwise.
+
+        It is if both cut each K of the set at the same terms, add the terms of a part by the same arithmetic, and join
+        parts in the same order, format and rounding. False is returned if `promised` is None.
+        """
         if promised is None:
             return False
         sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)

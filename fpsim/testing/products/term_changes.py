@@ -74,7 +74,7 @@ def _same(order: Order, number: int) -> Callable[[int], Terms]:
 
 
 def _unlike(order: Order, number: int) -> Callable[[int], Terms]:
-    """Return the function from K to (terms of a, terms of b): 0 to K - 1, and `order(terms, number)` of these."""
+    """Return the function from K to (a's terms, b's terms): 0 to K - 1 for a, `order(those terms, number)` for b."""
     return lambda k: (np.arange(k), np.asarray(order(np.arange(k), number)))
 
 

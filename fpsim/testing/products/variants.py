@@ -74,7 +74,11 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """Computation of the bits of variants of one promise; intermediate results that variants share are cached."""
+    """Emulates kernels that keep a promise except for a `Variant` of it, such as another order of additions.
+
+    A promise is the arithmetic that a kernel under test claims: operands, sums, scales, bias and cast. Intermediate
+    results that several variants share, such as sums, are cached.
+    """
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise

@@ -96,10 +96,12 @@ def identify_quantizer(
       fmt: the format of its results, a float or an integer format.
 
     Returns:
-      A record with `.rounding`, `.overflow`, `.subnormals`, `.faults`, `.intermediate`, `.exact` and `.rivals`. For an
-      integer format it is an `IntegerIdentity`, with `.scale` and `.zero_point` found from the results; for a function
-      that returns (codes, scales) or (codes, scales, zero points), the record of `identify_scaling` for matrices with
-      ties.
+      A `QuantizerIdentity`: `.rounding`, `.overflow` and `.subnormals` (the policy, as for `fpsim.encode`), `.faults`
+      (clauses on what fn does instead), `.intermediate` (name of the format that inputs are rounded to first, or None),
+      `.exact` (whether policy and faults reproduce every result) and `.rivals` (other policies and faults that would
+      change no result). For an integer format it is an `IntegerIdentity`, with `.scale` and `.zero_point` as well.
+      If the format is an integer format and fn returns (codes, scales) or (codes, scales, zero points), it is a
+      `ScalingIdentity`, as `identify_scaling` returns it, found with matrices that contain ties and are made here.
 
     Raises:
       ValueError: the format is unknown, or the function raises, returns no results, or is not deterministic.
@@ -175,8 +177,9 @@ class PlacedResults(NamedTuple):
 
     Attributes:
       cause: clause on the wrong order.
-      search: the search for the results in the right order.
-      start, match: the policy that explains them, and what the search found.
+      search: the search, with the results put in the right order.
+      start: the policy from which the search began, and which explains all of these results.
+      match: the result of that search, with the models that it excluded and their rivals.
     """
 
     cause: str

@@ -205,7 +205,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return the magnitudes to be rounded, after `nan`, the flush, `scale`, `clamp` and `through` are applied."""
+        """Return magnitudes after the steps `nan`, `source_subnormals`, `scale`, `clamp` and `through`, in turn."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -339,14 +339,14 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values|, but the outcome `below` for negative inputs unless they round to 0, and zeros fmt lacks."""
+        """Return |values|; finite negative inputs not rounded to 0, and 0 if fmt has no zero, get outcome `below`."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))
         return np.where(below, self._of_below(np.abs(values)), np.abs(values))
 
     def _of_below(self, magnitudes: Doubles) -> Doubles:
-        """Return the results of negative inputs, as `below` says: `magnitudes` of results, NaN or the lowest value."""
+        """Return `magnitudes` if `below` is "magnitude", else as many NaNs ("nan") or lowest values of fmt (code 0)."""
         if self.below == "magnitude":
             return magnitudes
         return np.full(magnitudes.shape, np.nan if self.below == "nan" else self.fmt.value_of(0))
@@ -362,7 +362,7 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values as float32; of codes that ran over, 2**128 is Inf, 2**129 a zero of the other sign, others NaN."""
+    """Return values as float32 reads their codes: 2**128 is Inf, 2**129 a zero of the other sign, others above NaN."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign

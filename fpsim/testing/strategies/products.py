@@ -92,7 +92,10 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
-    """Replace codes by the code of 1, in place, except those among both the last `last` and the first `first` ones."""
+    """Replace codes by the code of 1, in place, except a run of them in the middle.
+
+    Of N codes in C order, those with indices from N - `last` (0 if that is negative) to `first` - 1 stay.
+    """
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
     codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]

@@ -20,7 +20,9 @@ WIDE = 2.0**31  # magnitude to which rounded quotients are limited, before the b
 
 
 class GivenScale(NamedTuple):
-    """A quantizer with a given scale; fields after `block`, except lowest and highest, default to a correct one.
+    """A quantizer with a given scale; the defaults of the fields after `block` describe a correct one.
+
+    Only lowest and highest have no such defaults: they must be set to the ends of the integers' range.
 
     Attributes:
       fmt: the element format.

@@ -81,7 +81,8 @@ class ReturnedParts:
       scaling: the promised scaling; None if it is unknown.
 
     Attributes:
-      elements: returned values, or values of codes without scales, as bit patterns of float64, flat.
+      elements: the returned values; if scales are returned, the values of the codes, not multiplied by the scales. They
+        are bit patterns of float64, flat.
       swapped: `elements` with the two codes of each byte exchanged; None if codes are not packed.
       scales: float32 scales, products of both levels if there are two; None for a result of values.
       block_scales: float32 scales of the first level, if the second level is returned separately, or if the scaling has
@@ -90,7 +91,8 @@ class ReturnedParts:
       zero_points: int64 zero points, or None.
 
     Raises:
-      FunctionMisbehaved: the result is not one of the forms that `called` accepts.
+      FunctionMisbehaved: the result is not an fp.Scaled, (codes, scales), (codes, scales, tensor scale or zero points)
+        or values.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
@@ -141,7 +143,12 @@ class ReturnedParts:
             )  # fmt: skip
 
     def _read_elements(self, elements: Any, x: Array, fmt: Element) -> None:
-        """Read returned elements, values or (with scales) codes, into the attributes; packed codes in both orders."""
+        """Store the elements that a quantizer returned in the attributes `elements` and `swapped`.
+
+        Without scales, `elements` gets the returned values; with scales, the values of the returned codes. Codes packed
+        two to a byte are unpacked twice: for `elements` with the low half of a byte first, for `swapped` with the high
+        half first. x: the input, whose shape the elements must have. fmt: the element format.
+        """
         if self.scales is None:
             self.elements = values_of(elements, x)
             return

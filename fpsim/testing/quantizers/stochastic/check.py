@@ -127,6 +127,12 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     call, calls, and calls with two seeds do not depend on each other), "repeats" (equal random numbers give equal
     results) and "averaging" (means of more calls are more precise). A name may be yielded more than once.
 
+    Args:
+      source: the cast under test; source(x, n) calls it for x with the random numbers (or seed) of number n.
+      fmt: the format of its results.
+      measured: receives the shares of results rounded away from zero, the detectable bias, the correct bits of means,
+        the number of random bits, and the causes of broken properties.
+
     Raises:
       ValueError: the format has more than 16 bits, or values that float32 cannot represent.
     """
