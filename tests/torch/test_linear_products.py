@@ -245,7 +245,7 @@ def test_recipes_that_cannot_be_are_refused_in_a_sentence(fields: dict[str, Any]
         ({"accumulate": "hoper_e4m3_f32"}, r"unit"),
         ({"schedule": fp.schedules.deepgemm()}, r"schedule is for matrix units; got accumulate=None"),
         ({"accumulate": "hopper", "promote": 128, "schedule": fp.schedules.FLAT}, r"promote is part of the schedule"),
-        ({"accumulate": fp.Sequential(fp.Format("mine", 4, 4))}, r"an accumulator have a named format"),
+        ({"accumulate": fp.Sequential(fp.Format("mine", 4, 4))}, r"an accumulator must have a named format"),
         ({"accumulate": 3}, r"accumulate must be a matrix unit, its name, an accumulator or None; got 3"),
     ],
 )

@@ -199,10 +199,10 @@ def edges(name: str) -> tuple[tuple[int, int, int], ...]:
     return tuple(result)
 
 
-HEAD = '''"""Inputs of float32 functions, as bits, that need more than the float64 evaluation says.
+HEAD = '''"""Inputs of float32 functions, as bit patterns, whose result or flags the float64 evaluation gets wrong.
 
-Written by `python -m tests.core.elementary.prove --write`, which runs every input and asks mpmath about those that are
-close to the middle between two float32 numbers.
+Written by `python -m tests.core.elementary.prove --write`, which runs every input and checks with mpmath those whose
+result is close to the middle between two float32 numbers.
 """
 
 '''
