@@ -45,7 +45,11 @@ class FormatFacts(NamedTuple):
 
     Attributes:
       width: bits, 32 or 64, of the floats in which errors are measured.
-      floats: (FACTS,) numbers; their indices are the constants BEYOND, TOP and so on of `loops`, explained there.
+      floats: (FACTS,) numbers, at the indices BEYOND to PRECISION of `loops`: the smallest magnitude beyond the range;
+        the largest value; the smallest normal one; the magnitude below which results are subnormal (0 without
+        subnormals); whether values inside the range may become NaN (1 or 0), as negative ones in unsigned formats; the
+        lowest and the highest exponent field of source values with an ulp of their own (others have the ulp of the
+        nearest of these); and the number of mantissa bits.
     """
 
     width: int
@@ -53,10 +57,16 @@ class FormatFacts(NamedTuple):
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """Return the plan of a cast, PLAN numbers that control the loops of `nearest_loops`, or None if these cannot do it.
+    """Return the plan of a cast, the numbers with which the loops of `nearest_loops` do it, or None if they cannot.
 
-    These loops round float32 to nearest even or toward zero only. scale: decode scale, None for no scale.
-    from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's range.
+    The numbers, at the indices TOP to TRUNCATES of `nearest_loops`, are: the format's largest value; its smallest
+    normal value, and the exponent field of this in float32; the number of mantissa bits that rounding drops; the decode
+    scale, 1 without one; the largest quotient x / scale that becomes the largest value; the smallest magnitude other
+    than 0 that the loops accept; the number whose addition rounds values below the normal range, 0 if the loops accept
+    none; and 1 for rounding toward zero or 0 for nearest even, the only two modes of the loops.
+
+    options: format, rounding and subnormals of the cast. scale: decode scale, None for no scale. from_amax: whether the
+    scale was computed from amax, so that x / scale may slightly exceed the format's range.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
@@ -70,7 +80,10 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the plan of a cast, as `nearest_plan` does, with zeros in place of the entries that depend on a scale."""
+    """Return the plan of a cast (the numbers of `nearest_plan`) with 0 for the scale and the largest quotient.
+
+    Return None if the loops of `nearest_loops` cannot do the cast with any scale.
+    """
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
     if not usual or options.rounding not in (Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO):

@@ -27,10 +27,7 @@ BLOCK = 2048  # elements: long enough to amortise a call, short enough that few 
 LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
 DESCRIPTION = 4
 
-# The facts of a format: the smallest magnitude beyond its range, its largest value, the smallest normal one, the
-# magnitude below which results are subnormal (0 without subnormals), whether values inside the range may become NaN, as
-# negative ones in unsigned formats, the lowest and highest exponent field of source values (others have the ulp of the
-# nearest of these), and mantissa bits.
+# Indices of the facts of a format; `FormatFacts` in fpsim/analysis/measures/candidates.py explains them.
 BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE, LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(8)
 FACTS = 8
 
@@ -97,7 +94,9 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return 1 / ulp as `inverse_ulp_32` does, but as float32 <= 2**127; exact if |value| >= 2**(precision - 126)."""
+    """Return 1 / ulp of a float32 value in a format with `precision` mantissa bits, as float32 <= 2**127; exact if
+    |value| >= 2**(precision - 126). The value's exponent field is clamped from lowest to highest, those of normals.
+    """
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     inverse = u32(u32((i64(127 + 127) + precision) << i64(23)) - field)
@@ -334,8 +333,9 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 @cache
 def measure_kernel(width: int, scaled: bool) -> Any:
     """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)` that adds the
-    errors of `rounded`, a RoundedPiece, to the arrays of an ErrorSums, except in blocks with a nonzero `done`. facts:
-    `FormatFacts.floats`. width: bits of a float. scaled: whether the piece has scales.
+    errors of `rounded`, a RoundedPiece of x (groups, length), to the arrays of an ErrorSums (groups,), except in blocks
+    with a nonzero `done`. reciprocals, descriptions: as `describe_kernel` writes them. facts: `FormatFacts.floats`.
+    width: bits of a float. scaled: whether the piece has scales.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)

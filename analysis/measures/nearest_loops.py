@@ -121,7 +121,7 @@ def divided(x: Any, scale: Any, top: Any) -> Any:
 
 @scalar
 def over_scale(size: Any, plan: Any) -> Any:
-    """Return the magnitude `size` / (scale of the cast's plan), rounded to float32, as a float64."""
+    """Return the magnitude `size` divided by plan[SCALE], a cast's decode scale, rounded to float32, as a float64."""
     return f64(f32(f32(size) / f32(plan[SCALE])))
 
 

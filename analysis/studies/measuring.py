@@ -122,7 +122,7 @@ class Running:
       sums: the sums that metrics are computed from.
       scales: counts of all scales; empty without a scale per tile.
       scale_bits: number of bits of all scales.
-      last: the object that rounds the values of the last slab, or of all slabs without a scale per tile; None at first.
+      last: with a scale per tile, the last slab as encoded (Tiles); else the cast of every slab; None at first.
       channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample have or exceed; NaN if it
         is not measured.
     """

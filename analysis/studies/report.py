@@ -28,10 +28,8 @@ class StudyReport:
     Attributes:
       description: the tensors as text.
       candidates: the formats and scalings that were compared.
-      roundings, seed: the rounding modes, and the seed of stochastic rounding. At most two candidates, none with a
-      scale
-        per tile, are measured in all modes; the others in nearest-even alone, or the first mode if it is not among
-        them.
+      roundings, seed: the rounding modes, and the seed of stochastic rounding. Up to two candidates without a scale per
+        tile are measured in all modes; the others in nearest-even alone, or in the first mode if that is missing.
       requirements: the requirements that a recommended candidate meets.
       ranges: one RangeRow for each tensor and step, measured before rounding.
       errors: one ErrorRow for each tensor, step, format, scaling and rounding.

@@ -119,7 +119,7 @@ class StudyPlan:
         return judged_rounding(self.roundings)
 
     def check(self) -> None:
-        """Raise an error, before any work, if a candidate cannot be measured."""
+        """Raise a ValueError, before any tensor is read, if a candidate's format and scaling cannot be combined."""
         for candidate in self.candidates:
             RoundingWay(candidate.element, candidate.scaling, self.judged, seed=self.seed).check()
 

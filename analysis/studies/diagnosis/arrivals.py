@@ -47,8 +47,8 @@ class Arrivals:
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
         """Run the recorded batches of which no input was seen since `listen`, then stop comparing inputs.
 
-        The measurer skips a batch whose outputs are stored already. `low`: (layer, product) -> its recipe. `name`: name
-        of the recipe.
+        `measurer`: has the batches and the model's copy; it skips batches whose outputs are stored already, so that
+        their inputs were not seen. `low`: (layer, product) -> its recipe. `name`: the recipe's name, as for `listen`.
         """
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():

@@ -198,7 +198,8 @@ def with_shares(
     Args:
       report: the sensitivity.
       verdicts: the products' own errors, and whether they fit.
-      joint: recipe -> the measurement with all products that fit at once; other recipes use that with all products.
+      joint: recipe -> the model's errors with all products that fit this recipe in it at once. A recipe that is missing
+        here uses its row in `report.joint`, which has all products in it, whether they fit or not.
     """
     if report.has_loss:
         return report

@@ -119,7 +119,8 @@ class Stages:
         self, recording: Recording, budgets: dict[str, Budget], effects: Sensitivity, verdicts: Sequence[Verdict],
         choice: Chosen, limit: float, alone: tuple[Verdict, ...], same: Sequence[str] = (),
     ) -> Diagnosis:  # fmt: skip
-        """Return the diagnosis of these measurements; `effects`: the sensitivity, whose notes in `same` are left out.
+        """Return the diagnosis of these measurements. `budgets`: recipe -> budget. `effects`: the sensitivity, whose
+        notes in `same` are left out. `choice`: the plan and its recipes. `limit`: the largest relative error that fits.
         `alone`: verdicts on products of attention, and of weights that are multiplied by hand.
         """
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))

@@ -50,8 +50,9 @@ class Verdict:
       gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
         the recipe, and its standard deviation over batches; NaN without a loss.
       output_error, output_spread: the same for the model's outputs; NaN if the product was not measured alone.
-      fits: whether all of these errors but the inherited one are within their limits, and a plan can use the recipe for
-        the product.
+      fits: whether `error` is at most the diagnosis's limit, `lines` at most three times that, and `gradient_error`
+        (without a loss `output_error`, if it was measured) at most the limit; and a plan can use the recipe for the
+        product.
       why: why the product does not fit, as the end of a sentence; "" if it fits.
       cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" if unknown.
     """
