@@ -90,9 +90,11 @@ def _explain(source: Array, options: CastOptions) -> Explanation:
 
 
 def _neighbours(value: float, fmt: Format) -> tuple[Fraction | None, Fraction | None]:
-    """Return the magnitudes in a format next to |value|: (at most |value|, above |value|), with exponents unbounded.
+    """Return (the largest magnitude of a format that is at most |value|, the smallest one above |value|).
 
-    One that does not exist is None: both for Inf, NaN and negative values of an unsigned format.
+    The format counts as having no largest exponent, so that values beyond its range have neighbours; below its smallest
+    normal value it has its own subnormals. Both are None for Inf, NaN and, in an unsigned format, negative values. In a
+    format without zero (E8M0) only the first is None, for a value below the smallest.
     """
     if not math.isfinite(value) or (value < 0 and not fmt.signed):
         return None, None
@@ -187,8 +189,9 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
     """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
 
-    result: what the cast returns. options: those of the cast. inner: the next magnitude not above |value|.
-    fraction: (|value| - inner) / (next magnitude - inner).
+    options: those of the cast. inner: the format's largest magnitude that is at most |value|, as if it had no largest
+    exponent. fraction: (|value| - inner) / (outer - inner), where outer is the next magnitude after inner. result: the
+    value that the cast returns, which decides in the stochastic mode: Inf or NaN shows an overflow.
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:

@@ -119,7 +119,10 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 
 
 def _convert(source: Array, target: Array, first: int) -> None:
-    """Copy codes, which are in range, to another integer dtype; first, the flat index of the start, is not used."""
+    """Copy the codes in `source` to `target`, of another integer dtype, which must hold them.
+
+    first: the flat index of the first element, which every stage is passed; it is not used.
+    """
     np.copyto(target, source, casting="unsafe")
 
 

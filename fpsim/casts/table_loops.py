@@ -27,8 +27,8 @@ def table_kernel(width: int) -> Any:
 
     Consecutive ordered bits that share a code are an interval; intervals are numbered in ascending order.
     interval_codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >>
-    shift, the interval of the smallest float with that value. steps: by how much the interval of another float with
-    that value may at most be higher.
+    shift, the interval of the smallest float with that value. steps: the most intervals by which another float with the
+    same value of ordered bits >> shift comes after that one.
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

@@ -32,8 +32,8 @@ class TablePlan(NamedTuple):
 
     Ordered bits are float bits as integers in the order of the values; intervals are numbered in ascending order.
     codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >> shift,
-    the first interval with that value. steps: by how much the interval of a float with that value may at most be
-    higher.
+    the interval of the smallest float with that value. steps: the most intervals by which another float with the same
+    value of ordered bits >> shift comes after that one.
     """
 
     first: Array

@@ -103,7 +103,8 @@ class TableOptions(NamedTuple):
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
     """Return the checked options of a cast, keywords as in `fpsim.encode`, cached.
 
-    seeded: the caller gave a seed, for which the options have the seed 0, else None.
+    seeded: True if the caller passed a seed. The cached options have the seed 0 in its place (with_seed sets the real
+    one); without a seed they have None.
     """
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)

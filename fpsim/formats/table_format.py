@@ -255,8 +255,8 @@ def _hif8_value(code: int) -> float:
     """Return the value of a code of HiF8 (arXiv:2409.16626, table 1): sign, dot, exponent, mantissa.
 
     The dot (11, 10, 01, 001 or 0001) says how many bits the exponent has (4, 3, 2, 1 or 0): a sign and a magnitude
-    whose leading 1 is not stored. The other bits are the mantissa. Codes that begin with 0000 (after the sign) are
-    zero, and powers of two below the smallest of the others.
+    whose leading 1 is not stored. The other bits are the mantissa. A code whose four bits after the sign are 0000 has
+    no dot: its other three bits, r, stand for 2**(r - 23), or for zero if r = 0. 0x80 is NaN, 0x6F is Inf.
     """
     sign, rest = code >> 7, code & 0x7F
     if code == 0x80:

@@ -193,7 +193,10 @@ class Cpu(NumpyOperations):
 
 @lru_cache(maxsize=256)
 def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
-    """Return (code of +Inf, mask of the sign bit, `nan`), each a scalar of the format's storage dtype."""
+    """Return (the code after the largest finite one, mask of the sign bit, `nan`), scalars of the storage dtype.
+
+    The first is the code of +Inf, or of NaN in a format without Inf. nan: the code that replaces every NaN of a result.
+    """
     word = fmt.storage.type
     return word(fmt.max_code + 1), word(fmt.sign_bit), word(nan)
 

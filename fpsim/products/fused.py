@@ -157,9 +157,10 @@ def _run(
 ) -> None:  # fmt: skip
     """Call `loop` on one product for rows m0 .. m1 and columns n0 .. n1, which are the four integers `span`.
 
-    operands: a and b as the loop reads them. sums: (instructions per promotion, instructions per slice of K, how
-    partial sums are scaled). rest: the loop's last arguments. patterns: the sums, a float32 matrix viewed as int32,
-    which is updated. A `partial` of this function fixes the arguments before `patterns`.
+    operands: a and b as the loop reads them. sums: the arguments promotion, cut and mode of `one_part`. rest: the last
+    arguments: exponents of block scales of a and b, decode scales of rows and columns, and integer parameters.
+    patterns: the sums, a float32 matrix viewed as int32, which is updated. A `partial` of this function fixes the
+    arguments before `patterns`.
     """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)

@@ -97,8 +97,8 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks.
 
-    Each chunk of u.chunk terms is added up on its own; then the lane adds the sums of its chunks in order. x: (m, K)
-    float32. y: (n, K) float32.
+    Lane i adds the u.run terms from u.start + i * u.run on. Each chunk of u.chunk of them is added up on its own; then
+    the lane adds the sums of its chunks in order, from u.chunks_start. x: (m, K) float32. y: (n, K) float32.
     """
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
@@ -127,9 +127,13 @@ def _halved(sums: Floats, left: int) -> Floats:
 def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return dot products as cuBLAS's dot_kernel and reduce_1Block_kernel add them (docs/schedules.md), (m, n) float32.
 
-    x: (m, K) float32. y: (n, K) float32. In `u`, groups are thread blocks, and lanes are the chains of additions of a
-    block's threads. A thread adds its chains in order; a block adds its threads' sums by halves; the 128 first blocks'
-    sums, to which those of later blocks are added, are added by halves down to 32, and these four at a time.
+    x: (m, K) float32. y: (n, K) float32. In `u`, groups are thread blocks of 128 threads, and lanes are the chains of
+    additions of a block's threads. The order, where "by halves" adds the upper half of the sums to the lower half:
+
+    1. A thread adds its chains in order. A block adds its threads' sums by halves to one, and that to lanes_start.
+    2. The sum of block i is added to that of block i mod 128, for ascending i. Missing blocks count as +0.
+    3. These 128 sums are added by halves down to 32. Sums i, i + 4, ..., i + 28 are added in order for i = 0 to 3, and
+       then the four results in order.
     """
     groups = min(u.groups, -(-(u.stop - u.start) // u.tile))  # those that have terms
     sums = _sums(x, y, u._replace(lanes=groups * u.lanes))

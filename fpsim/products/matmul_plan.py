@@ -224,9 +224,10 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
     """Raise a ValueError if the plan's schedule cannot add the unit's sums, its scales or C.
 
-    It refuses, of a schedule that the call passed (`is_scheduled`), promotion every so many terms that are no multiple
-    of the unit's, float32 additions of float64 sums, and scales along K that the schedule does not apply or that cross
-    partial sums; of any call, beta without c, c with a tensor scale, and alpha, beta, bias or out_fmt for float64 sums.
+    is_scheduled: whether the call passed the schedule. Only then it is refused if it promotes after a number of terms
+    that is not a multiple of the unit's, if it adds float64 sums in float32, or if scales change along K and it does
+    not apply them, or its partial sums extend over several of them. Any call is refused with beta but without c, with c
+    and a tensor scale, or with alpha, beta, bias or out_fmt for float64 sums.
     """
     unit, passed, schedule = plan.unit, plan.passed, plan.schedule
     if not is_scheduled:

@@ -98,7 +98,9 @@ def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> t
 
 
 def _base(patterns: Array, fmt: Format) -> int:
-    """Return an operand's base exponent: 0 if is_centred(fmt), else its largest finite exponent minus HIGHEST.
+    """Return an operand's base exponent, which kernels subtract from exponents to store them as bytes.
+
+    It is 0 if is_centred(fmt), else the exponent of the operand's largest finite magnitude minus HIGHEST (20).
 
     patterns: float32 or float64 bits as integers.
     """

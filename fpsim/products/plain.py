@@ -81,11 +81,14 @@ class PlainUnit(NamedTuple):
     """The cached plan of all plain products by one matrix unit, with partial sums of one length or none.
 
     Attributes:
-      loop, facts: those of `fused`.
-      fused: the plan of the unit's products.
+      loop: the compiled kernel of `fused_product` for the unit.
+      facts: the kernel's integer parameters by key: True or False (whether b's codes are transposed), or None alone if
+        it reads floats of b; None instead of a dict if the parameters depend on the operands' values.
+      fused: the plan of the unit's products, which has both too.
       decoders: functions that decode a short operand a, by dtype; only dtypes of which every element is a code of a.
       readers: functions that decode or transpose a short operand b for the loop, by dtype.
-      columns: the number of result columns from which on vectors along its rows are as fast as along its columns.
+      columns: results with at least so many columns, or with no more rows than columns, are computed with vectors along
+        their rows; for narrower ones vectors along their columns, of the transposed product, are faster.
       promotion: instructions after which a partial sum is added to the total; 0 for none.
       storage: dtype of the codes of b.
     """

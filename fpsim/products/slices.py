@@ -297,7 +297,10 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
-    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K."""
+    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K.
+
+    schedule: the schedule that the plan belongs to, which must promote partial sums; unit: the matrix unit.
+    """
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
                   if block.terms)  # fmt: skip

@@ -155,7 +155,8 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
     """Return the sums of slices merged in place: each slice's epilogue adds the result of the earlier slices as its C.
 
-    finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: of the result.
+    sums: the operands and the order of additions. finish: the epilogue's operands; its bias is added once, at the end.
+    shape, dtype: of the result.
     """
     bare = finish._replace(bias=None)
 

@@ -60,7 +60,10 @@ def scales_of(recipe: Any, name: str) -> str:
 
 
 def _scaling(recipe: Any, field: str) -> Scaling | None:
-    """Return the scaling in a field of a recipe ("same" is looked up); one scale per tensor if scales are delayed."""
+    """Return the scaling in a field of a LinearRecipe, such as "weight_scaling"; None for a cast without scales.
+
+    For "same" it is that of the field without "_backward". With delayed scales it is one scale for the whole tensor.
+    """
     if recipe.delayed is not None:
         return ONE_SCALE
     field_value: Any = getattr(recipe, field)

@@ -87,7 +87,10 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
 
 
 def notes_of(isa: Isa) -> tuple[str, ...]:
-    """Return sentences on where the rules of torch.mm were measured, and on another torch that is installed here."""
+    """Return a sentence on the processor and the torch with which the rules of torch.mm for `isa` were measured.
+
+    If another version of torch is installed here, a second sentence says that it may add otherwise.
+    """
     notes = [
         f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Emerald "
         "Rapids (docs/cpu.md)"

@@ -65,8 +65,8 @@ def _found_unit(
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
     """Return the end of an error text that lists other pairs of formats that an architecture's units multiply.
 
-    The formats have the bits of `fmts`, the two that no unit takes, and the units have no scales and the result type
-    `result`. "" is returned if there are none.
+    Only pairs count that have the same widths in bits as `fmts`, the pair that no unit multiplies, and only units
+    without scales and of the result type `result`. "" is returned if there are none.
     """
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [

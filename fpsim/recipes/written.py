@@ -123,7 +123,7 @@ def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _named(*values: Any) -> bool:
-    """Return whether all values are loss-scaling policies equal to those of their names in POLICIES."""
+    """Return whether every value is a loss-scaling policy that equals the policy of the same name in POLICIES."""
     return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 

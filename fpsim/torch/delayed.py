@@ -59,7 +59,7 @@ def quantized(
       x: the tensor.
       cast: the cast.
       step: the layer's count of forward passes, for stochastic rounding; None without.
-      plan: the plan of the layer.
+      plan: the plan of the layer, which has the options of delayed scales.
       row: the operand's row of the delayed scales' state; None if scales are not delayed.
     """
     if not cast.delayed or plan.delayed is None or row is None:
@@ -89,7 +89,8 @@ def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
     """Return the fields of a delayed scaling's state dict that are the same in every step.
 
-    element: the element format; delayed: (history, amax, margin).
+    They are "class", "fmt", "scaling", "options", "counts" and "last". delayed: number of earlier steps whose amax is
+    kept, "max" or "most_recent", and margin in powers of two.
     """
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
@@ -97,5 +98,8 @@ def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, 
 
 
 def _arrays(row: Array) -> dict[str, Array]:
-    """Return the array fields of a delayed scaling's state dict for one operand's row of a layer's state."""
+    """Return the fields "encode_scales" (1, 1) and "amax_history" (history, 1, 1) of a delayed scaling's state dict.
+
+    row: one operand's row of a layer's state, float32 (1 + history,): the encode scale, and then amax of earlier steps.
+    """
     return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

@@ -252,10 +252,10 @@ def _config_of(model: Any) -> dict[str, Any]:
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return the folder of checkpoint `path`, and its config.json if `read` and the file exists, else `config`.
+    """Return (folder of the checkpoint `path`, the content of its config.json if `read` and it exists, else `config`).
 
     Raises:
-      ValueError: out is that folder or file, or config.json is not JSON.
+      ValueError: out, where the export is written, is that folder or file; or config.json is not JSON.
     """
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():

@@ -34,7 +34,8 @@ def seed_tensor(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | Non
     name: the argument's name, for error messages.
 
     Raises:
-      ValueError: the seed is not an integer in 0 .. 2**64 - 1 or such a tensor, or a stochastic mode has none.
+      ValueError: the seed is neither an integer in 0 .. 2**64 - 1 nor an integer tensor of one element, or it is None
+        although the mode is stochastic.
     """
     if isinstance(seed, Tensor):
         if seed.numel() != 1 or seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:

@@ -130,7 +130,7 @@ def apply_recompute(model: Any, recompute: Recompute) -> None:
     axis and number of slices.
 
     Raises:
-      ValueError: the model lacks a named layer, or a layer to recompute needs the result of another one.
+      ValueError: the model lacks a named layer, or a layer to recompute reads the result of another such layer.
     """
     blocks = blocks_of(model)
     for block in blocks[: recompute.blocks(len(blocks))] if recompute.by == "layer" else ():

@@ -244,7 +244,10 @@ class Trainer:
             self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _first_overflow(self, scales: DelayedScales) -> str:
-        """Run the step once more; return text on the first operand, result or gradient that holds Inf or NaN."""
+        """Run the step once more; return text on the first operand, result or gradient that holds Inf or NaN.
+
+        scales: the delayed scales of the step, which are reset to those before it.
+        """
         with Overflows({name_of(name): module for name, module in self.model.named_modules()}) as overflows:
             for micro in scales.micro_batches(self.settings.micro_batches):
                 self.backward(self.forward(micro))

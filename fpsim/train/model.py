@@ -66,7 +66,7 @@ class Config:
 
 
 class RMSNorm(Storing):
-    """RMS normalisation over the last axis: x / rms(x) * weight."""
+    """RMS normalisation over the last axis: x / sqrt(mean(x * x) + 1e-6) * weight."""
 
     def __init__(self, width: int, operations: Operations) -> None:
         super().__init__()
@@ -378,15 +378,16 @@ def unmixed(length: int) -> float:
 def add_branch(x: Tensor, branch: Callable[[Tensor], Tensor], number: int, owed: float) -> Tensor:
     """Return (sqrt(n) x + branch(x)) / sqrt(n + 1), so that all residual branches have the same weight.
 
-    Gradients within a branch have variance 1. At the branch's start they are multiplied so that they become the
-    gradients of that sum. Then the gradients of x are multiplied by a constant that gives them variance 1; it is
-    common to all lower layers.
+    Backwards, the gradient enters the branch unscaled, with variance 1. Where it leaves, it is multiplied by owed /
+    sqrt(n + 1), which makes it the true gradient. Then the gradient of x is multiplied by a constant that gives it
+    variance 1 again; all lower layers' gradients change by this one factor.
 
     Args:
       x: the residual.
       branch: a function of x.
       number: n, the number of the branch in the model, from 1.
-      owed: product of sqrt(outputs / inputs) over the branch's layers, by which its gradients are too small.
+      owed: product of sqrt(outputs / inputs) over the branch's layers: `UnitLinear` divides gradients by sqrt(outputs)
+        and not, as the true gradient would be, by sqrt(inputs).
     """
     keep, share = weights_of_sum(number)
     back = share * owed

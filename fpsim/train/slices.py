@@ -184,8 +184,8 @@ def sliced_result(owner: Any, name: str, x: Tensor) -> SlicedResult | None:
 def sum_again(branch: Any, residual: Tensor, factors: tuple[float, float] = (1.0, 1.0)) -> SlicedSum | None:
     """Return an object that recomputes a residual plus a branch; None if the branch's last layer is not sliced.
 
-    branch: a module after its forward pass, which has set `branch.again` to the recomputation of its last layer's
-    result, or None; it is set to None. factors: those of the residual and of the branch.
+    branch: a module after its forward pass, which has set `branch.again` to the `SlicedResult` of its last layer, or
+    to None; this function resets it to None. factors: the numbers that multiply the residual and the branch.
     """
     again, branch.again = branch.again, None
     return None if again is None else SlicedSum(residual, again, *factors)

@@ -123,7 +123,7 @@ def _computed(name: str, fmt: Format) -> ExactTable:
 
 
 def _signalling(fmt: Format) -> Any:
-    """Return the predicate of codes that are signalling NaNs, given that they are NaNs; None if all are quiet."""
+    """Return a function from a code, which must be a NaN, to whether it is signalling; None if all NaNs are quiet."""
     if fmt.nan != "ieee":
         return None
     quiet_bit = 1 << (fmt.mantissa_bits - 1)

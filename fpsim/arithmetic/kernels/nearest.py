@@ -258,7 +258,8 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
     """Return the flags of a result, from uint16 codes of operands and result; `flags` itself if the result is finite.
 
-    infinity, quiet: codes of Inf and of the quiet NaN. divides: whether 0 as b may raise DIVIDE_BY_ZERO.
+    infinity, quiet: codes of Inf and of the quiet NaN. divides: True if the result is a / b, which raises
+    DIVIDE_BY_ZERO for a finite a and b = 0.
     """
     p, q, result = u16(a & SHORT_MAGNITUDE), u16(b & SHORT_MAGNITUDE), u16(code & SHORT_MAGNITUDE)
     largest = u16(max(p, q))

@@ -90,7 +90,7 @@ def store_bfloat(x: Any) -> Any:
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
     """Return (the BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
 
-    scaled: nonnegative float32. shift: as an addend to float32 exponent fields. magic: a float32 whose last bit is
+    scaled: nonnegative float32. shift: as an addend to float32 bits, shift << 23. magic: a float32 whose last bit is
     worth 2**shift times BF16's smallest subnormal; adding it rounds subnormal results.
     """
     magnitude = u32(bits_of(scaled) - shift)
@@ -103,9 +103,10 @@ def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
 
 @scalar
 def _multiply_scaled(p: Any, q: Any) -> Any:
-    """Return (p * q * 2**shift as float32, shift as an exponent field) for BF16 magnitude codes p and q.
+    """Return (p * q * 2**shift as float32, shift << 23) for BF16 magnitude codes p and q.
 
-    shift is 0 if the product is not small.
+    shift is 127 if one factor is below 2**-63 and the other below 2**7, where products may be too small for a normal
+    float32, else 0.
     """
     small, large = u32(min(p, q)), u32(max(p, q))
     shift = PRODUCT_SHIFT if (small < SMALL_FACTOR) & (large < FACTOR_BOUND) else ZERO
@@ -114,9 +115,10 @@ def _multiply_scaled(p: Any, q: Any) -> Any:
 
 @scalar
 def _divide_scaled(p: Any, q: Any) -> Any:
-    """Return (p / q * 2**shift as float32, shift as an exponent field) for BF16 magnitude codes p and q.
+    """Return (p / q * 2**shift as float32, shift << 23) for BF16 magnitude codes p and q.
 
-    shift is 0 if the quotient is not small.
+    shift is 118 if the dividend p is below 4 and the divisor q above 2**-7, where quotients may be too small for a
+    normal float32, else 0.
     """
     shift = QUOTIENT_SHIFT if (p < DIVIDEND_BOUND) & (q > DIVISOR_BOUND) else ZERO
     return f32(f32(load_bfloat(p) * float_of(u32(ONE_BITS + shift))) / load_bfloat(q)), shift

@@ -138,7 +138,8 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
     """Return the (M, N) float32 sums from +0 over blocks of K in order, each an integer sum times its scales.
 
     call: the product. mode: PRODUCT for fma(scale_a * scale_b, sum, total), ROWS_FIRST for fma(sum * scale_a, scale_b,
-    total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total), or ROUNDED_FIRST of these to round before adding.
+    total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total); or ROUNDED_FIRST[one of these], which rounds the
+    scaled sum to float32 before it is added.
     """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)

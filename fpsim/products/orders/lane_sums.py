@@ -15,12 +15,12 @@ Formats = tuple[Format, Format]
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
     """Return a @ b, (M, N) float32, by the loops of the schedule without matrix units that a tree was made from.
 
-    If their bits could differ from the tree's, the result is None.
+    The result is None if the tree was made from no such schedule, an operand is empty, or the loops' bits could differ.
 
     Args:
       tree: the tree.
-      root: its last node, without a rounding to the result's format; loops are used only if it is the root they are
-        for.
+      root: the tree's last node, apart from a rounding to the result's format. If it is another object than the node
+        that the schedule's order belongs to, the result is None.
       a, b: (M, K) and (K, N) codes.
       formats: the formats of the codes of a and b, such as FP32 for TF32.
       elements: the formats of their values, such as TF32, which decide whether a product may underflow to -0.

@@ -178,7 +178,10 @@ def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bo
 
 
 def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
-    """Return, as codes of the tree's format, the float sums that a table computed."""
+    """Return float sums that a table computed as codes of the tree's format, rounded to nearest even.
+
+    FP8 saturates. NaNs become the canonical NaN.
+    """
     return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
 
 
@@ -250,9 +253,10 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 
 @lru_cache(maxsize=64)
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
-    """Return a schedule with the epilogue and the order of scales of a tree, which its product is planned with.
+    """Return a schedule with which the product by a tree can be planned: the tree's order of scales, and an epilogue.
 
-    scaled: the tree's first sum with block scales, or None. block: terms of K that share a scale, 0 for none.
+    The epilogue adds C. scaled: the tree's first sum that block scales multiply, None for a tree without; its order of
+    scales is taken. block: terms of K that share a scale, 0 for none.
     """
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()

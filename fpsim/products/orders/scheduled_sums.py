@@ -36,9 +36,10 @@ class AccumulatorSums:
         return getattr(self._cpu, name)
 
     def add_product(self, total: Array, product: UnitProduct) -> None:
-        """Add partial sums of `promote` terms to `total` in place; without promotion, write the sum to it.
+        """Add partial sums of product.promote terms, times their decode scales, to `total` in place.
 
-        `total` is then a zero, whose sign the sum must not take.
+        If product.promote is 0, the sum over all of K replaces `total` instead, which is all zeros then: adding to +0
+        would turn a sum of -0 into +0.
         """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:

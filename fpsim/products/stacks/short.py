@@ -31,7 +31,8 @@ FLOATS = 1 << 18  # floats of an operand that are decoded at a time
 class ProductParts(NamedTuple):
     """Products that one call of a loop computes: stacks of operands, and a row of integers for each product.
 
-    A row is (matrix of a, matrix of b, matrix of the result, first row, last row + 1).
+    A row is (index of the matrix in a, index in b, index in the result, first row, last row + 1); it stands for the
+    product of these rows of the matrix of a with the whole matrix of b, for the same rows of the result.
     """
 
     a: Array  # (A, M, K)

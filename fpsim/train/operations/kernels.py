@@ -183,7 +183,7 @@ def _powers(row: Any, powers: Any, lanes: Any) -> Any:
 
 @kernel
 def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
-    """Write the softmax of x * factor over columns 0 to i of row i, and +0 to the other columns.
+    """Write to shares the softmax of x * factor over columns 0 to i of each row i, and +0 to the row's other columns.
 
     x, shares: float32 (matrices, rows, columns).
     """
@@ -202,7 +202,9 @@ def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
 
 @kernel
 def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
-    """Write a causal softmax's gradient of x to result: p * (g - sum(p * g)) * factor for p = shares, g = slopes."""
+    """Write the gradient of `causal_softmax`'s x to result: p * (g - sum(p * g)) * factor for p = shares, g = slopes,
+    where `lane_dot` adds columns 0 to i of row i, and 0 in its other columns; arrays (matrices, rows, columns).
+    """
     lanes = np.empty(LANES, f64)
     for matrix in range(shares.shape[0]):
         for i in range(shares.shape[1]):
@@ -218,7 +220,7 @@ def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) ->
 def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
     """Write the softmax of each row x of logits to shares, and log(sum(exp(x - m))) - (x[target] - m) to losses.
 
-    m: max(x). targets: the class of each row.
+    m: max(x). targets: the class of each row, (rows,). logits, shares: (rows, classes); losses: (rows,); float32.
     """
     lanes = np.empty(LANES, f32)
     for i in range(logits.shape[0]):

@@ -145,7 +145,11 @@ def _matrices(x: Tensor) -> Array:
 
 @reported
 class Embedding(Function):  # type: ignore[misc]
-    """A torch function: the sum of each token's and each position's embedding, with specified bits."""
+    """A torch function: each token's embedding plus its position's, with the same bits on every machine.
+
+    forward takes codes, int64 (batch, length), the numbers of the tokens; and two float32 tables, tokens (vocabulary,
+    width) and positions (context, width). It returns tokens[codes] + positions[:length], (batch, length, width).
+    """
 
     @staticmethod
     def forward(ctx: Any, codes: Tensor, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -168,7 +172,7 @@ class Embedding(Function):  # type: ignore[misc]
 
 @reported
 class RootMeanSquareNorm(Function):  # type: ignore[misc]
-    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis, with specified bits."""
+    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis; no machine changes a bit."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -191,7 +195,10 @@ class RootMeanSquareNorm(Function):  # type: ignore[misc]
 
 @reported
 class CausalSoftmax(Function):  # type: ignore[misc]
-    """A torch function: the softmax of scores * factor over columns 0 to i of row i, with specified bits."""
+    """A torch function: the softmax of scores * factor over columns 0 to i of each row i, 0 in the other columns.
+
+    scores: float32 (..., rows, columns). Values and gradients have the same bits on every machine.
+    """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, factor: float) -> Tensor:
@@ -214,7 +221,10 @@ class CausalSoftmax(Function):  # type: ignore[misc]
 
 @reported
 class CrossEntropy(Function):  # type: ignore[misc]
-    """A torch function: the mean over rows of log(sum(exp(x))) - x[target], with specified bits."""
+    """A torch function: the mean over rows x of the logits of log(sum(exp(x))) - x[the row's target].
+
+    logits: float32 (rows, classes); targets: int64 (rows,). The bits are the same on every machine.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -257,7 +267,7 @@ class ReLU(Function):  # type: ignore[misc]
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Return silu(gate) * up (..., n) with specified bits for x (..., 2 n), whose halves are gate and up."""
+    """Return silu(gate) * up (..., n) for x (..., 2 n), whose halves are gate and up; no machine changes a bit."""
     array = _flat(x)
     result = np.empty((array.shape[0], array.shape[1] // 2), f32)
     kernels.swiglu(array, result)
@@ -265,7 +275,10 @@ def swiglu(x: Tensor) -> Tensor:
 
 
 def swiglu_slopes(slopes: Tensor, x: Tensor) -> Tensor:
-    """Return the gradient of SwiGLU's input x with specified bits, given `slopes`, that of its result."""
+    """Return the gradient of SwiGLU's input x (..., 2 n), given `slopes` (..., n), the gradient of its result.
+
+    The bits are the same on every machine.
+    """
     array = _flat(x)
     result = np.empty_like(array)
     kernels.swiglu_slopes(_flat(slopes), array, result)

@@ -46,7 +46,10 @@ def torch_softmax(x: Tensor, fmt: FormatLike | None, sums: Accumulator | None = 
 def torch_cross_entropy(
     logits: Tensor, targets: Tensor, fmt: FormatLike | None, sums: Accumulator | None = None, mean_over: str = "tokens"
 ) -> Tensor:
-    """Compute `numerics.cross_entropy` of tensors; its gradient uses a factor of the loss as `scale`.
+    """Compute `numerics.cross_entropy` of tensors, a float32 loss of shape (), with a gradient of the logits.
+
+    The backward pass computes that gradient with each step rounded, too. The gradient of the loss that arrives there,
+    such as a loss scale that multiplies it, is passed to `numerics.cross_entropy` as `scale`.
 
     Args:
       logits: float32 tensor (..., classes) on the CPU.
