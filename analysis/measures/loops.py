@@ -231,10 +231,9 @@ class RoundedPiece(NamedTuple):
 
 
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
-    """Return a loop body that adds the errors of a block, with only the operations that its values require.
-
-    width: bits of a value. scaled: whether values have scales. small: whether some may be below the format's normal
-    range. rare: whether some may be Inf, NaN or beyond the format's range.
+    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that adds the errors of a block,
+    with only the operations that its values require. width: bits of a value. scaled: whether values have scales. small:
+    whether some may be below the format's normal range. rare: whether some may be Inf, NaN or beyond the range.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps

@@ -273,8 +273,9 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
     """Return the loop that rounds one block and adds its errors to sums and counts.
 
     scaled: whether values have a scale. truncates: whether they are rounded toward zero, or to nearest. The loop's
-    argument `smallest` is the block's smallest nonzero magnitude after division by the scale; `room`, scratch arrays
-    for x / scale and the results.
+    arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors): a block, 1 / |x|, the smallest
+    nonzero magnitude of the block after division by the scale, the cast's plan, scratch arrays for x / scale and the
+    results, and arrays in the order of TOTALS, COUNTS and MAXIMA.
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)

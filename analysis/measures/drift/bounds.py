@@ -133,11 +133,12 @@ def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundi
 
 
 def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chance, bits: int | None) -> Bounds:
-    """Return Higham and Mary's error bounds from the roundings on a path.
+    """Return Higham and Mary's error bounds, from the roundings on the longest path of a term to the sum.
 
-    sums: (trials,) sums of |terms|. events: number of terms, whose inequalities must all hold for a
-    probabilistic bound. chance: probability of the probabilistic bounds. bits: random bits of stochastic rounding, or
-    None for other roundings.
+    With n roundings of unit roundoff u they are ((1 + u)^n - 1) sums, and with the requested probability about
+    (exp(lambda sqrt(n) u) - 1) sums; errors in the subnormal range are added. sums: (trials,) sums of |terms|. events:
+    number of terms, whose inequalities must all hold for a probabilistic bound. chance: probability of the
+    probabilistic bounds. bits: random bits of stochastic rounding, or None for other roundings.
     """
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)

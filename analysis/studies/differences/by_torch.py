@@ -58,6 +58,8 @@ def by_torch(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, l
 
 
 class _ByTorch(torch.autograd.Function):
+    """The autograd function of `by_torch`: torch's own products of a linear layer, each reported to the comparison."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
         """Return torch's x @ weight^T + bias, and report the forward product."""

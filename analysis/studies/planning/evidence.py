@@ -89,8 +89,8 @@ class Evidence:
       weights: layer -> number of values of its weight.
       model: name of the model's class.
       identity: digest of weights, batches and recipes; "" for budgets.
-      together: returns a SensitivityRow, measured with (layer, product) -> recipe name for several products at once;
-        None if there is no model to run.
+      together: function of an assignment, (layer, product) -> recipe name, that runs the model with all these products
+        in their recipes at once, and returns a SensitivityRow; None if there is no model to run.
       refusals: recipes that plans do not consider for a product.
       unplanned: layer -> sentence saying why plans ignore the layer.
       convolutions: the layers that are convolutions.

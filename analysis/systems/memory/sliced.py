@@ -25,8 +25,8 @@ class SlicedActivations(NamedTuple):
       kept: the activations that are kept for the backward pass.
       groups: for each layer whose result is recomputed, in the order of the forward pass, the activations that are
         recomputed together with it.
-      residuals: names of layers whose result is recomputed and added to the residual stream again, for which the
-        residual stream before this addition must be kept because no norm keeps it.
+      residuals: names of layers whose recomputed result is added to the residual stream again. The stream before this
+        addition must be kept for each of them, since no norm keeps it as its input.
     """
 
     kept: tuple[Activation, ...]
