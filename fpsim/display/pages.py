@@ -27,7 +27,7 @@ class TableRow(NamedTuple):
     Attributes:
       cells: texts and numbers.
       marked: whether the row is highlighted.
-      inside: lines that the first cell unfolds to.
+      inside: lines that are hidden in the first cell until the reader opens it.
     """
 
     cells: Sequence[str | TableCell]

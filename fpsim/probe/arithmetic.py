@@ -101,10 +101,11 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs whose additions round the exact sum of their inputs once: products fused where seen, or rounded.
+    """Yield programs whose additions round the exact sum of their inputs once.
 
-    box: the black box, which is called to see which products are added unrounded. rule: the arithmetic of additions.
-    A program that rounds products to the operands' format follows if the format of the sums represents them exactly.
+    The first one adds unrounded those products that calls of the black box show to be unrounded, and rounds the others
+    to the format of the sums. If both operands have one format, and the format of the sums represents all products
+    exactly, a second program follows, which rounds products to the operands' format. rule: the arithmetic of additions.
     """
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)

@@ -176,20 +176,23 @@ class _TreeSearch:
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
-        """Return whether the node that adds `shared` terms to the pivot's sum also adds `members`, exactly.
+        """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
 
-        shared: terms that are known to be in that node. size: number of terms that are lost with -M at a member, less
-        the terms in the pivot's sum before that node.
+        Such a node adds several branches exactly, so with M at the pivot and -M in one branch, terms of the others
+        survive; a term of `shared` is tested.
+
+        size: number of terms in each branch of `members`, which is the number of terms that are lost with -M at a
+          member, except those in the pivot's sum before that node.
         """
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """Return the branches that a node adds to the pivot's sum: `members`, divided into branches of `size` terms.
+        """Return the branches of `size` terms each in which a node adds the terms `members` to the pivot's sum.
 
-        If one branch has all members, and its own node also adds the pivot, its children are returned. depth: that of
-        the recursion.
+        If a single branch would have all members, but its topmost addition also takes the pivot, the branches that this
+        addition adds are returned instead. depth: the depth of the recursion.
         """
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]

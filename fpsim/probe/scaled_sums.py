@@ -44,7 +44,10 @@ def _units(places: Array, n: int) -> Array:
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return an integer whose reciprocal, rounded to a format, is the factor: n, -n or the nearest; None if none is."""
+    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to a format, equals the factor.
+
+    Return None if none of them does. n: number of terms of the sum.
+    """
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:

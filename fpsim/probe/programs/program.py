@@ -316,7 +316,11 @@ class Program:
 
 
 def _target(fmt: Format, rule: AdditionRule) -> Target:
-    """Return the Target that `node_rows` reads: a format's range, the rule's rounding, and the limit of marked sums."""
+    """Return the Target that `node_rows` reads: a format, the rule's rounding, and which sums it marks as undecided.
+
+    Sums beyond the format's largest value are marked and, if the rule flushes anything, nonzero ones up to its smallest
+    normal value.
+    """
     least = fmt.smallest_normal if rule.flushes else 0.0
     return Target(fmt.mantissa_bits, fmt.min_exponent, float(fmt.max), MODES[rule.rounding], least)
 

@@ -70,8 +70,9 @@ def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
 def _beside(promise: Promise) -> Iterator[Addition]:
     """Yield additions similar to the promised one: other lengths of partial sums, other ways to add these up.
 
-    They are the unit without a schedule, other promotion intervals, K in slices, and partial sums that are added in
-    another order (last first, pairwise), format or rounding, or of which the first has another length.
+    They are: the unit without a schedule; other promotion intervals; K cut into slices; partial sums that are added in
+    another order (last first, pairwise), in another format or with another rounding; and partial sums of the promised
+    length except the first one, which is shorter or longer.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)

@@ -83,9 +83,16 @@ FLUSHES = (
 
 
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
-    """Return whether all results are within the bounds of a kernel that flushes subnormals as `flush` says.
+    """Return whether all results are within the promise's error bounds, for a kernel that also flushes subnormals.
 
-    got: the results for the inputs x, as float64 values.
+    The exact sums are those of the operands after the flush. Bounds are enlarged by what flushed sums can lose, and a
+    result of 0 is allowed wherever a result that rounds to a subnormal is, if results are flushed.
+
+    Args:
+      promise: the promise, whose accumulation has an error bound.
+      x: the inputs.
+      got: the results for them, as float64 values.
+      flush: which of operands, sums and results are flushed.
     """
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
     a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
@@ -108,8 +115,9 @@ def _flushed(codes: Array, operand: ProbedOperand) -> Array:
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
     """Return the exact sums of the product of x.a and x.b, and bounds of a promised kernel's errors.
 
-    A bound is the deterministic error bound of the promised accumulation, enlarged by the rounding to the result's
-    format if that differs; NaN if sums may exceed half of the largest value. Infinite and NaN operands count as 0.
+    A bound is the deterministic error bound of the promised accumulation, enlarged by the error of rounding to the
+    result's format if that is not the format of the sums. It is NaN if a sum may exceed half of the largest value of
+    either format. Infinite and NaN operands count as 0 in the exact sums.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)

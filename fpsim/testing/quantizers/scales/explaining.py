@@ -121,7 +121,10 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 
 
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the result of tiles that continue from one row of the matrix to the next, as values with scales of 1."""
+    """Return the result of a quantizer whose tiles continue from the end of a row at the start of the next row.
+
+    The elements are values, already multiplied by their scales, so all scales of the result are 1.
+    """
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
     ones = np.ones_like(recipe.scales(case.x))
@@ -139,7 +142,10 @@ def _of_zeros() -> Iterator[Fault]:
 
 
 def _zeros(element: float | None, scale: float | None) -> FaultFunction:
-    """Return the fault of replacing the elements or the scale of all-zero tiles; None leaves the right ones."""
+    """Return the fault of giving tiles of zeros wrong elements or a wrong scale.
+
+    element, scale: the value of every element, and the scale, of such a tile; None for the right ones.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)

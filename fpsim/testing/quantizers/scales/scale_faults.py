@@ -76,7 +76,11 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
 
 
 def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
-    """Return the fault of scales that `change` computes, used for the elements, returned, or both."""
+    """Return the fault of wrong scales, those that `change` computes.
+
+    used: whether elements are divided by the wrong scales, not by the right ones. returned: whether the wrong scales
+    are returned.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         changed = change(recipe, case)
@@ -125,7 +129,7 @@ def _stale(recipe: RightEncoding, case: Case) -> Array:
 
 
 def _signed(x: Array, sign: int) -> Array:
-    """Return x * sign where positive, 0 where negative, NaN where NaN; sign: 1 or -1."""
+    """Return x * sign with 0 in place of negative products; NaN stays. sign: 1 or -1."""
     return np.where(np.isnan(x), x, np.maximum(x * np.float32(sign), np.float32(0)))
 
 
@@ -182,7 +186,10 @@ def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
 
 
 def _plain(ratio: float) -> float:
-    """Return the quotient of two formats' largest values that equals a ratio within 1e-6, else the ratio in float32."""
+    """Return the quotient of two formats' largest values that a ratio equals within 1e-6, else the ratio in float32.
+
+    LIMITS lists the largest values.
+    """
     for one in LIMITS:
         for other in LIMITS:
             if abs(one / other / ratio - 1) < 1e-6:

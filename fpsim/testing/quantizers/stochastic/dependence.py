@@ -71,9 +71,9 @@ def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Brok
 
 
 def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return, for each shift, how often first[i + shift] equals second[i], and the number of pairs i.
+    """Return, for each shift from 0 to n - 1, how often first[i + shift] equals second[i], and the number of indices i.
 
-    first, second: masks of equal length.
+    Both are int64 (n,); shift s has n - s indices, those for which i + s is below n. first, second: masks, (n,).
     """
     size = first.size
     signs = [np.where(draws, 1.0, -1.0) for draws in (first, second)]
@@ -84,9 +84,10 @@ def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
-    """Return the shift, from `first` on, whose agreement is most unlikely; None if chance allows all.
+    """Return the shift whose number of equal pairs is farthest from one half of its pairs; None if chance allows it.
 
-    same, of: for each shift the numbers of equal pairs and of all pairs. tests: number of such searches in a check.
+    Shifts below `first`, and the OVERLAP last ones, which have the fewest pairs, are left out. same, of: for each shift
+    the numbers of equal pairs and of all pairs. tests: number of such searches in a check.
     """
     same, of = same[first : same.size - OVERLAP], of[first : of.size - OVERLAP]
     deviations = np.abs(2 * same - of) / np.sqrt(of)

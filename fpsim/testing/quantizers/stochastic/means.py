@@ -63,7 +63,7 @@ def means_in_binades(
 def biased_mean(source: RandomSource, x: Array, away: Values, fraction: Values, detects: float) -> Broken | None:
     """Return the broken property "mean" if one input, or all together, are rounded away from zero too often or seldom.
 
-    Return None else, that is if chance allows the differences (with exact shares, if there are none).
+    Return None if chance allows all differences between shares; exact shares must not differ at all.
     away, fraction: for each of the inputs x, the share of draws that round it away from zero, and the right share, its
     fraction of the spacing. detects: the smallest bias that these draws show; 0 if the shares are exact.
     """
