@@ -146,7 +146,10 @@ class _Parts:
         raise UnknownPart(f"no key is known for {value!r} of {type(value).__module__}.{type(value).__qualname__}.")
 
     def _describe_class(self, kind: type, names: list[str]) -> str:
-        """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple."""
+        """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple.
+
+        names: names of attributes in a function's code; only these members of an enumeration are described.
+        """
         if _is_library(kind.__module__):
             return f"class:{_home(kind)}"
         if issubclass(kind, enum.Enum):

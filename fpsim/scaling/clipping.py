@@ -157,8 +157,8 @@ def _real(width: int) -> Any:
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
     """Return the largest float of `width` bits that rounds to `top`, or the largest finite one.
 
-    step: distance from `top` to the next value; start: the point from which on values between the two, taken as 0 and
-    1, round to the upper one.
+    step: distance from `top` to the next value; start: numbers beyond top + step * start.at round to that next value,
+    and so does this number itself if start.included.
     """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)

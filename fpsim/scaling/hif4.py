@@ -37,9 +37,9 @@ def encode_hif4(
 ) -> Array:
     """Encode an array to HiF4 by filling `targets`.
 
-    source: words (bit patterns) of the array, of format source_fmt.
-    targets: codes, of shape (batch, rows, columns); and, one per tile, float32 scales, their codes, and the one-bit
-      exponents packed in a uint32.
+    source: words (bit patterns) of the array, of format source_fmt; scaling: its `nan` decides on tiles with a NaN.
+    targets: codes, of shape (batch, rows, columns); and, one per tile, float32 scales, their codes, and a uint32 of
+      one-bit exponents: bit g < 8 is that of elements 8 g to 8 g + 7 of the tile, bit 8 + q that of 4 q to 4 q + 3.
 
     Returns:
       The numbers of tiles with an amax of 0, with NaN and with Inf, then twice 0: int64.
@@ -74,7 +74,8 @@ def encode_hif4(
 def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
     """Return each code's value times 2**(exponents of its groups), without the tile's scale: float32, exact.
 
-    levels: the exponents of each tile, packed in a uint32; block: tile size, as in `Scaling.block`.
+    levels: a uint32 per tile, whose bit g < 8 is the exponent of elements 8 g to 8 g + 7 and whose bit 8 + q is that of
+    elements 4 q to 4 q + 3; an element has the sum of its two. block: tile size, as in `Scaling.block`.
     """
     tiles = tiling(codes.shape, block)
     values = np.empty(codes.shape, np.float32)

@@ -66,7 +66,10 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """Return the fields of `ScaleNumbers` as floats of self.width bits; tensor: the second-level scale."""
+        """Return the numbers that the loop over scales reads, as floats of self.width bits; tensor: second-level scale.
+
+        They are the fields of `ScaleNumbers`: largest element value, amax floor, limits of scales, second-level scale.
+        """
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
         smallest = scaling.lower_bound
@@ -126,7 +129,11 @@ class TensorScale(NamedTuple):
 
 
 def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
-    """Return the second-level scale of an array whose largest magnitude, NaN ignored, is `amax`."""
+    """Return the second-level scale of an array whose largest magnitude, NaN ignored, is `amax`.
+
+    It is amax / `plan.highest`, or with the quotient "1/(max/amax)" the reciprocal of plan.highest / amax; 1 for an
+    array of zeros. It is limited so that its product with every tile's scale is finite (docs/scaling.md).
+    """
     real: Any = np.float32 if plan.width == 32 else np.float64
     steps = scale_steps_32 if plan.width == 32 else scale_steps_64
     # for one number plain Python is faster than compiling

@@ -302,7 +302,8 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
     """Fill `job.out` for a part of a matrix: all tiles of some rows of tiles, or one wide tile.
 
-    scales, factors: 2-D, one per tile of the part.
+    scales: 2-D, one per tile of the part; factors: of this shape, the numbers by which elements are divided or
+    multiplied, as the job's plan says.
     """
     tiling = job.tiling
     bands, tiles = scales.shape

@@ -144,8 +144,8 @@ def _shown(lengths: tuple[int, ...]) -> str:
 def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Slice:
     """Return a slice of these runs, divided into blocks (one per partial sum), with its residue.
 
-    The residue is the terms beyond whole tiles of `chain.residue`, or 0 if they are whole instructions. interval: terms
-    between promotions, 0 for none; step: terms of an instruction.
+    The residue is (number of terms) mod `chain.residue`, or 0 if whole instructions add it. runs: spans of K, in the
+    order in which they are added; interval: terms between promotions, 0 for none; step: terms of an instruction.
     """
     runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)

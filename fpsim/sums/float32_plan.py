@@ -40,8 +40,9 @@ HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a lar
 class StripWay(NamedTuple):
     """The arguments of the loops that sum a strip of rows in float32.
 
-    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py; facts: the
-    StripFacts as uint64; padding: bits of the zero, +0 or -0, that changes no sum when added.
+    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py; facts: constants
+    of the accumulator (StripFacts) as uint64, such as the limits within which float32 is exact; padding: bits of the
+    zero, +0 or -0, that changes no sum when added.
     """
 
     how: int

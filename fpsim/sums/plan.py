@@ -120,7 +120,11 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
 
 def _settling(options: CastOptions) -> Array:
-    """Return the fields of `Settling`, uint64, by which float64 loops round to a format."""
+    """Return the four constants (`Settling`) by which float64 loops round to a format, as uint64.
+
+    They are bits of the smallest normal value; the mantissa bits, shifted to float64's exponent; bits of the largest
+    value, or of -1 if codes must decide ties; and a mask of the random bits.
+    """
     fmt, _, _, subnormals, _, random_bits = options
     plain = subnormals == "keep" and fmt.negative_zero and fmt.mantissa_bits > 0  # else ties are decided by the code
     least, top = np.array([2.0**fmt.min_exponent, fmt.max if plain else -1.0]).view(u64)

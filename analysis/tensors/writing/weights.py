@@ -31,7 +31,8 @@ class WeightToWrite(NamedTuple):
       dtype: the dtype in the model: "float32", "bfloat16" or "float16".
       bands: bands(multiple) yields bands of rows, (rows, K) float32; rows is a multiple of `multiple` except at the end
         of a matrix.
-      amax: returns the largest magnitude of the weight, and of all weights that must have the same tensor scale.
+      amax: function that returns the largest magnitude in this weight and all weights that must have the same tensor
+        scale, together.
       input_amax: the largest magnitude of the layer's inputs; None if it was not measured.
     """
 

@@ -74,7 +74,7 @@ class Problem(NamedTuple):
 
     @property
     def deep(self) -> int:
-        """Terms of K in a tile."""
+        """Terms of K in a tile: 32, or all of a shorter K."""
         return min(BLOCK, self.k)
 
 
@@ -156,9 +156,9 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 
 
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
-    """Return the terms of a segment of K, and the bytes that it takes with `count` blocks of `columns` columns of b.
+    """Return (terms of a segment of K, bytes that it takes with `count` blocks of `columns` columns of b).
 
-    If all k terms take r >= 1 times the bytes of L2, there are about floor(r) or ceil(r) segments, else one of k terms.
+    If k terms fill L2's budget r >= 1 times (>= 3 if k is a large power of two), floor(r) or ceil(r) segments, else one.
     """
     blocks = batch = -(-k // BLOCK)
     used = _row_bytes(k, BLOCK, batch, columns, count)
@@ -298,10 +298,10 @@ def _across(problem: Problem, terms: int, chunk: tuple[int, int], keeps_copy: bo
 def _best_chunk(
     problem: Problem, across: bool, terms: int, *, least: int = 0, keeps_copy: bool = False
 ) -> tuple[int, int] | None:
-    """Return the (blocks of K, columns or rows) with the most multiply-adds per byte moved; None if none fits L2.
+    """Return the chunk with the most multiply-adds per byte moved, as (blocks of K, columns if `across`, else rows).
 
-    across: visit blocks row by row; terms: of a block; least: smallest number of blocks of K allowed; keeps_copy: a
-    copy of b's block occupies L2.
+    None if none fits L2. across: visit blocks row by row; terms: of a block; least: fewest blocks of K allowed;
+    keeps_copy: a copy of b's block occupies L2.
     """
     size, side = (problem.n, problem.columns) if across else (problem.m, problem.rows)
     best, chosen = 0.0, None

@@ -70,7 +70,7 @@ class GemvRow(NamedTuple):
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
-    """Return gemv's parameters by CUSTOM_OPTION; chunks: `chunk` of options 0, 7, 8, which the architecture decides."""
+    """Return gemv's parameters by CUSTOM_OPTION; chunks: option (0, 7 or 8) -> its `chunk` on this architecture."""
     rows = {option: GemvRow(1, 1, chunks[option], False) for option in (0, 7, 8)}
     rows |= {option: GemvRow(1, 1, 0, False) for option in (6, 84)}
     rows[10] = GemvRow(4, 32, 0, True)
@@ -306,9 +306,10 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
 
 
 def _dot(count: int) -> Schedule:
-    """Return the schedule of dot_kernel and reduce_1Block_kernel.
+    """Return the schedule of cuBLAS's dot_kernel, and of reduce_1Block_kernel, which adds its blocks' sums.
 
-    A tree of additions joins the threads of each of `count` blocks of 128 threads, and a second tree joins the blocks.
+    Tiles of terms are dealt to `count` blocks of 128 threads. A butterfly adds the threads of a block, a second tree the
+    blocks; docs/schedules.md states every addition.
     """
     return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
 

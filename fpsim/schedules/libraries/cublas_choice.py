@@ -26,10 +26,10 @@ GEMV_BUTTERFLY, GEMV_OUTPUTS = 10, {"sm_90": 132 * 2048 // 32, "sm_100": 152 * 2
 
 
 class Fields(NamedTuple):
-    """The fields of a cuBLASLt algorithm, in the order of their numbers.
+    """The attributes of a cuBLASLt algorithm, in the order of their numbers in cuBLASLt's enumeration.
 
-    Those of CUBLASLT_ALGO_CONFIG_ with the names ID, TILE_ID, SPLITK_NUM, REDUCTION_SCHEME, CTA_SWIZZLING,
-    CUSTOM_OPTION, STAGES_ID, INNER_SHAPE_ID and CLUSTER_SHAPE_ID.
+    In this order they are CUBLASLT_ALGO_CONFIG_ID, then those whose names end in TILE_ID, SPLITK_NUM, REDUCTION_SCHEME,
+    CTA_SWIZZLING, CUSTOM_OPTION, STAGES_ID, INNER_SHAPE_ID and CLUSTER_SHAPE_ID.
     """
 
     algo: int
@@ -63,8 +63,8 @@ class CublasChoice(NamedTuple):
 class RecordedChoice(NamedTuple):
     """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits.
 
-    shape: (M, N, K); operands, out: names of formats; layout: "nn" or "tn"; fast_accum: whether FP8's fast accumulation
-    was on; options: arguments of `cublas`.
+    shape: (M, N, K); operands, out: names of formats; layout: "nn", both operands row-major, or "tn", both contiguous
+    along K; fast_accum: whether FP8's fast accumulation was on; options: arguments of `cublas`.
     """
 
     shape: tuple[int, int, int]  # M, N, K
@@ -116,7 +116,8 @@ def cublas_choice(
         alone decide then, and out_fmt and layout have no effect.
 
     Returns:
-      A record: `.schedule`, or None with `.reason`; `.source`.
+      A CublasChoice. `.schedule` is the order of additions, and `.source` says where the choice was recorded; if it is
+      not known, `.schedule` is None and `.reason` says why.
 
     Raises:
       ValueError: an unknown chip, format or layout, or a shape without elements.

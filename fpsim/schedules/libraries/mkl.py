@@ -102,9 +102,10 @@ def _cuts_alone(shape: ProductShape) -> Cuts:
 
 
 def _cuts_of_two(shape: ProductShape) -> Cuts:
-    """Return how K is divided for two threads: "halves" of K, one a thread, or the same segments for every result.
+    """Return how two threads divide K: "halves", "greedy" or "balanced".
 
-    Those segments have `greedy_lengths` ("greedy"), or `lengths` ("balanced", mostly where one thread computes alone).
+    "halves": each thread adds one half of K for all results. Otherwise every result is added by one thread over all of
+    K, in segments of `greedy_lengths` ("greedy") or of `lengths` ("balanced", mostly where one thread works alone).
     """
     m, n, k = shape.m, shape.n, shape.k
     if k < 2 * SEGMENT or m * n * k <= ALONE:
@@ -131,10 +132,11 @@ def _shared(shape: ProductShape) -> ChosenSchedule:
 
 
 def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
-    """Return the schedule of up to 15 rows of a times a transposed b, if these are dot products; otherwise None.
+    """Return the schedule of up to 15 rows of a times a transposed b, if MKL computes dot products; otherwise None.
 
-    They are from K = 24 M on (two threads: with few rows or multiply-adds, or aligned rows of b or results), and for
-    some products of few columns, by other lanes. name: of the ShapedSchedule, for the error of unknown rules.
+    From K = 24 M on it does, with lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <= ALONE, or
+    N or K is a multiple of ALIGNED. Below K = 24 M it does if N = 2, if N = 3 and M <= 10, or if M < N <= 11 and K <= N,
+    with lanes "dealt". Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this error.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:

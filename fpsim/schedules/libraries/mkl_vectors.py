@@ -24,7 +24,10 @@ TAILS: tuple[Lane, ...] = ("first_added_pairs", "first_added", "first_added_pair
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a row or column on one thread or two, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule, for the error; threads: 1 or 2.
+    If the terms of a result are contiguous in the matrix, whole groups of four results have the lanes "first_apart" of
+    `SegmentLanes`, and the one to three results after them those in TAILS; two threads take half of the results each,
+    unless the product is small. `_across` adds vectors by other matrices. name: of the ShapedSchedule, for the error;
+    threads: 1 or 2.
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:

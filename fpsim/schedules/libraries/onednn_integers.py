@@ -17,7 +17,10 @@ SHARED_ROWS, SHARED_TERMS = 128, 3072  # rows up to which, and terms from which 
 
 
 def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's INT8 products for a shape, or raise a DeclinedShape.
+    """Return the schedule of oneDNN's INT8 products for a shape, or raise a DeclinedShape if it is not known.
+
+    With VNNI or AMX sums are exact modulo 2^32. Without ("avx512", "avx2") 128 is added to one operand, and the sums of
+    pairs of products saturate to 16 bits; the pairs depend on the segments of K.
 
     Args:
       name: name of the ShapedSchedule.
@@ -41,7 +44,11 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
 
 
 def _lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
-    """Return the lengths of segments of k terms: one up to `whole` terms, two below 2 * length, else of `length`."""
+    """Return the numbers of terms in the segments of K = k.
+
+    Up to `whole` terms are one segment; more, below 2 * length, are two halves, the larger first; 2 * length and more
+    are segments of `length`, the last of which may be shorter.
+    """
     if k <= whole:
         return (k,)
     return cut(k, -(-k // 2) if k < 2 * length else length)
@@ -50,7 +57,8 @@ def _lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
 def _pairs(kernel: str, lengths: tuple[int, ...], shifted: Literal["a", "b"]) -> ChosenSchedule:
     """Return the schedule of sums whose pairs of terms saturate.
 
-    kernel: oneDNN's name. lengths: terms of the segments that are divided into pairs. shifted: the unsigned operand.
+    kernel: oneDNN's name. lengths: terms of each segment of K, in which pairs begin anew. shifted: the operand to which
+    128 is added, so that it is unsigned.
     """
     rule = (
         f"128 is added to {shifted}, pairs of products saturate to 16 bits and are added modulo 2^32, and 128 times "

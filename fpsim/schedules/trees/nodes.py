@@ -292,7 +292,7 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return the parts without trailing zeros, if adding those cannot change a bit; order: of the additions."""
+    """Return the parts without trailing +0s of format `fmt` if adding these changes no bit; order: of the additions."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)

@@ -211,7 +211,7 @@ def is_coarse(a: Format, b: Format) -> bool:
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
     """Return the sums of the slices as threads add them.
 
-    n: columns; cuBLAS's dot has two chains per thread if it is 1.
+    n: columns of the product, or None; a thread of cuBLAS's dot kernel has two chains if n is 1, else one.
     """
     return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 

@@ -56,8 +56,9 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
 def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
     """Return the sum of lane number `lane` of a segment whose order has lanes="vectors".
 
-    It is four chains joined in pairs, then a chain of the rest. start: first term of the segment; width: number of
-    lanes, the elements of a vector; ends: (terms of the segment in whole turns of four vectors, in whole vectors).
+    It is (c0 + c1) + (c2 + c3), chain ci being over the lane's terms in every vector i of four; to this sum the lane's
+    terms in the whole vectors left are added one by one. start: first term of the segment; width: number of lanes, the
+    elements of a vector; ends: (terms of the segment in whole turns of four vectors, in whole vectors).
     """
     turns, whole = ends
     rest = _steps(start + turns + lane, (whole - turns) // width, width)
@@ -147,7 +148,7 @@ def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
 
 
 def _by_quarters(lanes: tuple[Sum, ...]) -> Sum:
-    """Return the sum of lanes in which lanes i, i + 4, i + 8, ... are chained for i below 4, then joined in pairs."""
+    """Return (s0 + s1) + (s2 + s3), where si is the sum of lanes i, i + 4, i + 8, ... from left to right."""
     return Sum(FLOAT32, "first", "pairwise", tuple(_chain("first", *lanes[i::4]) for i in range(4)))
 
 
