@@ -76,10 +76,10 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a call's product, with the place of its computation: a library of torch, the tensor cores, or "" for this
-    processor.
+    """Return a call's product, with the place of its computation as text: a library of torch such as "(MKL)", the place
+    of the arithmetic such as "on the GPU", or "" for this processor.
 
-    `plain`: names of the layers that torch multiplied in their own dtype.
+    `plain`: names of the layers that torch multiplied in their own dtype, which the product then has as `dtype`.
     """
     product = as_product(call, arithmetic.place)
     if call.layer not in plain:  # recipes multiply in float32, whatever the dtype of the layer is
