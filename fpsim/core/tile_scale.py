@@ -36,8 +36,8 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: 32 or 64 bits; rule: AMAX_BY_MAX to EVEN; applied: BY_SCALE if factors divide, else BY_INVERSE; levels: 1 or
-    2; mode, kind: of the encoder to the scale format; is_single: this is FP32; encodes: encode scales come first.
+    width: 32 or 64 bits; rule: AMAX_BY_MAX to EVEN; applied: BY_SCALE if factors divide, else BY_INVERSE; levels: 2 if
+    the array has a scale too; mode, kind: of the scale encoder; is_single: scales are FP32; encodes: max / amax first.
     """
 
     width: int  # of the arithmetic
@@ -64,7 +64,7 @@ class ScaleRules(NamedTuple):
     """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
 
     nan: NAN_TILE or NAN_ELEMENT; infinity: SKIP, PROPAGATE or ONE; infinite_top: amax bits that Inf counts as; emax:
-    exponent of the largest element; half_place: EVEN adds it to amax; codes: of NaN, 1, and smallest to largest scale.
+    exponent of the largest element; half_place: EVEN adds it to round amax; zero_code: of the scale of a tile of zeros.
     """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
@@ -86,8 +86,8 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: element; inverse: 1 / it; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale: that
-    of zeros; tensor: scale of the second level, or 1; tensor_factor: INVERSE_OF_ENCODE multiplies amax by it.
+    largest: element; inverse: 1 / it; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale: of a
+    tile of zeros; tensor: scale of the whole array, or 1; tensor_factor: INVERSE_OF_ENCODE's scale is amax times it.
     """
 
     largest: Any  # of the element format
@@ -179,7 +179,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return amax / largest as `rule` says, not yet rounded to its format; top: amax bits; n: ScaleNumbers."""
+        """Return the scale of a tile, amax / largest, as `rule` computes it, before it is rounded; top: amax bits."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -205,7 +205,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale, whether it was raised to n.smallest, whether amax is 0, for which it is n.zero_scale)."""
+        """Return (scale, at least n.smallest, n.zero_scale for amax 0; whether it was raised; whether amax is 0)."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero
@@ -233,9 +233,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (largest / amax, divided in float64, rounded to float32, limited to its maximum; whether limited).
+        """Return (largest / amax, rounded from float64 to float32, at most the largest float32; whether it was above).
 
-        A finite amax, raised to amax_floor, has a result with a reciprocal. top: its bits; of_zeros: result for 0.
+        An amax (bits: top) is raised to amax_floor; if finite, its result has a finite reciprocal; of_zeros: that of 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -256,10 +256,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
-        """Return (second-level float32 scale of an array, factor of its tiles' amaxes, whether the scale was clamped).
+        """Return (float32 scale of a whole array, factor for its tiles' amaxes, whether the scale was clamped).
 
-        highest: largest scale of a tile times largest element value; is_inverse: compute an encode scale and invert it.
-        Operations round as docs/scaling.md says. A finite amax gets a scale whose product with any tile's is finite.
+        largest: of elements; highest: that times the largest scale of a tile; is_inverse: compute highest / amax and
+        invert it, instead of amax / highest. A finite amax gets a scale whose product with any tile's is finite.
         """
         empty = amax == zero
         # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0
@@ -305,12 +305,12 @@ class TileSettler(NamedTuple):
 
 @cache
 def tile_settler(width: int, encodes: bool) -> TileSettler:
-    """Return the functions that compute a tile's scale, from bits of its amax (top) and flags of NaN, Inf (specials).
+    """Return the functions that compute a tile's scale, factor and events; encodes: the rule computes max / amax first.
 
-    n: ScaleNumbers; exact: largest value and amax_floor in float64; r: ScaleRules; f: encodes into the scale format;
-    table: values of its codes, 0 for NaN; s: ScaleChoices of that width, as `choice_words`. scale: float32, which
-    decodes; factor: what elements are divided by or multiplied with; events: the counters that go up, as bits.
-    encodes: by a rule that computes encode scales, max / amax.
+    Their arguments: top, specials: bits of amax, flags of NaN and Inf; n: ScaleNumbers; exact: largest element and
+    amax_floor in float64; r: ScaleRules; f: EncodeLayout of scales; table: values of their codes, 0 for NaN; s:
+    ScaleChoices as int64. Their results: scale: float32, which decodes; factor: elements are divided by it, or
+    multiplied by it; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64

@@ -99,7 +99,7 @@ class AdditionTargets(NamedTuple):
 
 @reloadable
 class Words(NamedTuple):
-    """Scratch arrays, (4, n), for the random words of four roundings: of products, of sums, and of joining chunks."""
+    """Scratch arrays, (4, n): the random words of four roundings of n products, of n sums, and of n sums of chunks."""
 
     products: Any
     sums: Any

@@ -195,8 +195,9 @@ def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     """Return the code of c plus the products of one instruction; even and odd ones are aligned and summed separately.
 
     Each of the two groups is aligned to its largest exponent, truncated to u.fraction_bits bits after it, and added
-    exactly. Their sums, rounded down to units of the one with the larger exponent, are added; c is added last, as 0 if
-    it is too small (`drops_small` of `_joined`). a, b: codes of a row and a column; start: index of the first product.
+    exactly. With e the larger exponent of both, their sums are rounded down to multiples of 2**(e - u.fraction_bits),
+    and added; c is added last, and counts as 0 if its exponent is below e - u.fraction_bits - 1.
+    a, b: codes of a row and a column; start: index of the first product.
     """
     stop = _end(a, start, u)
     even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)

@@ -26,7 +26,7 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 class Target(NamedTuple):
     """A format to round to, and a rounding mode such as NEAREST_EVEN.
 
-    Sums beyond `most`, the largest value, and nonzero ones up to `least` are marked; least is 0 if subnormals are kept.
+    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most`, the largest value, are left to the specification.
     """
 
     mantissa_bits: int
@@ -40,8 +40,8 @@ class Target(NamedTuple):
 class Cut(NamedTuple):
     """The cut of an addition's terms before they are added.
 
-    Terms are rounded (mode `rounding`) to fraction_bits below their largest exponent, and their sum to result_bits
-    mantissa bits. If `of_operands`, a product's exponent is the sum of its operands', at least least_a and least_b.
+    Terms are rounded fraction_bits (-1: not) below their largest exponent, and their sum to result_bits mantissa bits
+    (-1: as the format). If `of_operands`, a product's exponent is its operands' sum, each at least least_a or least_b.
     """
 
     fraction_bits: int  # -1 for no cut
@@ -68,7 +68,7 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions in reverse Polish notation (`code`, int64, as `Order.program`), and their arithmetic.
+    """An order of additions, and their arithmetic; `code`, int64: k >= 0 pushes term k on a stack, -n adds the top n.
 
     rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
     """
@@ -333,13 +333,13 @@ def _mark_zeros(line: Any, unsure: Any) -> None:
 def _add(
     stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
 ) -> None:  # fmt: skip
-    """Add rows base + 1 to base + count - 1 of a stack to row `base`, by the rule of additions.
+    """Add rows base + 1 to base + count - 1 of a stack to row `base`, exactly or cut by rule.cut; round to rule.to.
 
     exponents: those of the stack's numbers, if additions cut; powers, spare: scratch rows; unsure: set for sums that
-    the specification must compute. Rows are sliced to show the compiler that they have no gaps.
+    the specification must compute.
     """
     size, cut = powers.size, rule.cut
-    total = stack[base, :size]
+    total = stack[base, :size]  # sliced, so that the compiler sees that rows have no gaps
     if cut.fraction_bits < 0:
         if count == 2:
             _add_two(total, stack[base + 1, :size])

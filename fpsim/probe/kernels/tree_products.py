@@ -77,7 +77,8 @@ def tree_products(
     Args:
       out: (M, N) float32 or float64, the dtype of sums.
       a, b: (M, n) and (n, N) matrices of the same dtype.
-      steps: a ProductSteps.
+      steps: a ProductSteps: per step an action (PUSH: start a sum with a product; JOIN: add an unrounded product; TAKE:
+        add a rounded one; ADD: add another sum), the sum's slot, and the index of the term or the other sum's slot.
       mode: rounding of float32 sums, AS_IT_IS, TO_FP16 or TO_BF16; AS_IT_IS for float64.
       flushes: 1 if subnormal float32 sums become zeros, else 0; 0 for float64.
       begins: True if products with a zero operand are +0.

@@ -48,8 +48,9 @@ def tree_rows(
 ) -> None:  # fmt: skip
     """Run two-operand additions over the rows of `sums` in place, (n, R) float32 or float64: a row per term.
 
-    steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]; but if steps.term[i] >=
-    0, the unrounded product of that row of a and b, (n, R), is added. Results are left in row steps.result.
+    steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]; but if k = steps.term[i]
+    is not negative, the unrounded product a[k] * b[k] is added to row steps.into[i] instead. a, b: (n, R), of the dtype
+    of sums. Results are left in row steps.result.
     After each addition float32 sums are rounded to the format of `mode` (AS_IT_IS, TO_FP16 or TO_BF16), and subnormal
     ones become zeros if `flushes`; pass AS_IT_IS and 0 for float64. first, stop: range of columns.
     """
@@ -77,7 +78,9 @@ def mixed_rows(
 ) -> None:  # fmt: skip
     """Run two-operand additions over the float64 rows of `sums`, as `tree_rows` does, but round each by its own mode.
 
-    modes: for each addition AS_IT_IS (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in float64).
+    For each i in order, row steps.taken[i], or the product of rows steps.term[i] >= 0 of a and b, is added to row
+    steps.into[i]. modes[i]: AS_IT_IS (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in float64). first,
+    stop: range of columns.
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):

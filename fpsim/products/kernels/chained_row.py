@@ -128,10 +128,11 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         return types.void(a, ea, b, eb, c, e, places, facts), build
 
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
-        """Emit the additions of one instruction to the rows, for the first 16 * `groups` columns.
+        """Emit the additions of one instruction to one or two rows, for the first 16 * `groups` columns.
 
-        rows: addresses in a, ea and c. of_b: addresses of b, eb and e. facts: (fraction bits, floor
-        exponent, mask of the bits of the result, smallest exponent).
+        rows: three lists of addresses, one for each row: of the row in a; of the exponents, in ea, of the row that is
+        computed after it; of the row in c. of_b: addresses of b, of eb, and of e. facts: (bits kept below the largest
+        exponent, exponent of a zero term, mask of the result's kept bits, smallest exponent of an accumulator).
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
@@ -147,9 +148,11 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         signs = [_signs(builder, row) for row in of_a]
 
         def add_terms(exchanged: int) -> Any:
-            """Return the function (k, values) -> values that adds term k to the sums.
+            """Return the function (k, values) -> values that adds the products of term k to the sums.
 
-            exchanged: 1 if a's values in the two rows have different signs, 0 if they have the same sign.
+            values: vectors, first the positive and the negative sum of each group of 16 columns, row by row; then, if
+            two rows are computed, the largest exponents so far of the next rows. exchanged: 1 if a's values in the two
+            rows have different signs, 0 if they have the same sign.
             """
 
             def add(k: Any, values: list[Any]) -> list[Any]:

@@ -198,8 +198,8 @@ def _in_halves(terms: int, halves: int) -> Any:
 def _row_by_terms(terms: int, halves: int) -> Any:
     """Return the loop that adds an instruction's terms to one row of results, NaN, Inf and any exponents included.
 
-    Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), explained in its docstring. terms: of an
-    instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
+    Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), which `careful_row` below explains.
+    terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
     """
     row_by_terms = even_odd_row if halves == 2 else separate_row
 

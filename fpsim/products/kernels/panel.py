@@ -30,12 +30,14 @@ MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)
 
 
 def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any) -> Any:
-    """Decode float32 patterns to finite values and relative exponents; return flags, a sum of SPECIAL and DEEP, or 0.
+    """Write a row's finite float32 patterns and their exponents minus `base`; return flags, a sum, or 0 for none.
 
-    SPECIAL: the row has NaN or Inf, which become 0. DEEP: an exponent is outside the range of the fast loops.
+    source: 1-D int32, float32 patterns. values: int32, filled with the same patterns without the bits that the mask
+    `kept` clears, which the unit does not read; 0 for NaN and Inf. exponents: int8, filled with exponents minus base,
+    an exponent below `least`, the format's smallest, counting as `least`; ZERO_EXPONENT for values that become 0.
 
-    source, values: int32 arrays. exponents: int8 array; ZERO_EXPONENT for zeros. kept: mask of the bits that the unit
-    reads. least: the smallest exponent of the format. base: what is subtracted from exponents.
+    Flags: SPECIAL if the row has a NaN or Inf; DEEP if an exponent minus base is outside HIGHEST - WINDOW .. HIGHEST
+    (-20 .. 20), the range that the fast loops require.
     """
     specials, lowest, highest = i32(0), i32(HIGHEST), i32(0)
     for j in range(source.size):
@@ -59,11 +61,12 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` terms of a row of a from term k on, with zeros after its end; return flags, a sum or 0.
+    """Write `terms` terms of a row of a from term k on, with zeros after its end; return flags, a sum or 0.
 
-    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for an exponent out of the fast loops' range.
-    source: (K,) float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent, number
-    subtracted from exponents). values, exponents: (terms,) int32, int8.
+    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for a stored exponent outside -20 .. 20, the range
+    of the fast loops. source: (K,) float32 patterns. facts: (mask of the bits that the unit reads, the format's
+    smallest exponent, base). values, exponents: (terms,), filled with masked float32 patterns, int32, and with
+    exponents minus base, int8.
     """
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
@@ -75,12 +78,12 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Decode `terms` rows of b from row k on, `width` columns from j on; return flags, a sum or 0.
+    """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags, a sum or 0.
 
-    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for an exponent out of the fast loops' range.
-    source: (K, N) float32 patterns. facts: (mask of the bits that the unit reads, the format's smallest exponent,
-    number subtracted from exponents). values, exponents: (terms, columns) int32 and int8, which are filled, with zeros
-    beyond K and `width`.
+    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for a stored exponent outside -20 .. 20, the range
+    of the fast loops. source: (K, N) float32 patterns. facts: (mask of the bits that the unit reads, the format's
+    smallest exponent, base). values, exponents: (terms, columns), filled with masked float32 patterns, int32, and with
+    exponents minus base, int8; with zeros beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):

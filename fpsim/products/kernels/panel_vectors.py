@@ -157,7 +157,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit and return (64 8-bit codes, 0 for NaN and Inf; exponents; mask of both); facts: four of CodeFacts."""
+    """Emit and return (64 codes, 0 for NaN, Inf; exponents; mask of both); facts: up, highest, mantissa_bits, bias."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -230,8 +230,8 @@ def code_decoder(split: bool) -> Any:
 def half_decoder(split: bool, fmt: Format) -> Any:
     """Return the intrinsic (source, k, n, base, b, eb, i) -> mask that decodes 64 codes of fmt, FP16 or BF16.
 
-    It fills row i of b (values) and eb (exponents minus base) from source[k, n : n + 64]; split: as in `code_decoder`.
-    mask: int64; bits 0 .. 31 mark NaN and Inf, bits 32 .. 63 exponents out of range; bit j serves columns j and j + 32.
+    It fills row i of b (values, negative ones apart if split) and eb (exponents minus base) from source[k, n : n + 64].
+    mask: int64; bits 0 .. 31: NaN or Inf; 32 .. 63: an exponent outside -20 .. 20; bits j: of columns j and j + 32.
     """
     infinity, kind = fmt.max_code + 1, v.vector(v.HALF, VECTOR_COLUMNS // 2)
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
@@ -391,9 +391,8 @@ def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
 
 
 def fills_of(terms: int, split: bool) -> dict[str, Any]:
-    """Return `RowLoops.fills`: functions that decode b to a panel in vectors; keys "floats", "bytes" and "halves".
-
-    terms: number of products of an instruction. split: whether the panel stores positive and negative values apart.
+    """Return the functions of `RowLoops.fills`, by form of b, "floats", "bytes" and "halves", which decode b in vectors
+    to panels of `terms` terms, the products of an instruction; split: negative values are stored apart.
     """
     bytes_filler = _code_filler(terms, _byte_decoder(terms, split), _byte_turned)
     halves_filler = _code_filler(terms, _half_decoder(terms, split), _half_turned)

@@ -115,7 +115,7 @@ def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoo
 
 @scalar
 def _flushed_near(x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z rounded once, or a zero of its sign if 24 bits of it, rounded, are below 2**-126.
+    """Return x * y + z rounded once to float32; a zero of its sign if the sum, rounded to 24 bits, is below 2**-126.
 
     Products have up to 24 bits, and z is not subnormal, so float64 tells which sums are below 2**-126 - 2**-151.
     """
@@ -222,7 +222,7 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
     """Add up to four FP16 products or two BF16 products to c exactly, with one rounding to float32.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of products. u: not used. room:
-    scratch buffers, in which two float64 hold the products' exact sum: high and low parts of FP16, or two of BF16.
+    scratch buffers. Two float64 hold the products' exact sum: sums of FP16 products' high and low parts; BF16 products.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -359,7 +359,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 
 
 def _join_halves(room: StepRoom) -> None:
-    """Add the sum of odd products to that of even ones in `room`, both rounded down to units of the larger exponent."""
+    """Add odd products' sums to even ones' in `room`, both rounded down to units of 2**(the larger exponent - 24)."""
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])

@@ -86,9 +86,9 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 def vector_cut_rows(terms: int, halves: int) -> Any:
     """Return the intrinsic (a, ea, b, eb, c, (first, stop, base, parts)) -> None that adds products to rows of c.
 
-    Per column it truncates an instruction's products to 24 bits below the largest exponent, adds them up (even and odd
-    ones apart if halves is 2, then both sums), and adds the sum to c, rounded as AMD's units do (see `_join`). terms:
-    of one instruction.
+    Per column it truncates an instruction's products to 24 bits below their largest exponent, adds them up (even and
+    odd ones apart if halves is 2, then both sums), and adds the sum to c: both are aligned to the larger exponent and
+    rounded down, their sum is rounded to 32 bits downward, then to nearest even. terms: of one instruction.
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS). c: (rows, PANEL_COLUMNS) float32, of which
     rows first .. stop (int64) change. base: int32, of exponents. parts: int64, number of blocks of PART columns.
@@ -171,10 +171,11 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
     """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place.
 
-    As in step_rows._join, both are rounded down to units that follow from their largest exponent, and their sum is
-    rounded down to 32 bits, then to nearest even. exponent: exponent fields of the products. total: their int32 sums.
-    none: the field that marks columns without products. drops: an accumulator whose exponent is more than 25 below the
-    largest counts as 0.
+    With `top` the larger exponent of accumulator and products, the products' sum is rounded down to units of
+    2**(top - 32) and the accumulator to 2**(top - 24); the sum of both is rounded down to 32 bits, then to nearest even
+    (the same as step_rows._join). exponent: largest exponents of the products, as float32 exponent fields. total: int32
+    sums of the products in units of 2**(that exponent - 24). none: the field that marks columns without products.
+    drops: an accumulator with an exponent below top - 25 counts as 0.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)

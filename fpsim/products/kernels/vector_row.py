@@ -136,8 +136,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     scales: exponents of the scale of row r and of the columns', (VECTOR_COLUMNS,), read if scaled. width: number of
     columns that are not padding. fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term.
     kept: mask of the result's bits that are kept. base: exponent of a product minus those of its factors. least:
-    smallest exponent of the accumulator's format. joined: sums of eight products fill an int32. half: the result is
-    FP16, held as float32.
+    smallest exponent of the accumulator's format. joined: the sum of all products may overflow an int32, so they are
+    added by eights in int32, and these sums exactly in float64. half: the result is FP16, held as float32.
     """
 
     def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, scales: Any, numbers: Any) -> Any:
@@ -212,10 +212,16 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return [builder.add(sums[0], old)]
 
     def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
-        """Emit the additions of one instruction to one row for `groups`, groups of 16 columns.
+        """Emit the additions of one instruction to one row of results, for the groups of 16 columns in `groups`.
 
-        Group 0 also computes the next row's exponents. places: addresses of (a, ea, b, eb, c, e, scales), row r of a
-        and c and row `after` of ea. numbers: the last six numbers of the intrinsic. top: the row's largest exponents.
+        If group 0 is among them, the code also writes the largest exponents of the products of the row that is
+        computed next to the array e.
+
+        places: addresses of: this row of a; the exponents of the next row of a; b; b's exponents; this row of c; e;
+        the exponents of the columns' scales. numbers: (exponent of this row's scale, bits kept below the largest
+        exponent, exponent of a zero term, mask of the result's kept bits, exponent of a product minus those of its
+        factors, smallest exponent of the accumulator's format). top: int8 vector, for each column the largest exponent
+        of this row's products.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
@@ -268,8 +274,9 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
     """Return the loops of units of `Rule.FUSED`, or of a rule built from it, by vectors of AVX-512 or AVX2.
 
-    terms: of one instruction. joined: sums of eight products fill an int32. half: results are FP16, held as float32.
-    scaled: the unit multiplies block scales.
+    terms: of one instruction. joined: the sum of all products may overflow an int32, so they are added by eights in
+    int32, and these sums exactly in float64. half: results are FP16, held as float32. scaled: the unit multiplies block
+    scales. avx512: use AVX-512, else AVX2.
     """
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 

@@ -44,9 +44,10 @@ def float_exponent(bits: Any, least: Any) -> Any:
 
 @scalar
 def rounded_result(value: Any, mantissa_bits: Any, least: Any, nearest: Any, highest: Any) -> Any:
-    """Return the float32 pattern, as int32, of a float64 rounded to `mantissa_bits`; Inf for 2**highest or more.
+    """Return the float32 pattern, as int32, of a float64 rounded to a format of `mantissa_bits` mantissa bits.
 
-    value: float64. nearest: round to nearest even, else toward zero. least: the smallest exponent of the format.
+    value: float64. nearest: round to nearest even, else toward zero. least: the smallest exponent of the format. A
+    rounded magnitude of 2**highest or more becomes Inf with the value's sign.
     """
     place = i64(max(exponent_of(value), i64(least)) - i64(mantissa_bits))
     units = f64(value * power_of_two(-place))

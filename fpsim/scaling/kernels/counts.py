@@ -74,13 +74,15 @@ def look_kernel(width: int) -> Any:
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that counts the saturated and the underflowed elements in a part of a matrix.
 
+    Saturated elements are Inf, or round to more than the format's largest value once their tile's factor is applied;
+    underflowed ones are not 0, but round to 0.
+
     Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: the part, which
     starts at (top, left), as bit patterns of `width`-bit floats; factors: per tile of the whole matrix; rows, columns:
-    of a tile; draws: flat index of the part's first element, its distance to the one below it, and the seed's low and
-    high word, four uint64; layout: an EncodeLayout that encodes values beyond the format to the largest word, NaN to 1,
-    and drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a
-    Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or
-    BY_INVERSE.
+    size of a tile; draws: flat index of the part's first element, its distance to the one below it, and the seed's low
+    and high word, four uint64; layout: an EncodeLayout that encodes values beyond the format to the largest word, NaN
+    to 1, and drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a Rounding; kind: PLAIN,
+    FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE (they multiply).
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64

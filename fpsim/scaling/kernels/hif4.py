@@ -27,10 +27,11 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 
     Arguments: `(matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials)`. matrix: bit patterns
     of `width`-bit floats; codes: filled; scale_codes, levels: filled, one per tile: the code of the scale, and a uint32
-    with a bit for each 8 elements, then one for each 4, of which a set one doubles their values; inverses: by code of a
-    scale, the reciprocal in BF16 of each scale; rows, columns: of a tile; layouts: two rows, encoders to BF16 and to a
-    scale; specials: filled with flags of NaN, Inf and tiles of zeros. bf16_kind, scale_kind: PLAIN, FULL or UNUSUAL,
-    the kinds of the two encoders (core/encode.py).
+    whose bits 0 .. 7 stand for groups of 8 elements and bits 8 .. 23 for groups of 4, a set bit doubling the values of
+    its group; inverses: by code of a scale, the reciprocal in BF16 of each scale; rows, columns: size of a tile;
+    layouts: two EncodeLayouts as rows, of the encoders to BF16 and to a scale; specials: filled, one per tile, with
+    flags of NaN, of Inf and of a tile of zeros. bf16_kind, scale_kind: PLAIN, FULL or UNUSUAL, the kinds of the two
+    encoders (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -100,8 +101,9 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 def hif4_elements_kernel() -> Any:
     """Return the loop that decodes HiF4's elements without their tiles' scales.
 
-    Its arguments are `(codes, levels, table, values, rows, columns)`. It fills `values`, float32, with table[code]
-    times 2**(exponents of the element's groups), which `levels` packs in a uint32 per tile; rows, columns: of a tile.
+    Its arguments are `(codes, levels, table, values, rows, columns)`. It fills `values`, float32, with table[code],
+    doubled once for the set bit of the element's group of 8, and once for that of its group of 4. levels: a uint32 per
+    tile: bits 0 .. 7 for groups of 8, bits 8 .. 23 for groups of 4; rows, columns: size of a tile.
     """
 
     def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:

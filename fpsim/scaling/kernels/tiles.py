@@ -40,8 +40,8 @@ def quantize_strips(e: Elements, settle: Any) -> Any:
     filled with codes, or float32 patterns if `e.back`; scales, codes: filled, one per tile; size: rows and columns of a
     tile, and columns of a strip; draws: flat index of the matrix's start, distance to the next row's, and the seed's
     low and high word; layout: of the elements' encoder, then decoder; counts: of tiles with an amax of 0, NaN, Inf, and
-    a scale clamped from below and from above, raised; plan: what `settle` takes last, as ScalePlan.arguments returns
-    it. settle: the loop of `settle_kernel`, which computes scales from amaxes.
+    a scale clamped from below and from above, raised; plan: the last three arguments of `settle`, (numbers, rules,
+    layout), as ScalePlan.arguments returns them. settle: the loop of `settle_kernel`, from amaxes to scales.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)

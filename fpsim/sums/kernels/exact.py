@@ -21,7 +21,7 @@ def exact_kernel() -> Any:
     """Return the loop that computes exact sums, rounded once: outputs first .. stop - 1 in C order.
 
     Arguments: `(x, out, first, stop, plan, r)`. x: Rows of codes; out: (M, N) uint64 codes to fill; plan: an ExactPlan;
-    if its layout of a is all zero, a is all ones; r: Randomness.
+    if its layout of a is all zero, x.a stands for ones, and the terms are the elements of b; r: Randomness.
     """
 
     def exact(x: Rows, out: Any, first: int, stop: int, plan: Any, r: Randomness) -> None:

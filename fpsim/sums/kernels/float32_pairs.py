@@ -40,9 +40,11 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 def pairs_kernel(how: int) -> Any:
     """Return the loop that computes Pairwise sums in float32, for strips of rows first .. stop - 1.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a, panels, ranges: as in Panels; c, out: (M, N)
-    float32 bits, c may be empty; given_up: set to 1 for each strip that float32 cannot compute, else 0; lost: their
-    number; facts: StripFacts as 64-bit words. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a: (rows, terms) float32, padded; panels:
+    (P, terms, width) float32, the columns of b; ranges: (2, rows + P), bits of the largest magnitude, and of the
+    smallest nonzero one minus 1, of each row of a, then of each panel; c, out: (M, N) float32 bits, c may be empty;
+    given_up: set to 1 for each strip that float32 cannot compute, else 0; lost: their number; facts: StripFacts as
+    64-bit words. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 

@@ -69,9 +69,10 @@ class DrawPlace(NamedTuple):
 
 @reloadable
 class Counters(NamedTuple):
-    """Counters of the random words of a tile's products and sums, four words each.
+    """Philox counters, each of which yields the random words of four products or of four sums of a tile.
 
-    first: of the first output's products; step: from one output to the next; of_sums: from products to sums.
+    first: the counter of the first output's first products; step: the distance to the next output's counter; of_sums:
+    the distance from the counter of products to that of the sums to which they are added.
     """
 
     first: Any  # counter of the first output's products
@@ -127,7 +128,7 @@ def _four_terms(a: Any, k: int, scale: Any) -> Any:
 def _steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add to t[j] the products of a, times `scale`, and column `first + j` of b, each product and sum rounded.
+    """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; each product and sum is rounded.
 
     t, a, b: float64 patterns, of which b is 2-D with len(a) rows, a multiple of GROUP; counters: where the random words
     begin; fours: (8, len(t) + 1 or more) scratch array for them; u: the bits that are kept, and the seed.
@@ -150,7 +151,7 @@ def _steps(
 def _fused_steps(
     t: Any, a: Any, scale: Any, b: Any, first: int, counters: Counters, fours: Any, u: DrawPlace
 ) -> None:  # fmt: skip
-    """Add to t[j] the products of a, times `scale`, and column `first + j` of b; each sum is rounded, products are not.
+    """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; only the sums are rounded.
 
     t, a, b: float64 patterns, of which b is 2-D with len(a) rows, a multiple of GROUP; counters: where the random words
     begin; fours: (8, len(t) + 1 or more) scratch array for them; u: the bits that are kept, and the seed.
@@ -243,9 +244,10 @@ def blocks_ahead(
 ) -> Any:  # fmt: skip
     """Add up to BLOCK terms of a tile's sums, from term k on, one after the other to t[RUN], and return their number.
 
-    It is `ahead` of `sum_order.tile_in_order`: bits and random words are those of adding them by the slow loops. The
-    number is 0 if this fast method does not apply: k is no multiple of GROUP, fewer terms are left, the format or
-    policy has no such method, or sums may overflow. stop: the term after the last; words: scratch arrays.
+    It is `ahead` of `sum_order.tile_in_order`: bits and random words are the same as in adding term by term with the
+    functions of steps.py. The number is 0 if this fast method does not apply: k is no multiple of GROUP, fewer than
+    GROUP terms are left, the format or policy has no such method, or sums may overflow. stop: the term after the last;
+    words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
@@ -331,9 +333,9 @@ def subtree_ahead(
 ) -> Any:  # fmt: skip
     """Write the pairwise sum of terms k .. k + BLOCK - 1 to stack[height], and return whether that was possible.
 
-    It is `ahead` of `sum_order.tile_by_pairs`: bits and random words are those of adding them by the slow loops. False
-    if k is no multiple of BLOCK, fewer terms are left, the format or policy has no such method, or sums may overflow.
-    numbers: index of the first sum of each level; words: scratch arrays.
+    It is `ahead` of `sum_order.tile_by_pairs`: bits and random words are the same as in adding pair by pair with the
+    functions of steps.py. False if k is no multiple of BLOCK, fewer than BLOCK terms are left, the format or policy has
+    no such method, or sums may overflow. numbers: index of the first sum of each level; words: scratch arrays.
     """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:

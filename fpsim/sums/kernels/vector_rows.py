@@ -28,10 +28,10 @@ def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _step(builder: Any, t: Any, of_a: tuple[Any, Any], b: Any, size: Any, facts: Any) -> Any:
-    """Emit one step of float32_rows._rounded for vectors, and return the new sums.
+    """Emit and return the vectors of new sums t + a * b; product and sum are each rounded to 24 - s bits.
 
-    t: the sums so far; of_a: (|a| * (2**s + 1), a); size: |b|; facts: (2**s, 2**s - 1, the smallest number that is
-    added and subtracted to round a sum).
+    t: the sums so far; of_a: (|a| * (2**s + 1), a); size: |b|; facts: (2**s, 2**s - 1, the smallest number that may be
+    added to a product and subtracted again to round it). The bits are those of float32_rows._rounded.
     """
     scale, less, least = facts
     large = builder.fmul(of_a[0], size)
@@ -45,7 +45,7 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 
     places: the addresses of the rows of sums, of the rows of the two factors of A, of the first row of B, and the bytes
     of a row; start: byte offset of the first column; vectors: their number; count: number of terms; facts: (2**s,
-    2**s - 1, the smallest number that is added and subtracted to round a sum).
+    2**s - 1, the smallest number that may be added to a product and subtracted again to round it).
     """
     t_rows, factors, b, size = places
     offsets = [builder.add(start, v.LONG(i * v.SIZE)) for i in range(vectors)]
@@ -71,9 +71,10 @@ def _columns(builder: Any, places: Any, start: Any, vectors: int, count: Any, fa
 def vector_rows(avx512: bool) -> Any:
     """Return the intrinsic `(t, r, sizes, a, b, first, scale, least)`, which adds products to rows r .. r + 3 of t.
 
-    Sums are rounded to 24 - s bits, by adding and subtracting a large number. t: (rows, width) float32, width a
-    multiple of 16; a: (ROWS, terms) float32, terms >= 1; sizes: |a| * (2**s + 1); b: (K, width) float32, of which rows
-    from `first` on are used; scale: 2**s; least: the least such number. avx512: compile for AVX-512, else AVX2.
+    Products and sums are rounded to 24 - s bits, products by adding and subtracting a large number. t: (rows, width)
+    float32, width a multiple of 16; a: (ROWS, terms) float32, terms >= 1; sizes: |a| * (2**s + 1); b: (K, width)
+    float32, of which rows from `first` on are used; scale: 2**s; least: the smallest number that is so added and
+    subtracted. avx512: compile for AVX-512, else AVX2.
     """
 
     def rows(_typing: Any, t: Any, r: Any, sizes: Any, a: Any, b: Any, first: Any, scale: Any, least: Any) -> Any:
