@@ -158,7 +158,7 @@ def amx_row_blocks(n: int, k: int, turned: bool, caches: Caches) -> int:
 def _row_segment(k: int, columns: int, count: int, caches: Caches) -> tuple[int, int]:
     """Return (terms of a segment of K, bytes that it takes with `count` blocks of `columns` columns of b).
 
-    If k terms fill L2's budget r >= 1 times (>= 3 if k is a large power of two), floor(r) or ceil(r) segments, else one.
+    If k terms fill L2's budget r >= 1 times (3 for large powers of two k), K has floor(r) or ceil(r) of them, else one.
     """
     blocks = batch = -(-k // BLOCK)
     used = _row_bytes(k, BLOCK, batch, columns, count)

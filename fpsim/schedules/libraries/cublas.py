@@ -308,8 +308,8 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
 def _dot(count: int) -> Schedule:
     """Return the schedule of cuBLAS's dot_kernel, and of reduce_1Block_kernel, which adds its blocks' sums.
 
-    Tiles of terms are dealt to `count` blocks of 128 threads. A butterfly adds the threads of a block, a second tree the
-    blocks; docs/schedules.md states every addition.
+    Tiles of terms are dealt to `count` blocks of 128 threads. A butterfly adds the threads of a block, a second tree
+    the blocks; docs/schedules.md states every addition.
     """
     return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
 

@@ -135,8 +135,8 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
     """Return the schedule of up to 15 rows of a times a transposed b, if MKL computes dot products; otherwise None.
 
     From K = 24 M on it does, with lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <= ALONE, or
-    N or K is a multiple of ALIGNED. Below K = 24 M it does if N = 2, if N = 3 and M <= 10, or if M < N <= 11 and K <= N,
-    with lanes "dealt". Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this error.
+    N or K is a multiple of ALIGNED. Below K = 24 M it does, with lanes "dealt", if N = 2, if N = 3 and M <= 10, or if
+    M < N <= 11 and K <= N. Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:
