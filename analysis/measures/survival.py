@@ -49,7 +49,16 @@ LIMITS = {
 
 
 class SurvivalThresholds(TypedDict, total=False):
-    """The thresholds of `assert_survives`, where they are described; None stands for no check of the metric."""
+    """The thresholds of `assert_survives`; None stands for no check of the metric.
+
+    Attributes:
+      sqnr_db: the smallest SQNR in dB.
+      overflow: the largest share of finite values beyond the format's range, among all values.
+      lost_energy: the largest share of sum x^2 in values that become zero.
+      underflow: the largest share of nonzero values that become zero, among all values.
+      max_relative: the largest |result - x| / |x|.
+      max_ulp: the largest error in ulps of the format.
+    """
 
     sqnr_db: float | None
     overflow: float | None

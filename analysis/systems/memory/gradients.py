@@ -62,9 +62,9 @@ class Moment(NamedTuple):
 
 
 def _peak(moments: Sequence[Moment]) -> Peak:
-    """Return the moment with the most bytes of activations and gradients, the last in the list of equal ones.
+    """Return the moment with the most bytes of activations and gradients; of several, the last one in `moments`.
 
-    moments: in the order of the forward pass.
+    moments: one for each module, in the order of the forward pass.
     """
     most = max(reversed(moments), key=lambda moment: moment.bytes)
     return Peak(most.bytes, most.elements, most.module)
