@@ -351,7 +351,7 @@ def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
     """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet.
 
-    Products that the unit adds in one rounding are in one node, as a probe by masks sees them.
+    Products that the unit adds in one rounding are in one node, because a probe cannot see an order among them.
     """
     how = step.how
     assert isinstance(how, Arithmetic)

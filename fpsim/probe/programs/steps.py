@@ -79,8 +79,9 @@ class ProductSteps(NamedTuple):
     """The steps by which the kernel `tree_products` adds the products of each element.
 
     Attributes:
-      actions: int64 (S, 3): for each step the action (PUSH, JOIN, TAKE or ADD), the slot of the sum that it changes,
-        and the index of the term or, for ADD, the other sum's slot.
+      actions: int64 (S, 3), each row (action, slot, other). A slot holds a running sum. PUSH starts the sum in `slot`
+        with the product of term `other`, JOIN adds that product to it unrounded, TAKE adds it rounded, and ADD adds the
+        sum in slot `other`.
       depth: number of slots.
     """
 
@@ -89,12 +90,15 @@ class ProductSteps(NamedTuple):
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
-    """Return the steps by which `tree_products` adds in an order; the larger branch of each addition comes first.
+    """Return the steps by which `tree_products` adds in an order.
+
+    Of both operands of an addition, the one with more terms is computed first.
 
     Args:
       order: an order of two-operand additions.
       exact: terms whose product is not rounded before it is added.
-      plain: True if other products can be added (TAKE) without narrowing them or changing the sign of zeros first.
+      plain: True if the products of all other terms can be added to a running sum directly (TAKE). False if they must
+        first be narrowed or flushed, or made +0 if an operand is zero: each is then a sum of its own (PUSH, then ADD).
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]

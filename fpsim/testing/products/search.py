@@ -196,7 +196,7 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add up to two changes to the variant `best`, each of which explains 30 % of the results that are left.
+        """Add up to two changes to the variant `best`, each of which explains 30 % or more of the results left.
 
         left: number of wrong results that `best` does not reproduce. family: variants with one change, from which the
         changes are taken. Return the extended variant and the new number of results left.
@@ -225,10 +225,10 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return what the results of a correct kernel exclude: a number and two lists of variants.
+        """Return which variants of the promise the results of a correct kernel exclude: (number, names, rivals).
 
-        They are the number of variants that some input excludes, the variants that are other names of the promised
-        additions, and the variants that no input excludes.
+        number: how many variants have other results than the kernel for some input. names: the variants that are the
+        promised additions by another name. rivals: the other variants, with the kernel's results for all inputs.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0

@@ -76,8 +76,9 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
     """Return the share of random numbers that round each input away from zero, and the broken "neighbours" or None.
 
-    The share is exact, and found by bisection, if results depend on a threshold; else it is estimated from 129 numbers.
-    low, high: the neighbours of each input, smaller magnitude first.
+    The share is exact, and found by bisection, if all random numbers below a threshold round an input one way and all
+    others the other way. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The share is
+    float64, one for each input. low, high: the neighbours of each input, smaller magnitude first.
     """
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
