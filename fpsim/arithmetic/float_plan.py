@@ -54,7 +54,11 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether computing in `real` (FP32 or FP64), and rounding again, has the correctly rounded result."""
+    """Return whether an operation in `real` (FP32 or FP64), whose result is rounded again, is rounded correctly.
+
+    The first rounding is to odd for sums and fused multiply-adds, to nearest for the others; the second is to the
+    format of the result, in any mode.
+    """
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
     tops = [math.frexp(fmt.max)[1] for fmt in formats]  # and less than 2**top

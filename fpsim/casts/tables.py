@@ -317,7 +317,8 @@ def _beyond(fmt: TableFormat) -> Fraction:
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
     """Return the ordered bits of the smallest float that rounds to `high`, the higher of two neighbouring results.
 
-    low: the lower one; rounding: a deterministic mode, whose ties are those of the table; width: of the float in bits.
+    low: the lower one. rounding: a deterministic mode; those to nearest break ties as fmt.ties says. width: of the
+    float in bits, 32 or 64.
     """
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)

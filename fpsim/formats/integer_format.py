@@ -75,7 +75,7 @@ class IntegerFormat:
 
     @cached_property
     def magnitudes(self) -> Format:
-        """Float format of evenly spaced values, the integers from -max to max, to which floats can be rounded."""
+        """Float format whose values are the integers from -max to max, so that casts can round floats to integers."""
         mantissa_bits = self.bits - 2
         return Format(
             f"{self.name} magnitudes", 1, mantissa_bits, bias=1 - mantissa_bits, infinities=False, nan="none",

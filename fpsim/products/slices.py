@@ -170,8 +170,9 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 def _merged_by_kernel(sums: ProductSums) -> bool:
     """Return whether one kernel call can add up all slices, those of `sums.plan`.
 
-    That requires a unit whose loop does so, slices that are whole (see `_is_whole`), instructions with all terms of the
-    unit, partial sums without scales, and a merge that adds slices in float32.
+    That requires a fast unit of `Rule.FUSED` or `Rule.SCALED` with float32 sums, a backend whose kernels merge slices,
+    at least two slices, each of which `_is_whole`, instructions with all terms of the unit, partial sums without decode
+    scales, and a merge that adds the slices' sums in order in float32.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # rounding to float32 does not change these totals

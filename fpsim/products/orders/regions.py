@@ -71,8 +71,9 @@ def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Form
     """Return a @ b as codes of `fmt`, (M, N), from float32 chains of fused multiply-adds over segments of K.
 
     Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
-    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. a, b: codes of the
-    two formats. order: the segments' lengths, and "chain" or "odd_first" as its lanes.
+    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A part's sum of -0
+    becomes +0. a, b: codes of the two formats. order: the segments' lengths, and the order of terms in a segment as
+    its lanes: "chain", ascending, or "odd_first", in which the second of each two terms comes before the first.
     """
     total: Any = None
     lengths, start = iter(order.lengths), 0

@@ -91,9 +91,10 @@ def difference_axes(comparison: Compared, ax: Any = None) -> Any:
 
 
 def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
-    """Make the y axis linear near 0 and logarithmic beyond, if some difference exceeds 0.2 nats.
+    """Make the y axis linear up to +-0.1 nats and logarithmic beyond, if some mean difference exceeds 0.2 nats.
 
-    ends: {recipe: mean difference at each step}.
+    The first eighth of the steps, in which losses differ most, does not count. ends: {recipe: mean difference at each
+    step}.
     """
     largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
     if largest > 0.2:
