@@ -36,7 +36,7 @@ class ScaleTargets(NamedTuple):
 def _quotient_plan(scaling: Scaling, largest: float, source_fmt: Format) -> TilePlan:
     """Return the `TilePlan` that computes x / s without rounding it to a format, cached.
 
-    largest: of the element format.
+    largest: largest value of the element format, to which a tile's amax is scaled.
     """
     width = 64 if source_fmt == FP64 else 32
     wide = FP64 if width == 64 else FP32

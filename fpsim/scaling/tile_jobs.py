@@ -74,7 +74,10 @@ class TilePlan:
 
     @cached_property
     def layouts(self) -> tuple[Array, Array]:
-        """Layouts of the elements' encoder and decoder in one array, and the array of `choices`, int64."""
+        """Layouts of the elements' encoder and decoder in one array, and the array of `choices`, int64.
+
+        The decoder's is all 0 if codes are written, as nothing is decoded then.
+        """
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)

@@ -174,7 +174,10 @@ def _join(accumulator: Accumulator) -> int | None:
 
 
 def _floor(fmt: Format) -> int:
-    """Return the bits of a float32: 1.5 times the smallest normal value of `fmt`."""
+    """Return the bits of the float32 that is 1.5 times the smallest normal value of `fmt`.
+
+    The loops round a sum by adding and subtracting a multiple of 1.5 * 2**(exponent of the sum), but at least of this.
+    """
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
 
 

@@ -91,13 +91,19 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GPTQ's first version, which stores zero points minus one.
 
-    Ones are subtracted from whole words of packed zero points, so that a zero point of 0 borrows from the next.
+    Ones are subtracted from whole words of packed zero points, so that a zero point of 0 borrows from the next. Codes
+    are rounded to nearest; the scale and zero point of a group of inputs follow from its smallest and largest value, or
+    with `options.symmetric` from its largest magnitude.
     """
     return _gptq(weight, options, version=1)
 
 
 def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in GPTQ's second version, which stores the zero points themselves."""
+    """Return a weight in GPTQ's second version, which stores the zero points themselves.
+
+    Codes are rounded to nearest; the scale and zero point of a group of inputs follow from its smallest and largest
+    value, or with `options.symmetric` from its largest magnitude.
+    """
     return _gptq(weight, options, version=2)
 
 

@@ -173,7 +173,10 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul with AMX, or raise a DeclinedShape; caches: bytes of L1 and L2."""
+    """Return the schedule of oneDNN's brg_matmul with AMX, a chain over each segment of K, or raise a DeclinedShape.
+
+    name: of the ShapedSchedule, for the error; caches: bytes of L1 and L2, which decide the segments.
+    """
     m, n, k = shape.m, shape.n, shape.k
     if threads > 1:
         raise declined(name, shape, f"how {threads} threads share K with AMX is not known in general")

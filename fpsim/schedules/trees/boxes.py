@@ -54,8 +54,9 @@ class Box:
 
     kind: "step" (an addition of products), "more" (omitted boxes), "lost" (terms that are never added), "sum", "round"
     or "scale"; text, short: its text and a shorter one; node: the node of the tree, or None; inside: the boxes of its
-    inputs; left, right: sides in slots, each as wide as the smallest box; level: number of rows of boxes below its own;
-    ceiling: the level up to which it reaches, below the sum to which it is added; tick: text of the axis below it.
+    inputs; left, right: sides in slots, each as wide as the smallest box; level: 0 without inner boxes, else one more
+    than the highest of theirs; ceiling: the level up to whose top it is drawn, one below that of the box around it (its
+    own for the root); tick: text of the axis below it.
     """
 
     kind: str

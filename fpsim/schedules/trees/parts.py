@@ -85,9 +85,10 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 
 
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
-    """Return the sums of the slices as matrix instructions add them.
+    """Return the sum of each slice of `plan`, as instructions of `unit` add it.
 
-    scaled: True multiplies each partial sum by the two scales of its block.
+    If `plan.promoted`, a slice has several partial sums, which are added in float32; otherwise it is one chain. scaled:
+    True multiplies each partial sum by the two scales of its block.
     """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -209,7 +210,7 @@ def is_coarse(a: Format, b: Format) -> bool:
 
 
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
-    """Return the sums of the slices as threads add them.
+    """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`; unit: only its operands matter.
 
     n: columns of the product, or None; a thread of cuBLAS's dot kernel has two chains if n is 1, else one.
     """
