@@ -15,7 +15,8 @@ from tests.kit.processes import ROOT
 
 FILE = ROOT / "fpsim" / "core" / "elementary" / "coefficients.py"
 DIGITS = 80
-HEADER = '''"""Coefficients of polynomials in float64, constant terms first, and constants split into two or three floats.
+HEADER = '''\
+"""Coefficients of polynomials in float64, constant terms first, and constants split into two or three floats.
 
 Written by `python -m tests.core.elementary.make_coefficients`, which names the functions and intervals.
 """
