@@ -31,7 +31,8 @@ CACHE = "cache of "  # prefix of a recipe's name for its variant with a KV cache
 class ProductErrors:
     """The errors of recorded forward products in every recipe, as budgets whose rows may lack the split by cause.
 
-    stages: the stages of the diagnosis. cells: the file of finished measurements, or None.
+    stages: the stages of the diagnosis, with its recipes and layers. recording: the model's recording, with operands.
+    cells: the file of finished measurements, or None.
 
     Attributes:
       budgets: recipe -> the errors of linear layers and convolutions.

@@ -146,7 +146,8 @@ def fp8_hardware() -> Figures:
 def capability_dispatch() -> Figures:
     """Return compute capabilities with FP8 units, and which of them the condition major >= 9 misses.
 
-    Also return the fraction bits that six matrix units keep in their sums.
+    Also return the fraction bits that six matrix units keep in their sums: for FP8 those of Ada, Hopper and Blackwell,
+    for FP16 those of Hopper, Ampere and Volta.
     """
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if _fp8_units(arch))

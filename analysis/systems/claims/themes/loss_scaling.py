@@ -52,6 +52,7 @@ def eager_policy() -> Figures:
 def underflow_share() -> Figures:
     """Return the smallest k for which a loss scale of 2^k lowers an underflow of 23 % in FP16 to 3 %.
 
+    log2 of the gradients' magnitudes is normal with a standard deviation of 4, and such a mean that 23 % underflow.
     Also return the shares lost without a scale and at 2^16.
     """
     rng = np.random.default_rng(0)

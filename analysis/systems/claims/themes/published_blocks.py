@@ -144,7 +144,8 @@ def four_over_six() -> Figures:
 def clipped_groups() -> Figures:
     """Return the share of groups of 32 whose largest magnitude / scale exceeds 6, for three rules of MX scales.
 
-    The data are N(0, 1) in one case; in the other, groups are also multiplied by 2^U with U uniform in 0 .. 4.
+    The rules are "floor", "even" and "ceil", as `fp.Scaling` defines them (scale_rule). The data are N(0, 1) in one
+    case; in the other, groups are also multiplied by 2^U with U uniform in 0 .. 4.
     """
     x = normal(512, 2048)
     spread = (x * np.exp2(np.random.default_rng(1).uniform(0, 4, (512, 64)).repeat(32, axis=1))).astype(np.float32)
