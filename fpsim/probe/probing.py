@@ -237,7 +237,7 @@ class _Witness:
         self.seen: dict[tuple[str, int], tuple[tuple[Array, ...], tuple[Array, ...], Array]] = {}
 
     def of(self, kind: str, seed: int = 1) -> tuple[tuple[Array, ...], tuple[Array, ...], Array]:
-        """Return (operands, block scales, the black box's results) for drawn operands of a kind, such as "wide"."""
+        """Return operands of a kind such as "wide", drawn with a seed, block scales, and the black box's results."""
         if (kind, seed) not in self.seen:
             values = drawn(kind, self.box, seed)
             scales = drawn_scales(kind, self.box, seed)

@@ -213,8 +213,9 @@ def _of_processors() -> Iterator[Addition]:
 def _lanes(promise: Promise) -> Iterator[Addition]:
     """Yield additions by 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add.
 
-    A chain adds every n-th term, or one of n parts of K, or runs of terms in turn. The chains' sums are then added in
-    order, from the last, pairwise, or by halves (i and i + n/2, again and again).
+    Of n chains, chain i adds the terms k with k mod n = i, or part i of n parts of K, or every n-th run of neighbouring
+    terms. The chains' sums are then added from the first on, from the last on, pairwise, or by halves (i and i + n/2,
+    again and again).
     """
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):

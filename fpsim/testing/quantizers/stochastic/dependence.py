@@ -84,10 +84,11 @@ def _agreements(first: Any, second: Any) -> tuple[npt.NDArray[np.int64], npt.NDA
 
 
 def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
-    """Return the shift whose number of equal pairs is farthest from one half of its pairs; None if chance allows it.
+    """Return the shift whose number of equal pairs is, by chance, least likely; None if chance allows that number.
 
-    Shifts below `first`, and the OVERLAP last ones, which have the fewest pairs, are left out. same, of: for each shift
-    the numbers of equal pairs and of all pairs. tests: number of such searches in a check.
+    By chance, half of the pairs are equal, with a standard deviation of sqrt(pairs) / 2. Shifts below `first`, and the
+    OVERLAP last ones, which have the fewest pairs, are left out. same, of: for each shift the numbers of equal pairs
+    and of all pairs. tests: number of such searches in a check.
     """
     same, of = same[first : same.size - OVERLAP], of[first : of.size - OVERLAP]
     deviations = np.abs(2 * same - of) / np.sqrt(of)
