@@ -129,7 +129,10 @@ class UnitProduct(NamedTuple):
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
-        """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place]."""
+        """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place].
+
+        spans: pairs (first term, last term + 1). Scales are kept as they are, not reordered with the terms.
+        """
         a, b = [self.a[:, slice(*span)] for span in spans], [self.b[slice(*span)] for span in spans]
         if gap:
             a.insert(place, np.zeros((self.a.shape[0], gap), self.a.dtype))

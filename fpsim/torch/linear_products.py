@@ -49,7 +49,7 @@ def _(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Return uninitialised tensors like the result and the state of delayed scales, for torch.compile.
 
-    The arguments are those of the operator that it stands for, `_product`.
+    torch.compile traces it in place of `_product`, with the same arguments, to learn the results' shapes and dtypes.
     """
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 
@@ -102,7 +102,7 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return uninitialised tensors like dx, dw and the state of delayed scales, for torch.compile.
 
-    The arguments are those of the operator that it stands for, `_gradients`.
+    torch.compile traces it in place of `_gradients`, with the same arguments, to learn the results' shapes and dtypes.
     """
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())

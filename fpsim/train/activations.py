@@ -32,10 +32,11 @@ class Storing(nn.Module):  # type: ignore[misc]
     """A module whose activations a recipe may keep in a format until the backward pass."""
 
     def store(self, stash: Stash) -> None:
-        """Make the module keep `stash(x)` for the backward pass instead of each activation x (see `quantizer`).
+        """Make the module keep `stash(x)` for the backward pass instead of each activation x.
 
-        Activations are float tensors with two axes or more, the last longer than 1. Parameters are kept unrounded, and
-        so are statistics of rows, whose last axis has one element.
+        stash: a function from a tensor to a tensor of its shape and dtype, such as `quantizer` returns. Activations are
+        float tensors with two axes or more, the last longer than 1. Parameters are kept unrounded, and so are
+        statistics of rows, whose last axis has one element.
         """
         module: Any = self
         inner = module.forward

@@ -360,7 +360,10 @@ class Overflows:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
 
     def _look(self, where: str, role: str, array: Array) -> None:
-        """Set `first` if it is not set yet and an array holds Inf or NaN; where, role: the array in words."""
+        """Set `first` if it is not set yet and an array holds Inf or NaN.
+
+        where, role: texts that name the array in the message, such as "head, forwards" and "result".
+        """
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:
             self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"

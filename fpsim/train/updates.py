@@ -224,7 +224,7 @@ class UpdateCounts(NamedTuple):
     Attributes:
       updates: number of elements whose update is not 0.
       unchanged: number of these whose weight did not change.
-      lost: number of unchanged ones whose update is lost (see `StepReport`).
+      lost: number of unchanged ones whose update changed no compensation either, and could not be rounded up by chance.
       ratios: int64 (254,), number of elements by exponent of abs(update / weight), from -126 on.
     """
 
