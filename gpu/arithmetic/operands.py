@@ -83,7 +83,7 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
 
 
 def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
-    """Return integers on the GPU as (an operand without a format, np.int64 or np.uint64 by their sign).
+    """Return integers on the GPU as (an operand without a format, int64 if their dtype is signed, else uint64).
 
     Raises:
       TypeError: n is not an array of integers on the GPU.

@@ -81,7 +81,8 @@ class GpuNorms:
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
         """Return the sums of x, or of its squares if `squares`, along an axis, as FP32 values without that axis.
 
-        accumulate.lanes partial sums add every lanes-th element each; halves of them are then added to one another.
+        Each of accumulate.lanes partial sums adds every lanes-th element, in order from +0. The upper half of the
+        partial sums is then added to the lower half, until one is left.
         """
         before, count, behind = around(x.codes, axis)
         like, lanes = x.codes.like, accumulate.lanes

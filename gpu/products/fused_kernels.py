@@ -311,9 +311,12 @@ def specified_kernel(rule: Rule) -> Any:
     """Return the GPU kernel that computes the marked results by the integer specification of a rule.
 
     total (M, N) is updated where marks (M, N) is 1. a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their
-    blocks of `block` terms. places: the indices along K of the terms in order. left, right: float32 scales of partial
-    sums of `promotion` instructions (0 for none), applied as `mode` says. layouts, facts: those of a UnitPlan. half:
-    whether sums are FP16. One kernel serves all units of a rule, as compiling it takes long.
+    blocks of `block` terms. places: the indices along K of the terms in the order in which they are added; -1 for a
+    zero term. left (M, partial sums), right (partial sums, N): float32 scales of partial sums of `promotion`
+    instructions (0 for no partial sums). mode: how they multiply a partial sum that is added to the total: ADD (no
+    scales), PRODUCT (left * right), ROWS_FIRST (left, then right) or COLUMNS_FIRST. layouts, facts: Layouts and
+    UnitLayout of the unit as integers, from a UnitPlan. half: whether sums are FP16. One kernel serves all units of a
+    rule, as compiling it takes long.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

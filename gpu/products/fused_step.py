@@ -140,8 +140,9 @@ def accumulator_exponent(c: Any, least: Any) -> Any:
 def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
     """Return the float32 pattern of 2**(F - M), the inverse of an instruction's unit; 0 if the result is to be marked.
 
-    F: fraction bits. M: the largest exponent of products and accumulator. largest: that of the products. c: the
-    accumulator's pattern. u: the numbers of the instruction.
+    F: fraction bits. M: the largest exponent of products and accumulator, at least u.low. The result is to be marked if
+    that exponent is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below
+    u.rare. largest: the largest exponent of the products. c: the accumulator's pattern.
     """
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))

@@ -33,10 +33,14 @@ LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 def lane_sums_kernel() -> Any:
     """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of lanes' sums.
 
-    A lane is a partial sum of an output. a: (M, K), b: (K, N) codes. out: (groups, lanes, M * N) float32 patterns, the
-    sum of every lane of every group for every output. numbers: (lanes, run, chunk, chunks, groups, tile, start, stop)
-    of a LaneFacts. first: float32 pattern at which a lane's total starts, to which the sums of its chunks are added.
-    of_a, of_b, of_float: UnpackLayouts of a, b and float32 as integers; to_float: the EncodeLayout of float32.
+    A lane is a partial sum of an output: fused multiply-adds from +0. a: (M, K), b: (K, N) codes. out: (groups, lanes,
+    M * N) float32 patterns, the sum of every lane of every group for every output.
+
+    numbers: (lanes, run, chunk, chunks, groups, tile, start, stop) of a LaneFacts. Terms start .. stop - 1 are dealt to
+    the groups in tiles of `tile` terms, and within a tile to the group's lanes in runs of `run` terms, in turn. After
+    every `chunk` terms (0: never) a lane's sum is added to its total and starts again at +0; a lane with less than
+    `chunks` such sums adds +0 for each missing one. first: float32 pattern at which a lane's total starts. of_a, of_b,
+    of_float: UnpackLayouts of a, b and float32 as integers; to_float: the EncodeLayout of float32.
     """
 
     def sums(

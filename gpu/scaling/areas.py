@@ -31,7 +31,8 @@ LARGEST_AREA = 1 << 16  # elements that stay in the cache between two reads by o
 class Areas(NamedTuple):
     """An array as (batch, rows, columns), its tiles, and the areas that blocks of threads process, one each.
 
-    An area is `across` neighbouring tiles or, if tiles are divided, one part of each (of one tile, if columns are).
+    An area is `across` whole tiles, neighbours in a row of tiles. If tiles are divided by rows, it is one part of each
+    of these tiles; if tiles are divided by columns too, it is one part of a single tile.
 
     Attributes:
       rows, columns: size of a matrix of the batch.

@@ -53,7 +53,10 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 
 
 class PlanReaders(NamedTuple):
-    """Functions that read a layout from a row of a plan: `encoder` an EncodeLayout, `decoder` a DecodeLayout."""
+    """Functions that read a layout from a row of a plan, a matrix of 64-bit integers whose rows are layouts and rules.
+
+    encoder: row -> EncodeLayout; decoder: row -> DecodeLayout.
+    """
 
     encoder: Any
     decoder: Any
@@ -73,9 +76,11 @@ def settler(s: ScaleChoices) -> Any:
     """Return the function `(top, specials, numbers, plan, table) -> (scale, code, factor, events)` for a tile's scale.
 
     top: bits of the tile's amax, a float of s.width bits. specials: flags HAS_NAN and HAS_INFINITY. numbers:
-    ScaleNumbers as an array. plan: rows of layouts and rules. table: values of the scale format's codes. scale: bits of
-    the float32 decode scale, whose code in the scale format is `code`. factor: the float by which the tile's elements
-    are divided or multiplied (s.applied). events: bit k is set if counter k of the report goes up by 1.
+    ScaleNumbers as an array. plan: 64-bit integers, of which row SCALE_ENCODER is the EncodeLayout of scales and row
+    RULES holds ScaleRules, ScaleChoices and the bits of two float64 (largest element, lowest amax). table: values of
+    the scale format's codes. scale: bits of the float32 decode scale, whose code in the scale format is `code`. factor:
+    the float by which the tile's elements are divided or multiplied (s.applied). events: bit k is set if counter k of
+    the report goes up by 1.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder
@@ -95,7 +100,8 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
     One thread per tile. tops, specials: bits of each tile's amax, flags of NaN and Inf. It fills scales (float32 bits),
     codes of the scales, and factors (bits of what elements are divided or multiplied by), and adds to `counts` of the
-    report. numbers: ScaleNumbers. plan: rows of layouts and rules. table: values of the scale format's codes.
+    report. numbers: ScaleNumbers. plan: rows of 64-bit integers, of which SCALE_ENCODER (an EncodeLayout) and RULES are
+    read. table: values of the scale format's codes.
     """
     word: Any = word_of(s.width)
     settle = settler(s)
@@ -195,9 +201,11 @@ def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
 def tensor_kernel(width: int) -> Any:
     """Return the kernel that computes the second-level scale of an array from its amax, with one thread.
 
-    Its arguments: `(top, specials, plain, highest, propagates, is_inverse, numbers, tensor, counts)`: bits of the amax;
-    flags; ScaleNumbers without second level; largest tile scale times largest element; whether Inf propagates; whether
-    encode scales are computed; ScaleNumbers and scale to fill; counts, raised if the scale was clamped.
+    Its arguments: `(top, specials, plain, highest, propagates, is_inverse, numbers, tensor, counts)`, mostly arrays of
+    one element. top: bits of the finite amax of the array. specials: flags of NaN and Inf. plain: ScaleNumbers without
+    a second level. highest: largest scale of a tile times largest element. propagates: 1 if an Inf makes the scale Inf.
+    is_inverse: 1 if highest / amax is computed and inverted, 0 for amax / highest. numbers: filled with ScaleNumbers.
+    tensor: filled with the float32 bits of the scale. counts: counters of the report, raised if the scale was clamped.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -36,8 +36,9 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 class ShortTiles(NamedTuple):
     """Compile-time choices of the kernel of short tiles.
 
-    tile_threads: threads that share a tile; source_bits, target_bits: bits of an element that is read, and written;
-    to_code: layout of the encoder to compile in; None if it is passed as an array.
+    elements, scales: how elements are rounded, and how a tile's amax becomes its scale; tile_threads: threads that
+    share a tile; source_bits, target_bits: bits of an element that is read, and written; to_code: layout of the encoder
+    to compile in; None if it is passed as an array.
     """
 
     elements: ElementKernels
@@ -87,7 +88,8 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source, out: elements packed into
     64-bit integers; scales: float32 bits to fill, and codes: of scales; counts: of the report, added to; seed: its low
-    and high 32 bits; numbers: ScaleNumbers; plan: rows of layouts and rules; table: values of the scale format's codes.
+    and high 32 bits; numbers: ScaleNumbers; plan: rows of 64-bit integers, in the order of AREAS, SOURCE, ENCODER,
+    DECODER, SCALE_ENCODER and RULES of scale_kernels.py; table: values of the scale format's codes.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

@@ -207,8 +207,8 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source: bits of elements; out:
     their codes or values to fill; scales, codes: bits and codes of the scales to fill; counts: of the report, added to;
-    seed: its low and high word; numbers: ScaleNumbers; plan: rows of layouts and rules; table: values of the scale
-    format's codes.
+    seed: its low and high word; numbers: ScaleNumbers; plan: rows of 64-bit integers, in the order of AREAS, SOURCE,
+    ENCODER, DECODER, SCALE_ENCODER and RULES of scale_kernels.py; table: values of the scale format's codes.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -288,8 +288,9 @@ def elements_kernel(e: ElementKernels) -> Any:
 
     Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements; out:
     their codes or values to fill; scales, factors, zero_points: one per tile, factors being what elements are divided
-    or multiplied by; plan: rows of layouts and rules; seed: its low and high word; limits: the lowest and highest
-    integer.
+    or multiplied by; plan: rows of 64-bit integers, of which AREAS (Areas), SOURCE (DecodeLayout of the source),
+    ENCODER and DECODER (layouts of the elements) are read; seed: its low and high word; limits: the lowest and highest
+    integer of an integer format with a zero point.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64

@@ -116,6 +116,7 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 @cache
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums, to which c is added last.
+
     mode: number of the rounding mode. depth: entries of a thread's stack of sums that wait for their neighbour. wide:
     whether factors have more than 31 bits. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows:
     rows of b per row of a, 0 if shared. layouts: of a, b and the sums as rows of integers. r: source of random numbers.

@@ -107,7 +107,7 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 
 @scalar
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return `panel.class_of` (-1, 0, 1, Inf or NaN as float32 bits) of the FP16 or BF16 code of term k and column n.
+    """Return the class (-1, -0, 0, 1 by sign, Inf or NaN; float32 bits) of the FP16 or BF16 code of term k, column n.
 
     source: (K, N) codes, or (N, K) if facts, a HalfFacts array, says that they are transposed.
     """
@@ -118,7 +118,7 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return `panel.class_of` (-1, 0, 1, Inf or NaN as float32 bits) of the 8-bit code of term k and column n.
+    """Return the class (-1, -0, 0, 1 by sign, Inf or NaN; float32 bits) of the 8-bit code of term k, column n.
 
     source: (K, N) codes, or (N, K) if facts, a CodeFacts array, says that they are transposed.
     """

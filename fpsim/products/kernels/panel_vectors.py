@@ -97,7 +97,7 @@ def row_decoder(terms: int) -> Any:
 
     It decodes `terms` terms of source (M, K), float32 patterns, from row m and term k on, into row `at` of values and
     exponents, (..., terms) int32 and int8. kept: mask of the bits that the unit reads. least: the format's smallest
-    exponent. base: subtracted from exponents. flags: sum of SPECIAL (a NaN or Inf) and DEEP (an exponent out of range).
+    exponent. base: subtracted from exponents. flags: sum of SPECIAL (NaN, Inf) and DEEP (an exponent not in -20 .. 20).
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, values: Any, exponents: Any) -> Any:
@@ -132,7 +132,7 @@ def panel_decoder(split: bool) -> Any:
 
     It writes row i of a panel: values to b, (terms, VECTOR_COLUMNS), or if split (terms, 2, VECTOR_COLUMNS), positive
     values apart from negative ones; exponents to eb. source: (K, N) float32 patterns. kept, least, base: mask of bits
-    read, smallest exponent, number subtracted from exponents. flags: sum of SPECIAL (NaN, Inf) and DEEP (out of range).
+    read, smallest exponent, subtracted from exponents. flags: SPECIAL (NaN, Inf) + DEEP (an exponent not in -20 .. 20).
     """
 
     def decode(_typing: Any, source: Any, place: Any, facts: Any, b: Any, eb: Any) -> Any:

@@ -71,11 +71,12 @@ NO_CHUNK = 0  # in place of the terms of a chunk: all terms are one chunk
 class StripFacts(NamedTuple):
     """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
 
-    growth: factor by which rounding can increase the bound on a sum over a block of terms; reach: largest bound
-    allowed; smallest: smallest product allowed; scale: 2**(24 - precision of the format); floor: float32 bits of 1.5
-    times its smallest normal value; outer_scale, outer_floor: those of Chunked's outer format; smallest_subnormal: of
-    the format; control: value for the processor's control register; join: how totals of chunks are added, NO_OUTER,
-    OUTER_FP32 or OUTER_ROUNDED; chunk: terms, or NO_CHUNK.
+    growth: factor by which rounding can increase the bound on a sum over a block of terms; reach: the largest bound on
+    sums, and smallest: the least nonzero product, that these loops compute correctly (strips beyond are given up);
+    scale: 2**(24 - precision of the format); floor: float32 bits of 1.5 times its smallest normal value; outer_scale,
+    outer_floor: those of Chunked's outer format; smallest_subnormal: of the format; control: value for the processor's
+    control register; join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED; chunk: number of
+    terms of a chunk, or NO_CHUNK.
     """
 
     growth: Any  # factor of a bound over a block
