@@ -289,7 +289,7 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
 
 
 def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
-    """Return the report of one file; runs in a worker of a cluster."""
+    """Return the report of the file at `path`, studied with the settings `plan`; runs in a worker of a cluster."""
     tensors, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
     return _measure(with_roles(tensors), report, plan, _part(None, 0.0, 1.0))
 

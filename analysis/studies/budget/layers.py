@@ -197,7 +197,8 @@ def _patches(
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output
     gradient.
 
-    `x`, `weight`, `gradient`: the convolution's input, weight and output gradient (or None), as torch shapes them.
+    `step`, `layer`: the training step and the layer's name, for the records. `x`, `weight`, `gradient`: the
+    convolution's input, weight and output gradient (or None), as torch shapes them.
     `settings`: its recorded settings, such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)

@@ -187,7 +187,8 @@ class OutputStages(Stages):
     def _sensitivity(
         self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
     ) -> Sensitivity:  # fmt: skip
-        """Return the measurements as a Sensitivity. `joint`: a row for each recipe, with all products in it at once.
+        """Return the measurements as a Sensitivity. `measurer`: has the rows of products measured alone. `joint`: a row
+        for each recipe, with all products in it at once. `layers`: the shell patterns of the user's layers.
         `unsteady`: relative difference of the outputs of two exact runs of one batch.
         """
         rows, losses, notes = measurer.measured(unsteady)

@@ -155,7 +155,8 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
     """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size.
 
     These are the format and the range of a rounded operand (of both if the roundings have errors of like size), the
-    format of the scales, the fraction bits that the unit keeps in sums, or the format of the result.
+    format of the scales, the fraction bits that the unit keeps in sums, or the format of the result. `row`: the errors
+    of the product in `recipe`. `recording`: has the ranges of operands. `layer`: the layer's name in it.
     """
     cause = cause_of(row)
     if cause == "scales":
@@ -186,7 +187,8 @@ def _spoken(operand: str) -> str:
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
     """Return a clause saying by which factor an operand's largest value exceeds the median; "" for factors below 100.
 
-    `side`: 0 for operand a, 1 for b. `whose`: the possessive that names the operand.
+    `row`: names the operands. `side`: 0 for operand a, 1 for b. `recording`, `layer`: the recording of the operand, and
+    the layer's name in it. `whose`: the possessive that names the operand.
     """
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
@@ -194,7 +196,8 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
     """Return a clause naming the operand of the wider range, which makes rows or columns inexact; "" if its largest
-    value is below 100 times its median, or it is not rounded.
+    value is below 100 times its median, or it is not rounded. `recording`, `layer`: the recording of the operands of
+    `row`'s product, and the layer's name in it.
     """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
@@ -220,6 +223,8 @@ def _out_of_range(
     range; "" if none has.
 
     Args:
+      row, recipe: the product's errors, with the names of its operands, and its recipe.
+      recording, layer: the recording with the ranges of the operands, and the layer's name in it.
       sides: which values count: those "below", "above", or among the "subnormal" numbers of the format. With "above"
         alone a single value suffices, else a share of over 1 % is needed.
     """
@@ -240,8 +245,8 @@ def _out_of_range(
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:
-    """Return the range of a layer's tensor, such as "input", at its first recorded step; None if it was not
-    recorded.
+    """Return the RangeReport of a layer's tensor `which`, such as "input", at its first recorded step; None if it was
+    not recorded. `layer`: the layer's name in the recording.
     """
     rows = [row for row in recording if (row.layer, row.tensor) == (recorded_name(layer), which)]
     return rows[0].range if rows else None

@@ -96,7 +96,7 @@ def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
     """Return the report of two runs whose bits are all equal; `names`: those of the arithmetics. `kl`: KL divergence of
-    the outputs in nats, or None.
+    the outputs in nats, or None. `growth`: a row for each product. `coverage`: the share of the model compared.
     """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
@@ -113,7 +113,8 @@ def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
     """Return the report of two models in which a module returned different bits; `names`: those of the arithmetics.
-    `kl`: KL divergence of the outputs in nats, or None.
+    `difference`: the first outputs that differ. `kl`: KL divergence of the outputs in nats, or None. `coverage`: the
+    share of the model compared.
     """
     first, second = difference.first, difference.second
     assert first is not None

@@ -99,7 +99,8 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
 def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
     """Return (bytes of a micro-batch's activations with the recomputation `again`, the cost of recomputing).
 
-    The cost is a share of the multiplications of a training step.
+    The cost is a share of the multiplications of a training step. config: shape of the transformer. recipe: formats of
+    the training. tokens: tokens of the micro-batch.
     """
     activations = blockwise(config, recipe, tokens, again)
     return sum(row.bytes for row in activations.rows), activations.cost

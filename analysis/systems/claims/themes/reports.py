@@ -24,8 +24,8 @@ Q8_0 = Scaling(block=(1, 32), scale_format=FP16)  # 34 bytes for 32 values
 def cache_formats() -> Figures:
     """Return relative errors, in percent, of dot products with keys in INT8, E4M3, E5M2, without and with outliers.
 
-    Queries and keys are N(0, 1) vectors of 128 elements; keys have a scale for each 32 elements (`fp.scalings.Q8_0`).
-    In the cases with outliers, the first element of each 32 is 30, or 100.
+    Queries and keys are N(0, 1) vectors of 128 elements; keys have an FP16 scale for each 32 elements, as llama.cpp's
+    Q8_0. In the cases with outliers, the first element of each 32 of a key is 30, or 100.
     """
     queries = wide(normal(4096, 128))
     figures: Figures = {}
