@@ -114,6 +114,10 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     largest exponent of the products of each result; add_cuts adds the products, truncated to integers. terms: number of
     terms of an instruction. scaled: whether operands have block scales. tile: the results of a block of threads.
 
+    Arguments of fetch_a and fetch_b: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms;
+    places, the indices along K of the terms in order; start, the number of the instruction's first term; first, the
+    tile's first row or column; f, OperandFacts; to and e, values and exponents to fill, (terms, rows or columns).
+
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,
     as loads without branches overlap.
@@ -214,9 +218,9 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
       tile: the results of a block of threads.
 
     Arguments of the kernel: a (M, K), b (K, N): codes, with OperandFacts of_a and of_b. scale_a, scale_b: E8M0 codes of
-    their blocks of `block` terms. places: the indices along K of the terms in order. left, right: float32 scales. u:
-    numbers of the instruction. Every result is written, or marked in `marks` (M, N) and left unchanged; any_mark[0]
-    becomes 1 if one is marked.
+    their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a zero term. left, right:
+    float32 scales. u: numbers of the instruction. Every result is written, or marked in `marks` (M, N) and left
+    unchanged; any_mark[0] becomes 1 if one is marked.
     """
     high, wide, rows, columns, registers = tile
     (tall, broad), results = tile.shape, rows * columns

@@ -93,7 +93,7 @@ def _power(exponent: Any) -> Any:
 
 @inner_loop
 def _make_integers(line: Any, rounding: Any) -> None:
-    """Round float64 numbers to integers in place; rounding: a mode such as NEAREST_EVEN."""
+    """Round float64 to integers in place; rounding: NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, DOWN, or else upward."""
     if rounding == NEAREST_EVEN:
         for r in range(line.size):
             line[r] = np.rint(line[r])
@@ -251,7 +251,7 @@ def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spa
 
 @inner_loop
 def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
-    """Round each number in place to `bits` mantissa bits; rounding: such as NEAREST_EVEN; powers: a scratch row."""
+    """Round each number in place to `bits` mantissa bits; rounding: as for `_make_integers`; powers: a scratch row."""
     for r in range(line.size):
         scale = max(_exponent(line[r]), i64(LOWEST)) - bits
         powers[r] = _power(scale)

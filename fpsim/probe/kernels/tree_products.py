@@ -81,7 +81,7 @@ def tree_products(
         add a rounded one; ADD: add another sum), the sum's slot, and the index of the term or the other sum's slot.
       mode: rounding of float32 sums, AS_IT_IS, TO_FP16 or TO_BF16; AS_IT_IS for float64.
       flushes: 1 if subnormal float32 sums become zeros, else 0; 0 for float64.
-      begins: True if products with a zero operand are +0.
+      begins: True if products with which sums start are +0 where an operand is zero; else they have the usual sign.
       first, stop: range of tiles, which are numbered row by row.
     """
     actions = steps.actions

@@ -46,7 +46,8 @@ def step_product(rule: Rule | str, vectors: int = 0) -> Any:
     """Return the kernel (a, b, c, terms, facts, m0, m1, n0, n1) -> None, which adds a @ b to part of c.
 
     rule: the unit's rule, or "chain" or "two chains" of fused multiply-adds. vectors: terms of an instruction of
-    `Rule.EXACT` whose rows are computed by vector_cut where possible; 0 for none.
+    `Rule.EXACT`, to compute rows whose products float64 adds without rounding in vectors (vector_cut.py); 0 computes
+    them without AVX-512.
 
     a: (M, K), b: (K, N), c: (M, N), float32, or float64 for chains of FP64; rows m0 .. m1 and columns n0 .. n1 of c
     change. terms: of one instruction. facts: a StepFacts array.

@@ -91,7 +91,8 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
     rounded down, their sum is rounded to 32 bits downward, then to nearest even. terms: of one instruction.
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS). c: (rows, PANEL_COLUMNS) float32, of which
-    rows first .. stop (int64) change. base: int32, of exponents. parts: int64, number of blocks of PART columns.
+    rows first .. stop - 1 (int64) change. base: int32, the exponent of a product minus the int8 exponents of its
+    factors. parts: int64, number of blocks of PART columns.
     """
     size = terms // halves
 
