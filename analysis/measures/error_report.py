@@ -323,7 +323,7 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel over the data of two reports.
+    """Return the metrics of each channel over the data of two reports, whose parts are `mine` and `others`.
 
     Return None for blocks, if a report has no parts, or if the two have different channels.
     """

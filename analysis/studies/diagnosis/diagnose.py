@@ -113,7 +113,7 @@ def diagnose(
 
 
 def _require_positive(name: str, value: Any) -> None:
-    """Raise an error unless an argument is a positive finite number."""
+    """Raise a TypeError or ValueError unless `value`, the argument called `name`, is a positive finite number."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
     if not 0 < value < math.inf:

@@ -115,8 +115,8 @@ def blockwise(
 ) -> ModelActivations:
     """Return the activations of the reference transformer, and the cost of recomputation.
 
-    tokens: tokens of the micro-batch. again: the settings of recomputation. specified: True for the operations of
-    `fpsim.train.operations`, False for torch's.
+    config: shape of the model. recipe: formats of the training. tokens: tokens of the micro-batch. again: the settings
+    of recomputation. specified: True for the operations of `fpsim.train.operations`, False for torch's.
 
     Raises:
       ValueError: tokens are neither whole sequences nor fewer than one sequence.
