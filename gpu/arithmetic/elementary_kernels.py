@@ -31,9 +31,10 @@ def tabulated_kernel(mode: int) -> Any:
 
     It rounds the exact results of a table, an ExactTable, for the 1-D codes `a`, which are its indices. mode: number of
     the rounding mode. codes, flags: results; empty flags are not written. significands, fields: significand and
-    exponent field of each exact result. states: its sign, kind (finite, Inf, NaN) and flags. out: EncodeLayout of the
-    result as integers. rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py, which decide
-    flags. seed: its low and high 32 bits.
+    exponent field of each exact result. states: bit 0 is its sign, bits 1 and 2 are its kind (0 finite, 1 Inf, 2 NaN),
+    and bits from 3 on the flags that it raises before rounding. out: EncodeLayout of the result as integers. rules: sum
+    of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py, which decide flags. seed: its low and high
+    32 bits.
     """
 
     def look_up(

@@ -155,7 +155,9 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """Return the scalar function (a, b, c, table) -> code of a * b + c; load, store: conversions of codes.
+    """Return the scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
+
+    load: code -> float32 value. store: float32 bits -> code, rounded to nearest even.
 
     Products are exact in float32 for FP16 and formats of 8 bits, in float64 for BF16.
     """

@@ -63,9 +63,9 @@ def refuse_overlap(out: Any, *operands: Any, noun: str = "the input") -> None:
 
 
 def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
-    """Return memory of an array as `size` elements of a dtype, which begins -low bytes before its first element.
+    """Return memory of an array as a flat array of `size` elements of a dtype, from its lowest address on.
 
-    low: 0, or negative for an array with negative strides.
+    low: distance in bytes from the array's first element to that address; 0, or negative where strides are negative.
     """
     address = address_of(array) + low
     if is_simulated():
