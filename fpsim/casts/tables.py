@@ -44,7 +44,10 @@ class TablePlan(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A possible result of a cast: its code and value (for overflow, the value after the largest finite one)."""
+    """A possible result of a cast, its code and its value, with which the midpoints between results are computed.
+
+    Inf and NaN, as results of overflow, have the finite value that would follow the largest one (`_beyond`).
+    """
 
     value: Fraction
     code: int

@@ -90,10 +90,12 @@ def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the last slice's sum plus the sums of slices i and i + half, first added to one another, for i = 0, 1, ...
+    """Return the sum of all slices' sums, in an order that begins with the last slice.
 
-    half: ceil(count / 2). Where i + half is the last slice, which is counted already, slice i is added alone. partial:
-    function from a slice's number to its sum. count: number of slices.
+    The total starts as the last slice's sum. For i = 0, 1, ..., half - 1 the sums of slices i and i + half are added to
+    one another, and the result to the total; half is ceil(count / 2). Slice i is added alone if i + half is the last
+    slice or beyond; a single slice is not added again. count: number of slices.
+    partial: function from a slice's number to its sum.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):

@@ -154,9 +154,10 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run in reports: by what differs from the recorded one, or "the run here".
+    """Return the name of the second run in reports, such as "the run on B200" or "the run by torch arithmetic".
 
-    words: the name of its backend or chip; arithmetic: "specified" or "torch".
+    The backend or chip names it if that is not the recorded run's backend, else the arithmetic if that differs, else it
+    is "the run here". words: the name of its backend or chip; arithmetic: "specified" or "torch".
     """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"

@@ -299,7 +299,10 @@ class Settings:
 
 
 def _own_model(model: Any) -> str:
-    """Return the error text for a user's own model, which names the first module without specified bits."""
+    """Return the error text for a user's own model, which names the first module that torch's operations compute.
+
+    Those do not have the same bits on every machine; torch.nn.Linear, Embedding and ReLU do, as fpsim computes them.
+    """
     specified = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ReLU)
     leaves = [(name, part) for name, part in model.named_modules() if not any(part.children())]
     name, part = next(((name, part) for name, part in leaves if not isinstance(part, specified)), ("", model))

@@ -215,7 +215,11 @@ class SwiGLU(Storing):
 
 @reported
 class _SwiGLU(Function):  # type: ignore[misc]
-    """A torch function: SwiGLU, which keeps its input, its stashed input, or nothing for the backward pass."""
+    """A torch function: SwiGLU, silu(gate) * up, for an input x (..., 2 n) whose halves are gate and up.
+
+    For the backward pass it keeps nothing if `again` recomputes x slice by slice; else stash(x), or x itself if `stash`
+    is None.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, stash: Stash | None, again: SlicedResult | None, operations: Operations) -> Tensor:

@@ -151,7 +151,10 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the ExactResult of numbers whose magnitude is just below that of `limit`."""
+    """Return the ExactResult of any number of limit's sign whose magnitude is below |limit| by less than 2**-70 of it.
+
+    It is the next smaller significand after limit's, whose lowest bit is set, as if nonzero bits followed.
+    """
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:
         return at._replace(significand=at.significand - 1)

@@ -231,8 +231,9 @@ def flagged_fma_kernel(fmt: Format) -> Any:
 def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
     """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results.
 
-    a, b, c: 1-D codes of `fmt`. It writes codes of a * b + c and flags, as for finite results. tiny_below: float32 bits
-    of the smallest magnitude that is not tiny. fused: scalar function from codes to float32 bits rounded to odd.
+    a, b, c: 1-D codes of `fmt`. It writes codes of a * b + c, and flags, right for finite results only: INEXACT, and
+    UNDERFLOW where an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not tiny.
+    fused: scalar function from codes to float32 bits rounded to odd.
     """
     load, store = load_store(fmt)
 
@@ -254,9 +255,9 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
 def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
     """Return the loop (a, b, c, codes, flags, tiny_below) -> largest magnitude code of the results, in vectors.
 
-    a, b, c: 1-D codes of `fmt`. It writes codes of a * b + c and flags, as for finite results. tiny_below: float32 bits
-    of the smallest magnitude that is not tiny. rest: the same loop without vectors, for the last elements, fewer than
-    STEP.
+    a, b, c: 1-D codes of `fmt`. It writes codes of a * b + c, and flags, right for finite results only: INEXACT, and
+    UNDERFLOW where an inexact result is tiny. tiny_below: float32 bits of the smallest magnitude that is not tiny.
+    rest: the same loop without vectors, for the last elements, fewer than STEP.
     """
     fuse = fuse_flagged_bfloats if fmt == BF16 else fuse_flagged_halves
 

@@ -145,7 +145,10 @@ def _open(difference: Interval, name: str) -> str:
 
 
 def _stopped(comparison: Compared) -> str:
-    """Return sentences about runs that ended early or diverged; "" for none."""
+    """Return sentences with the numbers of each recipe's runs that ended early, and that diverged; "" for none.
+
+    For diverged runs they give the highest finite loss in nats, too.
+    """
     ended, diverged = [], []
     for name, runs in comparison.by_recipe.items():
         count = sum(bool(run.stopped) for run in runs)

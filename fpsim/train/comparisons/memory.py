@@ -68,7 +68,11 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Return the bits of the activations that one micro-batch keeps, measured in a forward pass."""
+    """Return the bits of the activations that one micro-batch keeps for the backward pass, by a forward pass's shapes.
+
+    These are inputs of linear layers, norms and SwiGLU, and attention's queries, keys, values and softmax, each in the
+    format in which the recipe keeps it, scales included.
+    """
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
     names = {module: name for name, module in trainer.model.named_modules()}
