@@ -95,7 +95,7 @@ def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """Return (the spans of K of every slice, the index after the last term that is added)."""
+    """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`."""
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
     if slicing.rule == "listed":

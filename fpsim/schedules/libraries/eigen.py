@@ -145,7 +145,10 @@ def _lanes(
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
     """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
 
-    row_spans, column_spans: those for which the kernels are called. lane order: as `SegmentLanes.lanes`.
+    lane order: a value of `SegmentLanes.lanes`. In each span of rows it is "chain" for whole kernels of three registers
+    of rows and then of two, "even_odd" for whole groups of four rows after them, and "vectors" for the last rows. It is
+    "chain" for the last (columns mod 4) columns of each span, and everywhere for panels of more than 4 columns.
+    row_spans, column_spans: those for which the kernels are called.
     """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)

@@ -97,7 +97,11 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 
 
 def _brgemm(shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul without AMX: VDPBF16PS, or multiply-adds of converted FP16."""
+    """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
+
+    A chain is of VDPBF16PS for BF16, and of float32 multiply-adds for FP16. Segments have SEGMENT terms; for K above
+    LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter.
+    """
     whole = shape.k > LONG and not shape.is_vector and shape.layout != "tn"
     lengths = cut(shape.k, LONG_SEGMENT if whole else SEGMENT)
     of = "VDPBF16PS, the odd term first," if shape.fmt == BF16 else "float32 multiply-adds"

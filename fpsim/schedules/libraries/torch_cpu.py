@@ -60,7 +60,11 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
 
 
 def _native(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
+    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape.
+
+    Sums are 64 lanes and then 8 ("narrowing") with a transposed b, one chain with a transposed a, else four lanes. A b
+    of one column and an a of one row count as not transposed. name: of the ShapedSchedule, for the error.
+    """
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
         raise declined(name, shape, "torch's own loop takes BF16 and FP16")
@@ -134,7 +138,9 @@ class MmKernels(NamedTuple):
 def _mm(isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
 
-    kernels: the schedules of the kernels among which torch chooses.
+    FP32 is computed by MKL, INT8 by oneDNN. BF16 and FP16 are computed by torch's own loop for M N K <= SMALL, on
+    "avx2", for FP16 on processors without FP16 instructions or AMX, and for one row of FP16 times a transposed b;
+    otherwise by oneDNN. kernels: the schedules of these three.
     """
     if shape.fmt == INT8:
         return kernels.library.choose(shape)

@@ -271,8 +271,8 @@ def add(
 ) -> TrackedNode:
     """Return the sum of several nodes, each addition rounded once, in a normal form.
 
-    from_zero: the sum starts at +0; order: as in Sum. Operations that change no bits are left out: a +0 before a part
-    that is never -0, and a sum of one part.
+    from_zero: the sum starts at +0; order: "chain", "pairwise" or "butterfly", which `Sum` defines. Operations that
+    change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
