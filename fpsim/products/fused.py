@@ -192,8 +192,9 @@ def _run_length(p: UnitProduct, by_codes: bool) -> int:
 
 
 def _interleaved(codes: Array, axis: int) -> Array:
-    """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them, padded with zeros to 32 terms.
+    """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them.
 
+    K is padded with zeros to a multiple of the 32 terms of an instruction.
     codes: a matrix whose axis `axis` is K. Of every 32 terms, those with k mod 4 = 0 or 1 (the first pass) are followed
     by those with k mod 4 = 2 or 3 (the second).
     """

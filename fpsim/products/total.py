@@ -117,10 +117,10 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums `total` (M, N) after the epilogue, and scales of whole tensors, which multiply before the bias.
+    """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4).
 
-    order: the order of the epilogue. finish: its operands. call: the product's operands, of which whole-tensor scales
-    are read.
+    With such scales the epilogue leaves out the bias; the scales multiply its result, and then the bias is added.
+    order: the order of the epilogue. finish: its operands. call: the product, whose whole-tensor scales are read.
     """
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
@@ -131,9 +131,10 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
 
 
 def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return sums times both operands' whole-tensor scales, plus the bias; unchanged sums without such scales.
+    """Return sums times the product of both operands' whole-tensor scales, plus the bias, rounded to float32 each time.
 
-    bias: (N,) float32 or None. It overwrites `total`.
+    If neither operand has such a scale, the sums are returned unchanged, as the epilogue has added the bias. `total`,
+    the sums, is overwritten. bias: (N,) float32, or None for none.
     """
     if not call.plan.has_tensor_scale:
         return total
