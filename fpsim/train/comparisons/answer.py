@@ -157,7 +157,7 @@ def _stopped(comparison: Compared) -> str:
         highest = [run.highest_loss for run in runs if run.diverged]
         if highest:
             diverged.append(f"{name} in {len(highest)} of {comparison.seeds} (up to {max(highest):.2g} nats)")
-    sentences = [f"The loss became Inf or NaN: {listed(ended)}."] if ended else []
+    sentences = [f"Ended early by Inf or NaN in the loss or in gradients: {listed(ended)}."] if ended else []
     return " ".join([*sentences, *([f"Diverged: {listed(diverged)}."] if diverged else [])])
 
 

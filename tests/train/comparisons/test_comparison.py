@@ -91,7 +91,7 @@ def test_stopped_runs_are_counted_and_left_out() -> None:
     assert row["stopped"] == 1
     assert row["final_loss"] == pytest.approx((2.61 + 2.7 + 2.8) / 3)
     assert comparison.verdict("BAD") == "higher"
-    assert comparison.answer.endswith("The loss became Inf or NaN: BAD in 1 of 4.")
+    assert comparison.answer.endswith("Ended early by Inf or NaN in the loss or in gradients: BAD in 1 of 4.")
     assert made(losses, stopped=("BAD-0", "BAD-1")).verdict("BAD") == "unknown"
 
 

@@ -114,7 +114,7 @@ def test_a_comparison_of_nothing_but_stopped_runs_still_has_a_page() -> None:
         {"BF16": [math.nan] * 3, "BAD": [math.nan] * 3}, [f"{n}-{s}" for n in ("BF16", "BAD") for s in range(3)]
     )
     text = comparison.to_html()
-    assert "The loss became Inf or NaN: BF16 in 3 of 3 and BAD in 3 of 3." in text
+    assert "Ended early by Inf or NaN in the loss or in gradients: BF16 in 3 of 3 and BAD in 3 of 3." in text
 
 
 def test_the_page_shows_the_probe_of_the_transformer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
