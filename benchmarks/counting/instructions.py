@@ -229,12 +229,14 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
     lines: list[str] = []
     for compiled_for, one_processor in counts.items():
         limits, works = one_processor["limits"], one_processor["works"]
-        rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items())
+        memory = " and ".join(f"{name} {limits[name] / 1e9:.1f}" for name in ("read", "copy"))
+        rates = ", ".join(f"{name} {value / 1e9:.1f}" for name, value in limits.items() if name not in ("read", "copy"))
         lines += [
-            f"{one_processor['processor']}, {one_processor['date']}: limits of a core, in GB/s (read, copy) and 1e9 "
-            f"operations/s (the others): {rates}.", "",
-            f"Bytes and operations per element (of products: per multiply-add), compiled for {compiled_for}. The last "
-            "column is the limit that allows the lowest rate:", "",
+            f"A core of an {one_processor['processor']} had these limits on {one_processor['date']}: {memory} GB/s; "
+            f"{rates} billion operations/s.", "",
+            "This table has the bytes and operations that a row needs for each element (products: for each "
+            f"multiply-add), in code for {compiled_for.replace(', ', ' with vectors of ')}. The last column names the "
+            "limit that allows the lowest rate:", "",
             "| work | bytes read, written | vector operations | of them float products | of them integer products | "
             "scalar operations | slowest limit |",
             "|---|---|---|---|---|---|---|",

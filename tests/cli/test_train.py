@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -28,8 +29,10 @@ def fpsim(arguments: list[str]) -> None:
 
 
 def train_and_save_often(arguments: list[str]) -> None:
+    """Run `fpsim train` with Python's usual warnings: Ctrl-C may come in shutil, whose iterator then stays open."""
     from fpsim.train import settings
 
+    warnings.simplefilter("ignore", ResourceWarning)
     settings.SAVED_EVERY = 0.05
     fpsim(arguments)
 
