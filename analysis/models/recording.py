@@ -190,7 +190,7 @@ class Recording:
         self._rows[row.key] = row if mine is None else mine.merge(row)
 
     def study(self, **options: Any) -> Any:
-        """Study the kept operands; return the result of `fp.analysis.study(r.tensors, **options)`.
+        """Study the kept operands; return the result of `fp.analysis.study` of `self.tensors` with `options`.
 
         Args:
           options: as for `fp.analysis.study`.

@@ -128,7 +128,7 @@ class Cells:
 
     def _read(self, header: dict[str, Any]) -> None:
         """Read the finished points into `finished`, and truncate the file after its last complete line; a new file gets
-        `header` as its first line.
+        `header` as its first line. A ValueError is raised if an existing file's header differs from `header`.
         """
         end = 0
         self._file.seek(0)

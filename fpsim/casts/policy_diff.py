@@ -143,9 +143,10 @@ def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
-    """Return the Difference for `run`, consecutive indices of inputs: even ones are turning points, odd ones gaps.
+    """Return the Difference for `run`, consecutive indices of `inputs`, where both policies have the same two codes.
 
-    a_code, b_code: both policies' codes of these inputs.
+    inputs[2 * i] is a turning point, a value at which the result of a cast can change. inputs[2 * i + 1] stands for the
+    open interval up to the next turning point, in which it is constant. The last input is NaN. a_code, b_code: the first and the second policy's code of all inputs in `run`. fmt: the codes' format.
     """
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):

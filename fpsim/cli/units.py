@@ -114,7 +114,11 @@ def _names(row: list[Unit], below: list[str]) -> Group:
 
 
 def _rounding(unit: Unit) -> str:
-    """Return the rounding of a unit's result as an abbreviation such as "RZ13"; "wrap" or "sat" for integers."""
+    """Return an abbreviation for how a unit rounds its result.
+
+    "RNE": to nearest even. "RZ": toward zero. "RZ13": toward zero, to 13 mantissa bits of a format that has more.
+    "RZ+RNE": in two passes (`Rule.TWO_PASSES`). For integers "sat" if the unit saturates, else "wrap" (modulo 2**32).
+    """
     if isinstance(unit, IntegerUnit):
         return "sat" if unit.saturates else "wrap"
     if unit.rounding == "nearest_even":

@@ -47,7 +47,12 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
-    """Return two counters of four words each after round `number` (0 to 9) of Philox; k0, k1: words of the key."""
+    """Return both counters after round `number` (0 to 9) of Philox4x32, again as two tuples.
+
+    counters: two tuples of four uint64, c0 (the lowest word) to c3. Upper halves of words may hold anything, here and
+    in the result.
+    k0, k1: the words of the original key; the round's own key is computed from them and `number`.
+    """
     x, y = counters
     k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
     return _round(x[0], x[1], x[2], x[3], k0, k1), _round(y[0], y[1], y[2], y[3], k0, k1)

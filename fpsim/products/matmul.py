@@ -80,9 +80,11 @@ def matmul(
       a, b: (M, K) and (K, N), or stacks of such matrices (..., M, K) and (..., K, N), whose leading axes broadcast as
         in `numpy.matmul`: codes of the unit's elements or arrays of their dtypes, as in `fp.dot_add`, or `fp.Scaled`
         arrays. For an accumulator: arrays of float dtypes, or codes with `fmt`.
-      c: (..., M, N), the start of the sums: codes of the accumulator's format or floats of its dtype; None for +0. With
-        beta, and for schedules of libraries that have no other C, beta * c is added in the epilogue.
-      accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`.
+      c: (..., M, N), the start of the sums: codes of the accumulator's format or floats of its dtype; None for +0. If
+        beta is given, or the schedule's library adds C only after the sums, the sums start at +0 instead, and
+        beta * c is added to them in the epilogue.
+      accumulate: a unit or its name (`fp.units()`), or an accumulator such as `fp.Sequential(fp.BF16)`. None only with
+        a `schedule` that determines the arithmetic: a library on a processor, or an order of additions.
       schedule: an object of `fp.schedules`: the order in which a library chains the unit's instructions over K and adds
         the partial sums; None for one chain. An accumulator may take the unit's place: it adds the terms of each
         partial sum, and all else is float32.

@@ -52,7 +52,11 @@ class _Parts:
         self._places: dict[int, int] = {}
 
     def reference(self, function: Any) -> str:
-        """Return a short reference, "@index" and options, to a function or dispatcher, described once in `texts`."""
+        """Return a short reference to a function or numba dispatcher, such as "@3[('fastmath', 'True')]".
+
+        The number is the index of the function's description in `self.texts`, which is added if it is new. The list has
+        the dispatcher's compile options, sorted, as (name, repr of the value); it is empty for a plain function.
+        """
         plain = getattr(function, "py_func", function)
         options = sorted((name, repr(value)) for name, value in getattr(function, "targetoptions", {}).items())
         place = self._places.get(id(plain))

@@ -77,13 +77,13 @@ def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
 
 
 def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Return the address of an array's first element as a pointer to bytes; kind: numba's type of the array."""
+    """Emit and return the address of an array's first element as a pointer to bytes; kind: the array's numba type."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(data, BYTE.as_pointer())
 
 
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """Return the address of array[i, j] as a pointer to bytes; kind: numba's type of the array."""
+    """Emit and return the address of array[i, j] as a pointer to bytes; kind: numba's type of the array."""
     view = context.make_array(kind)(context, builder, array)
     offset = builder.add(
         *(builder.mul(index, builder.extract_value(view.strides, n)) for n, index in enumerate((i, j)))
@@ -92,12 +92,12 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -
 
 
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
-    """Return the address of row `row`, as a pointer to bytes, in memory from `start` on with rows of `size` bytes."""
+    """Emit and return the address of row `row`, as a pointer to bytes; rows of `size` bytes begin at `start`."""
     return builder.gep(start, [builder.mul(row, LONG(size))])
 
 
 def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Return the address `offset` bytes after `start`, as a pointer to the type `kind`."""
+    """Emit and return the address `offset` bytes after `start`, as a pointer to the type `kind`."""
     offset = LONG(offset) if isinstance(offset, int) else offset
     return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
@@ -113,7 +113,7 @@ def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Return a vector of type `kind` with the scalar `value` in all elements."""
+    """Emit and return a vector of type `kind` with the scalar `value` in all elements."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
@@ -125,67 +125,73 @@ def constant(value: Any, kind: Any) -> Any:
 
 
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
-    """Return elements first .. first + count - 1 of a vector."""
+    """Emit and return elements first .. first + count - 1 of a vector."""
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
 def joined(builder: Any, first: Any, second: Any) -> Any:
-    """Return the concatenation of two vectors."""
+    """Emit and return the concatenation of two vectors."""
     count = first.type.count + second.type.count
     return builder.shuffle_vector(first, second, ir.Constant(vector(WORD, count), list(range(count))))
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """Return the elementwise maximum of x and y, two vectors of signed integers."""
+    """Emit and return the elementwise maximum of x and y, two vectors of signed integers."""
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """Return the elementwise minimum of x and y, two vectors of signed integers."""
+    """Emit and return the elementwise minimum of x and y, two vectors of signed integers."""
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of vectors of float32, rounded once in the processor's mode."""
+    """Emit and return x * y + z of vectors of float32, rounded once in the processor's mode."""
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of vectors of float32, rounded once toward zero."""
+    """Emit and return x * y + z of vectors of float32, rounded once toward zero."""
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Return x + y of vectors of float32, rounded toward zero."""
+    """Emit and return x + y of vectors of float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
 def sum_down(builder: Any, x: Any, y: Any) -> Any:
-    """Return x + y of vectors of float32, rounded down."""
+    """Emit and return x + y of vectors of float32, rounded down."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
 
 
 def product_down(builder: Any, x: Any, y: Any) -> Any:
-    """Return x * y of vectors of float32, rounded down."""
+    """Emit and return x * y of vectors of float32, rounded down."""
     return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Return x, a vector of float32, rounded down, as a vector of int32."""
+    """Emit and return x, a vector of float32, rounded down, as a vector of int32."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
 
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
-    """Return x + y of vectors of eight float64, rounded to odd: rounding that to fewer bits rounds the exact sum."""
+    """Emit and return x + y of vectors of eight float64, rounded to odd.
+
+    Rounding that to fewer bits rounds the exact sum.
+    """
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
     return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
 
 
 def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y + z of vectors of float32, rounded to odd: rounding that to fewer bits rounds the exact result."""
+    """Emit and return x * y + z of vectors of float32, rounded to odd.
+
+    Rounding that to fewer bits rounds the exact result.
+    """
     name = "llvm.x86.avx512.vfmadd.ps.512"
     below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, INTS), constant(1, INTS))
@@ -193,7 +199,7 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Return int32 elements of x shifted right arithmetically, each by its element of `places` >= 0.
+    """Emit and return int32 elements of x shifted right arithmetically, each by its element of `places` >= 0.
 
     A shift by 32 or more gives 0 or -1, by the sign.
     """
@@ -201,12 +207,12 @@ def shifted_down(builder: Any, x: Any, places: Any) -> Any:
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Return int32 elements of x shifted left, each by its element of `places` >= 0; by 32 or more gives 0."""
+    """Emit and return int32 elements of x shifted left, each by its element of `places` >= 0; by 32 or more gives 0."""
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """Return max(x - y, 0) of two vectors of integers in 0 .. 2**16 - 1."""
+    """Emit and return max(x - y, 0) of two vectors of integers in 0 .. 2**16 - 1."""
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -214,23 +220,26 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Return x, a vector of int32, as float32, rounded toward zero."""
+    """Emit and return x, a vector of int32, as float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Return x, a vector of eight float64, as float32, rounded toward zero."""
+    """Emit and return x, an LLVM vector of eight float64, converted to eight float32, rounded toward zero.
+
+    builder: llvmlite's IRBuilder.
+    """
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
 
 def bits_of(builder: Any, mask: Any) -> Any:
-    """Return a mask as a vector of bits; a vector of integers stands for a mask of its negative elements."""
+    """Emit and return a mask as a vector of bits; a vector of integers stands for a mask of its negative elements."""
     return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Return whether any bit of any mask is set, as an LLVM value of one bit."""
+    """Emit and return whether any bit of any mask is set, as an LLVM value of one bit."""
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)

@@ -161,7 +161,11 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
 
 @lru_cache(maxsize=4096)
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
-    """Return whether the floats in which x / s is computed can hold the element format's values."""
+    """Return whether codes of `element` can be decoded by shifts into the floats in which x / s (scale s) is computed.
+
+    These floats, which must hold all values of `element`, are float64 if `source_fmt`, the format of x, is FP64, or if
+    float32 is too narrow to be rounded to `element`; else float32.
+    """
     from fpsim.core.layouts import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element

@@ -93,7 +93,9 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
     """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count zeros, NaN and Inf.
 
     counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
-    tops: 0 for tiles whose finite elements are all 0; specials: flags of NaN and Inf; both and scales have one shape.
+    tops: of each tile the bit pattern of its amax, or with zero points its range; 0 if its finite elements are all 0.
+    specials: uint8, for each tile bit 0 (HAS_NAN) if it has a NaN, and bit 1 (HAS_INFINITY) if it has an Inf.
+    scales, tops and specials have one shape. A tile that has lost its scale to NaN does not count as a tile of zeros.
     """
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")

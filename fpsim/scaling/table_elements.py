@@ -53,10 +53,10 @@ def quotients(
     targets: ScaleTargets,
     known_scales: Array | None,
 ) -> tuple[Array, Array, np.float32 | None]:
-    """Fill the scales of tiles; return x / s, counts of tiles, and the second-level scale of the array.
+    """Fill the scales of tiles; return the quotients x / s, counts of tiles, and the array's second-level scale.
 
     Args:
-      source, source_fmt: the array and its format.
+      source, source_fmt: the array x and its format.
       largest: the value to which a tile's largest magnitude is scaled.
       targets: arrays of scales and scale codes to fill.
       known_scales: float32 scales given by the caller, one per tile; None: they are computed.

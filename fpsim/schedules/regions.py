@@ -43,9 +43,10 @@ class SegmentLanes:
         lanes i, i + 4, i + 8, ... are added from left to right for i = 0 to 3, and these four sums as
         (0 + 1) + (2 + 3). "first_added": the first product is rounded, and the sum of the rest, in the order "dealt",
         is added to it. "first_added_pairs": the same, but up to the last multiple of 2 * width of the rest two vectors
-        of lanes take turns, which are then added lane by lane. "eights": one running sum s; to a whole group of eight
-        terms belong s = fma(4, fma(6, s)), s = s + (7 -> 5) and s = s + ((2 -> 0) + (3 -> 1)), where i -> j is the
-        product of term i, rounded, to which term j is added by a multiply-add; the rest is added one by one.
+        of lanes take turns, which are then added lane by lane. "eights": one running sum s. Of a whole group of
+        eight products p0 to p7, p6 is added to s by a multiply-add, then p4; then s = s + q75 and
+        s = s + (q20 + q31), where qij is the product pi, rounded, to which pj is added by a multiply-add. The products
+        after the last whole group are added to s one by one.
         "odd_first": one chain that adds the second term of each two before the first. "pairs_dealt": pairs of terms are
         dealt to `width` lanes, each of which adds the second term of a pair before the first; lanes i and i + width / 2
         are added, and these sums by neighbours, level by level.

@@ -300,7 +300,12 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Return whether exact sums can be computed in float64: many unpaired products, each of which float64 holds."""
+    """Return whether exact sums can be computed in one or two float64 numbers ("bins"), by the kernel of `exact_bins`.
+
+    It is if every term is a product, each of which float64 holds exactly, there are FEW_PRODUCTS of them or more, no
+    general loop replaces a kernel that is not compiled yet, numba compiles (it is not disabled), and the problem is
+    the product of two matrices (not `paired`, where each sum has factors of its own).
+    """
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
     return usual and None not in problem.formats and products_fit(problem.formats)

@@ -144,8 +144,8 @@ class FollowedRecipes:
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
         """Return the linear recipe that a layer's product follows at a training step.
 
-        product: "fprop", "dgrad" or "wgrad". down: the number of precision levels below the layer's current one; 0 for
-        the current level.
+        product: "fprop", "dgrad" or "wgrad". down: how many levels nearer to level 0, the least precise one, than the
+        layer's current level; 0 for the current level.
         """
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:

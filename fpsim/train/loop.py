@@ -52,9 +52,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def fixed_bits(method: Method) -> Method:
-    """Wrap a trainer's method to run torch on one thread, and in IEEE 754 arithmetic if operations are specified.
+    """Wrap a trainer's method to run torch on one thread, and with the processor in IEEE 754 mode where bits are fixed.
 
-    So the bits do not change if the process has set the processor to flush subnormals or to another rounding mode.
+    That is with `arithmetic` "specified": the processor then rounds to nearest even and keeps subnormals, so the bits
+    do not change if the process has set it to flush subnormals or to another rounding mode. "torch" leaves it as it is.
     """
 
     @functools.wraps(method)

@@ -229,7 +229,10 @@ class Levels:
         return "" if self.controller.watch == "gradient_norm" else self.controller.watch
 
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
-        """Return the recipe that a layer follows at its level, or `down` levels below it; `own_recipe` at level 0."""
+        """Return the recipe that a layer follows at its level minus `down`, but not below level 0.
+
+        Level 0, the least precise, is `own_recipe`; level i is the controller's levels[i - 1], each more precise.
+        """
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
         assert isinstance(recipe, LinearRecipe)
@@ -243,8 +246,8 @@ class Levels:
         Args:
           step: the number of the step.
           figures: layer -> its measured metric at the current level, or the norm of its gradient.
-          below: layer -> the metric that it would have one level below, which decides whether it moves down; None to
-            decide by `figures`.
+          below: layer -> the metric that it would have at its level minus 1, a less precise recipe, which decides
+            whether it moves down; None to decide by `figures`.
         """
         changes = []
         for layer, level in self.levels.items():

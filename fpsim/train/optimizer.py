@@ -151,7 +151,10 @@ class AdamW:
         _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
 
     def _arithmetic(self) -> Any:
-        """Return a context that sets IEEE 754 arithmetic if operations are specified, else one that does nothing."""
+        """Return a context for a step's arithmetic; it does nothing if `arithmetic` is "torch".
+
+        If `arithmetic` is "specified", the thread's processor rounds to nearest even and keeps subnormals inside it.
+        """
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:

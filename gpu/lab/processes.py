@@ -41,9 +41,11 @@ def side_by_side(
 
     Args:
       names: names of the processes.
-      command: command(name, file) returns the command line of a process, which writes lines to the file.
+      command: command(name, file) returns the command line of a process, which writes its lines to `file`, a path in a
+        temporary folder that is removed at the end.
       most: seconds after which a process is killed; the lines that it has written are kept.
-      ended: called with the result of each process as it ends, also after an exception, such as Ctrl-C, here.
+      ended: called with the result of each process as it ends. If an exception, such as Ctrl-C, stops this function,
+        the processes that still run are killed, `ended` is called for them too, and the exception is raised again.
     """
     end = time.monotonic() + most
     with TemporaryDirectory() as folder:

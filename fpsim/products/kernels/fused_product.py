@@ -43,11 +43,14 @@ def _scale_flags(scale: Any) -> Any:
 def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: Any, merged: Any) -> None:
     """Copy the values of c at which the sums of a tile (a block of results) start.
 
-    They go to `tile`, or to `totals` if partial sums are added to a total (promotion), or with slices of K to `merged`.
-    Other matrices and padding columns are set to zero. part: (first row, first column, number of rows, number of
-    columns). promotion, cut: instructions per promotion and per slice, 0 for none.
+    Without promotion they go to `tile`. With promotion (partial sums are added to a total) they go to `totals` and
+    `tile` is set to +0. With promotion and slices of K they go to `merged`, `tile` is set to +0 and `totals` to -0.
+    Padding columns of `tile` become +0, those of `totals` -0. c, tile: int32 patterns of float32; totals, merged:
+    float32. part: (first row, first column, number of rows, number of columns). promotion, cut: instructions per
+    promotion and per slice, 0 for none.
 
-    Unsigned indices are not checked for counting from the end, so the compiler reads adjacent words; views take longer.
+    Indices are unsigned, since numba tests whether signed ones count from the end; without the test the compiler reads
+    adjacent words together. Slices of the arrays take longer.
     """
     m, n, rows, width = part
     for r in range(rows):

@@ -88,8 +88,9 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
 def _eights(start: int, length: int) -> Sum:
     """Return the sum of terms start to start + length - 1: a running sum s to which each group of eight is added.
 
-    In a group, s = fma(6, s), s = fma(4, s), s = s + (7 -> 5) and s = s + ((2 -> 0) + (3 -> 1)), where i -> j is the
-    product of term i, rounded, to which the product of term j is added by a multiply-add. The rest is added one by one.
+    s starts at +0. p0 to p7 are the products of a group. First p6 is added to s by a fused multiply-add, then p4. Then
+    s = s + q75 and s = s + (q20 + q31), where qij is the product pi, rounded, to which pj is added by a fused
+    multiply-add. The terms after the last whole group are added to s one by one, by fused multiply-adds.
     """
     groups = length // GROUP
     inputs: list[Node | Steps] = []

@@ -23,7 +23,7 @@ MAGNITUDE = 0x7FFFFFFF
 
 
 def _fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Return x * y - z of vectors of float32, rounded once."""
+    """Emit and return x * y - z of vectors of float32, rounded once."""
     return v.call(builder, "llvm.fma.v16f32", v.FLOATS, x, y, builder.fneg(z))
 
 
@@ -112,6 +112,6 @@ def vector_rows(avx512: bool) -> Any:
 
 
 def _magnitude(builder: Any, x: Any) -> Any:
-    """Return |x| of a vector of float32."""
+    """Emit and return |x| of a vector of float32."""
     bits = builder.and_(builder.bitcast(x, v.INTS), v.constant(MAGNITUDE, v.INTS))
     return builder.bitcast(bits, v.FLOATS)

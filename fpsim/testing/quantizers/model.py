@@ -205,7 +205,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return magnitudes after the steps `nan`, `source_subnormals`, `scale`, `clamp` and `through`, in turn."""
+        """Return magnitudes before rounding: after `nan`, `source_subnormals`, `scale`, `clamp`, `through`, in turn."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
