@@ -146,7 +146,8 @@ def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_
     """Return the Difference for `run`, consecutive indices of `inputs`, where both policies have the same two codes.
 
     inputs[2 * i] is a turning point, a value at which the result of a cast can change. inputs[2 * i + 1] stands for the
-    open interval up to the next turning point, in which it is constant. The last input is NaN. a_code, b_code: the first and the second policy's code of all inputs in `run`. fmt: the codes' format.
+    open interval up to the next turning point, in which it is constant. The last input is NaN. a_code,
+    b_code: the first and the second policy's code of all inputs in `run`. fmt: the codes' format.
     """
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):
