@@ -21,8 +21,8 @@ def range_kernel(width: int) -> Any:
     """Return the loop that widens each tile's range (low, high) to include its finite elements.
 
     Its arguments are `(matrix, lows, highs, specials, rows, columns)`. matrix: bit patterns of `width`-bit floats;
-    lows, highs: floats of that width, one per tile, 0 at first, updated in place; specials: uint8, flags of NaN and Inf
-    of each tile, to which those found are added; rows, columns: of a tile.
+    lows, highs: floats of that width, one per tile, 0 at first, updated in place; specials: uint8, one per tile, in
+    which HAS_NAN is set for a NaN and HAS_INFINITY for an Inf; rows, columns: of a tile.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64

@@ -23,8 +23,8 @@ def look_kernel(width: int) -> Any:
 
     Its arguments are `(matrix, tops, specials, rows, columns, top, left)`. matrix: the part, which starts at (top,
     left) of the whole matrix, as bit patterns of `width`-bit floats. tops, specials: for every tile of the whole
-    matrix, the pattern of its finite amax, which is raised, and flags of NaN and Inf, which are set. rows, columns:
-    size of a tile.
+    matrix, the pattern of its finite amax, which is raised, and flags (HAS_NAN if it has a NaN, plus HAS_INFINITY if
+    it has an Inf), which are set. rows, columns: size of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64

@@ -29,9 +29,9 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
     of `width`-bit floats; codes: filled; scale_codes, levels: filled, one per tile: the code of the scale, and a uint32
     whose bits 0 .. 7 stand for groups of 8 elements and bits 8 .. 23 for groups of 4, a set bit doubling the values of
     its group; inverses: by code of a scale, the reciprocal in BF16 of each scale; rows, columns: size of a tile;
-    layouts: two EncodeLayouts as rows, of the encoders to BF16 and to a scale; specials: filled, one per tile, with
-    flags of NaN, of Inf and of a tile of zeros. bf16_kind, scale_kind: PLAIN, FULL or UNUSUAL, the kinds of the two
-    encoders (core/encode.py).
+    layouts: two EncodeLayouts as rows, of the encoders to BF16 and to a scale; specials: filled, one per tile, with the
+    sum of HAS_NAN, HAS_INFINITY and (for a tile of zeros) IS_ZERO where they apply. bf16_kind, scale_kind: PLAIN, FULL
+    or UNUSUAL, the kinds of the two encoders (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
