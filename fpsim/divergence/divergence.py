@@ -193,7 +193,7 @@ def matrix_divergence(
 
 
 class _Place(NamedTuple):
-    """Where a difference is: training step (None without steps), layer, product and operand, and the runs' names."""
+    """The place of a difference: training step (None without steps), layer, product, operand, and the names of runs."""
 
     step: int | None
     layer: str

@@ -34,7 +34,7 @@ class TensorCores(Cpu):
 
     @property
     def merges_slices(self) -> bool:
-        """Whether the backend merges slices of K itself: False, as each slice is a separate product."""
+        """False: the backend does not merge slices of K itself, as each slice is a separate product."""
         return False
 
     @staticmethod

@@ -182,7 +182,7 @@ class BudgetRow:
 
     @property
     def interplay(self) -> float:
-        """What remains of `joint` besides single causes: the square root of joint^2 minus the squares of all causes'
+        """The part of `joint` besides single causes: the square root of joint^2 minus the squares of all causes'
         errors, with the sign of this difference.
         """
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
