@@ -125,7 +125,7 @@ def split_rows() -> Iterator[RaceRow]:
 
 
 def integer_rows() -> Iterator[RaceRow]:
-    """Yield races of products of integers: sums that wrap, sums that may saturate, and ONNX's with zero points."""
+    """Yield races of integer products: sums that wrap, that saturate, in saturating pairs, and with zero points."""
     gemm, (m, n, k) = _gemm(SHAPE), SHAPE
     rng = np.random.default_rng(0)
     a, u, b = (rng.integers(*ends, size, dtype) for ends, size, dtype in (
@@ -139,6 +139,7 @@ def integer_rows() -> Iterator[RaceRow]:
             partial(fp.matmul, a, b, accumulate="hopper_s8_s32", scale_a=np.ones((m, 1), np.float32), out_fmt=fp.BF16),
             INT8_RATE,
         ),
+        "onednn('avx2') INT8": (partial(fp.matmul, a, b, schedule=fp.schedules.onednn("avx2")), INT8_RATE),
         "matmul_integer, zero points": (partial(fp.matmul_integer, u, b, 128, 3), INT8_RATE),
     }
     for title, (few_m, few_n, few_k) in THIN.items():
