@@ -45,11 +45,11 @@ class FormatFacts(NamedTuple):
 
     Attributes:
       width: bits, 32 or 64, of the floats in which errors are measured.
-      floats: (FACTS,) numbers, at the indices BEYOND to PRECISION of `loops`: the smallest magnitude beyond the range;
-        the largest value; the smallest normal one; the magnitude below which results are subnormal (0 without
-        subnormals); whether values inside the range may become NaN (1 or 0), as negative ones in unsigned formats; the
-        lowest and the highest exponent field of source values with an ulp of their own (others have the ulp of the
-        nearest of these); and the number of mantissa bits.
+      floats: (FACTS,) numbers, at the indices BEYOND to PRECISION of `loops`. In this order: the smallest magnitude
+        beyond the range; the largest value; the smallest normal value; the magnitude below which results are subnormal
+        (0 without subnormals); 1 if values inside the range may become NaN, as negative ones in unsigned formats, else
+        0; the exponent fields of the smallest normal and of the largest value, between which the ulp depends on the
+        exponent; and the number of mantissa bits.
     """
 
     width: int
@@ -57,16 +57,18 @@ class FormatFacts(NamedTuple):
 
 
 def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> tuple[float, ...] | None:
-    """Return the plan of a cast, the numbers with which the loops of `nearest_loops` do it, or None if they cannot.
+    """Return the plan of a cast: numbers with which the loops of `nearest_loops` compute it, or None if they cannot.
 
-    The numbers, at the indices TOP to TRUNCATES of `nearest_loops`, are: the format's largest value; its smallest
-    normal value, and the exponent field of this in float32; the number of mantissa bits that rounding drops; the decode
-    scale, 1 without one; the largest quotient x / scale that becomes the largest value; the smallest magnitude other
-    than 0 that the loops accept; the number whose addition rounds values below the normal range, 0 if the loops accept
-    none; and 1 for rounding toward zero or 0 for nearest even, the only two modes of the loops.
+    The plan is a tuple of floats, at the indices TOP to TRUNCATES of `nearest_loops`. In this order: the format's
+    largest value; its smallest normal value, and the exponent field of this in float32; the number of mantissa bits
+    that rounding drops; the decode scale, 1 without one; the largest quotient x / scale that becomes the largest value;
+    the smallest magnitude other than 0 that the loops accept; the number whose addition rounds values below the normal
+    range, 0 if the loops accept none; and 1 for rounding toward zero or 0 for nearest even, the only two modes of the
+    loops.
 
     options: format, rounding and subnormals of the cast. scale: decode scale, None for no scale. from_amax: whether the
-    scale was computed from amax, so that x / scale may slightly exceed the format's range.
+    scale was computed from amax, so that x / scale may slightly exceed the format's range. The result is None for other
+    rounding modes, for unsigned formats and those that float32 cannot hold, and for scales near float32's limits.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
@@ -80,9 +82,10 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
 
 @lru_cache(maxsize=1024)
 def _unscaled_plan(options: CastOptions) -> tuple[float, ...] | None:
-    """Return the plan of a cast (the numbers of `nearest_plan`) with 0 for the scale and the largest quotient.
+    """Return the plan of a cast (the numbers of `nearest_plan`) with 0 in place of the scale and the largest quotient.
 
-    Return None if the loops of `nearest_loops` cannot do the cast with any scale.
+    options: format, rounding and subnormals of the cast. Return None if the loops of `nearest_loops` cannot compute the
+    cast with any scale.
     """
     fmt = options.fmt
     usual = fmt.signed and fmt.has_zero and 1 <= fmt.mantissa_bits < FP32.mantissa_bits and held_by_float32(fmt)
@@ -212,9 +215,12 @@ class FloatCast:
         return self.options.rounding is Rounding.STOCHASTIC
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """Return a 1-d piece x of float32 or float64 before and after rounding, in work arrays of `buffers`.
+        """Round a 1-d piece x of float32 or float64; return (x / scale, rounded values, values * scale, scales).
 
-        first: flat index in the array of the first element of x.
+        The arrays are work arrays of `buffers`. Without a scale the first is x, the third equals the second, and the
+        last is None.
+
+        first: flat index in the array of the first element of x, for stochastic rounding.
         """
         exact = x
         if self.scale is not None:
@@ -239,7 +245,10 @@ class FloatCast:
 
 
 def _as_measured(rounded: RoundedPiece, width: int, buffers: Buffers) -> RoundedPiece:
-    """Return a rounded piece with all arrays converted to floats of `width` bits (in work arrays of `buffers`)."""
+    """Return the four arrays of a rounded piece (see `RoundedPiece`) converted to floats of `width` bits, 32 or 64.
+
+    Arrays of another dtype are copied to work arrays of `buffers`.
+    """
     dtype = np.float32 if width == 32 else np.float64
     if all(array is None or array.dtype == dtype for array in rounded):
         return rounded
@@ -267,7 +276,7 @@ class Tiles:
 
     Args:
       scaled: the encoded array.
-      wide: whether the source is float64.
+      wide: whether the source array is float64 instead of float32.
       origin: flat index, in the whole array, of the first element of `scaled`.
     """
 
@@ -301,9 +310,12 @@ class Tiles:
         return facts_of(element, width)
 
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
-        """Return a 1-d piece x of float32 or float64 before and after rounding, in work arrays of `buffers`.
+        """Return (x / scales, rounded values, values * scales, scales) for a 1-d piece x of float32 or float64.
 
-        first: flat index in the array of the first element of x.
+        The rounded values are decoded from the codes; the arrays are work arrays of `buffers`. If errors in ulps are
+        not measured, they are x, the decoded results twice, and ones.
+
+        first: flat index in the whole array of the first element of x.
         """
         width = self.facts.width
         first -= self.origin
@@ -330,7 +342,7 @@ class Tiles:
         return _as_measured(RoundedPiece(exact, values, results, scales), width, buffers)
 
     def _fill_scales(self, element_scales: Array, first: int) -> None:
-        """Write the scale of each element of a piece into `element_scales`.
+        """Write the scale of each element of a piece into `element_scales`, float32 of the piece's size.
 
         first: flat index of the piece's first element in the encoded array.
         """

@@ -101,9 +101,10 @@ class Comparison:
         return min(measured, key=rank)
 
     def pareto(self) -> tuple[ComparedRow, ...]:
-        """Return the rows whose SQNR exceeds that of all rows with as many or fewer bits per value, from few to many.
+        """Return the Pareto front: the rows whose SQNR exceeds that of every row with as many or fewer bits per value.
 
-        Of rows equal in both, the first is returned; rows without a measured SQNR are left out.
+        The rows are sorted by bits per value, ascending. Of rows equal in both, the first is returned. Rows whose SQNR
+        is NaN are left out.
         """
         front: list[ComparedRow] = []
         measured = [row for row in self.rows if not math.isnan(row.report.sqnr_db)]
@@ -131,7 +132,7 @@ class Comparison:
         return frame([row.to_dict() for row in self.rows])
 
     def __str__(self) -> str:
-        """Return a text with a line for each row of `pareto`, and the number of the others."""
+        """Return a text with a line for each row of `pareto`, and a line with the number of other rows."""
         lines = [
             f"{decibels(r.report.sqnr_db):>9} at {r.report.bits_per_value:5.2f} bits: {r.name}" for r in self.pareto()
         ]
@@ -226,14 +227,16 @@ def compare(
 
 
 def scaling_name(scaling: Scaling | str | float | None) -> str:
-    """Return the name of a scaling in tables: "none", "amax", a number, or the repr of an fp.Scaling."""
+    """Return the name of a scaling in tables: "none" for None, "amax", or the repr of a number or an fp.Scaling."""
     return "none" if scaling is None else scaling if isinstance(scaling, str) else repr(scaling)
 
 
 def several(values: Any, name: str) -> list[Any]:
     """Return one setting or an iterable of settings as a list.
 
-    name: the argument that error messages name.
+    values: None, a string, a number, a dtype, or a format, rounding or scaling object counts as one setting.
+
+    name: name of the argument, for error messages.
 
     Raises:
       ValueError: there are no settings, or they are an array with more or fewer than one axis.

@@ -27,7 +27,10 @@ class DrawnErrors(Protocol):
 
 
 def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
-    """Draw the noise by cause, or the SQNR of each channel or block if the report has parts; ax None: new axes."""
+    """Draw the noise by cause, or if the report has parts the SQNR of each channel or block; return the axes.
+
+    ax: matplotlib axes to draw on; None makes new ones.
+    """
     with figure_style():
         ax = axes_of(ax, HEIGHT)
         (_draw_causes if report.parts is None else _draw_parts)(report, ax)
@@ -68,7 +71,10 @@ class DrawnComparison(Protocol):
 
 
 def comparison_axes(comparison: DrawnComparison, ax: Axes | None = None) -> Axes:
-    """Draw SQNR against bits per value, a mark for each row, and a line through the rows of `pareto`."""
+    """Draw SQNR against bits per value, with a mark for each row; return the matplotlib axes (ax None: new ones).
+
+    A line connects the rows of the Pareto front. Rows whose SQNR is not finite are not drawn.
+    """
     with figure_style():
         ax = axes_of(ax, 3.2)
         names = list(dict.fromkeys(row.format for row in comparison.rows))

@@ -52,10 +52,10 @@ def exponent_figure(
     title: str,
     window: tuple[int, int] | None,
 ) -> Any:
-    """Return a matplotlib figure with a line of histograms for each tensor, over the ranges of formats.
+    """Return a matplotlib figure with a row of overlaid histograms for each tensor, over the ranges of formats.
 
-    rows: (name of the tensor, its report at each step); the last step's histogram is filled. window: (lowest, highest)
-    exponent to draw, None to choose.
+    rows: (name of the tensor, its RangeReport at each training step); the last step's histogram is filled. window:
+    (lowest, highest) exponent to draw; None computes it from the data and the formats.
     """
     with figure_style():
         figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
@@ -68,7 +68,7 @@ def exponent_figure(
 def exponent_axes(
     rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
 ) -> Axes:
-    """Draw a histogram for each of `rows`, (name, report), over the ranges of formats; return the matplotlib axes.
+    """Draw a histogram for each of `rows`, (name, RangeReport), over the ranges of formats; return the matplotlib axes.
 
     ax: axes to draw on; None makes new ones.
     """
@@ -89,9 +89,10 @@ def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[
 def _draw_exponents(
     ax: Axes, rows: Sequence[tuple[str, Sequence[Exponents]]], formats: Sequence[Format], window: tuple[int, int] | None
 ) -> None:
-    """Draw the ranges of formats as bars, and under them a line of histograms for each of `rows`.
+    """Draw the ranges of formats as bars, and under them a row of overlaid histograms for each of `rows`.
 
-    rows: (name of the tensor, its report at each step). window: (lowest, highest) exponent to draw, None to choose.
+    rows: (name of the tensor, its RangeReport at each training step). window: (lowest, highest) exponent to draw; None
+    computes it from the data and the formats.
     """
     left, right = window or _window([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]

@@ -130,7 +130,9 @@ class RangeReport:
         return min(math.ldexp(1 + (part + 1) / BINS_PER_BINADE, exponent), self.amax)
 
     def _place(self, share: float) -> int | None:
-        """Return the lowest bin, 32 * exponent + i, up to which there are `share` of the nonzero finite elements.
+        """Return the lowest bin that, with all lower bins, holds `share` of the nonzero finite elements.
+
+        The bin is the number 32 * exponent + i.
 
         Return None if there are no such elements.
         """
@@ -204,7 +206,10 @@ class RangeReport:
         return f"{plural(self.count, 'value')} {spread}" + (f"; {special}" if special else "")
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with exponent, count and share of all elements; or that of `parts` if given."""
+        """Return a pandas DataFrame with a row for each exponent: exponent, count, share of all elements.
+
+        If the report has `parts`, return their frame instead, with a row for each channel or block.
+        """
         if self.parts is not None:
             return self.parts.to_frame()
         return frame([{"exponent": e, "count": n, "share": n / self.count} for e, n in self.counts])
@@ -260,7 +265,7 @@ exponents = range  # earlier name, kept as an alias
 
 
 def _ranges_of_parts(x: Array, layout: Layout) -> RangeParts:
-    """Return the ranges of the channels or blocks into which a layout divides x."""
+    """Return amax, smallest magnitude and share of zeros of each channel or block into which `layout` divides x."""
     amax, smallest, zeros = np.zeros(layout.count), np.full(layout.count, math.inf), np.zeros(layout.count)
     sizes = np.zeros(layout.count)
     for slab in layout.slabs():

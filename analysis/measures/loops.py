@@ -43,7 +43,7 @@ INFINITE = i64(0x7FF0000000000000)  # `in_order` of Inf; `in_order` of NaN is la
 
 @scalar
 def difference(result: Any, x: Any) -> Any:
-    """Return result - x in float64; exact for float32 arguments within 29 binades of each other."""
+    """Return result - x, two float scalars, in float64; exact for float32 values within 29 binades of each other."""
     return f64(result) - f64(x)
 
 
@@ -95,7 +95,7 @@ def single_difference(result: Any, x: Any) -> Any:
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
     """Return 1 / ulp of a float32 value in a format with `precision` mantissa bits, as float32 <= 2**127; exact if
-    |value| >= 2**(precision - 126). The value's exponent field is clamped from lowest to highest, those of normals.
+    |value| >= 2**(precision - 126). The exponent field is clamped to lowest .. highest, the fields of normal values.
     """
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
@@ -105,8 +105,8 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return a value's ulp in a format with `precision` mantissa bits, as a float64, which may itself be subnormal; the
-    value's exponent field is clamped from lowest to highest, the float64 fields of the format's normal range.
+    """Return the ulp of a float64 value in a format with `precision` mantissa bits, as a float64, possibly subnormal.
+    The exponent field is clamped to lowest .. highest, the float64 fields of the format's normal range.
     """
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
@@ -120,9 +120,8 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x|, 0 for 0, and four numbers a block of 2048.
-
-    They are largest magnitude, smallest one other than 0, sum of squares, number of nonzeros. width: bits of a float.
+    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x| (0 for 0) and for each block of 2048 a row
+    of 4: largest magnitude, smallest nonzero one, sum of squares, number of nonzeros. width: bits of an element of x.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -231,9 +230,10 @@ class RoundedPiece(NamedTuple):
 
 
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
-    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that adds the errors of a block,
-    with only the operations that its values require. width: bits of a value. scaled: whether values have scales. small:
-    whether some may be below the format's normal range. rare: whether some may be Inf, NaN or beyond the range.
+    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that measures the errors of a
+    block. It overwrites `sums`, adds to `counts` and updates `maxima`, with only the operations that the values
+    require. width: bits of a value. scaled: whether values have scales. small: whether some may be below the format's
+    normal range. rare: whether some may be Inf, NaN or beyond the range.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps

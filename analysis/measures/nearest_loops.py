@@ -129,8 +129,9 @@ def over_scale(size: Any, plan: Any) -> Any:
 def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
     """Return the loop `(x, exact, results, plan)` that rounds a block of float32 values, toward zero if `truncates`.
 
-    scaled: whether x is divided by the plan's scale first (written to `exact`), and results are multiplied by it.
-    small: whether some values may be below the format's normal range.
+    plan: the numbers of the cast, as `nearest_plan` in candidates.py returns them. scaled: whether x is first divided
+    by the plan's scale (the quotients are written to `exact`), and results are multiplied by it. small: whether some
+    values may be below the format's normal range.
     """
     normal = truncated_normal if truncates else nearest_normal
 
@@ -200,9 +201,13 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
 
 @cache
 def _make_count_steps(truncates: bool) -> Any:
-    """Return the loop that adds rounding errors in ulps and counts exact results, from the bits that rounding drops.
+    """Return the loop `(x, dropped, sums, counts, largest_errors)` that measures a block's rounding errors in ulps.
 
-    It handles normal float32 values without a scale. truncates: whether they are rounded toward zero, or to nearest.
+    It adds the errors to `sums`, the number of exact results to `counts`, and writes the largest error to
+    `largest_errors`. dropped: number of mantissa bits that rounding drops.
+
+    It handles normal float32 values without a scale. truncates: whether they are rounded toward zero (True) or to
+    nearest even (False).
     """
     distance = dropped_bits if truncates else dropped_distance
 
@@ -270,12 +275,12 @@ def raised(best: Any, underflowed: Any, x: Any, results: Any, largest_product: A
 
 
 def _make_measure(scaled: bool, truncates: bool) -> Any:
-    """Return the loop that rounds one block and adds its errors to sums and counts.
+    """Return the loop that rounds a block, adds its errors to `sums` and `counts`, and sets `largest_errors`.
 
-    scaled: whether values have a scale. truncates: whether they are rounded toward zero, or to nearest. The loop's
-    arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors): a block, 1 / |x|, the smallest
-    nonzero magnitude of the block after division by the scale, the cast's plan, scratch arrays for x / scale and the
-    results, and arrays in the order of TOTALS, COUNTS and MAXIMA.
+    scaled: whether values have a scale. truncates: whether they are rounded toward zero (True) or to nearest even
+    (False). The loop's arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors): a block, 1 /
+    |x|, the smallest nonzero magnitude of the block after division by the scale, the cast's plan, scratch arrays for x
+    / scale and the results, and arrays in the order of TOTALS, COUNTS and MAXIMA.
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)

@@ -25,7 +25,7 @@ class Slab(NamedTuple):
     Attributes:
       first, number: index of the first part, and number of parts.
       length: number of elements of each part that are in the slab.
-      columns: range of the elements of one long part; None for whole parts.
+      columns: if the slab is a piece of one long part, the range of its elements in that part; None for whole parts.
       index: for blocks, (batch, slice of rows, first column, last column, columns of a block); None for channels.
     """
 
@@ -73,9 +73,9 @@ class Layout:
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """Return the sums of errors of a cast, the candidate, in each channel or block of x.
+        """Return the sums of the errors of a cast, `candidate`, an ErrorSums with a leading axis of channels or blocks.
 
-        x has the shape of the layout.
+        x: the array, float32 or float64 or a dtype that converts to them, with the shape of the layout.
         """
         buffers = Buffers()
         part_sums = nothing((self.count,))
@@ -93,7 +93,8 @@ class Layout:
     ) -> RoundedPiece:
         """Return the elements x of a slab, rounded by a cast, the candidate.
 
-        whole: the whole array, rounded, if results depend on the index; else None. buffers: scratch arrays.
+        whole: the whole array before and after rounding, if results depend on an element's index; None if they do not.
+        buffers: scratch arrays.
         """
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)
@@ -106,7 +107,10 @@ class Layout:
         return tuple(np.ndindex(self.tiling.grid))
 
     def slabs(self) -> Iterator[Slab]:
-        """Yield all channels or blocks as slabs: many short ones in one slab, or a piece of one long one."""
+        """Yield slabs that together cover all channels or blocks.
+
+        Several short channels or blocks share a slab; one of more than PIECE elements is divided into several slabs.
+        """
         if self.tiling is not None:
             yield from _block_slabs(self.tiling)
             return
@@ -160,7 +164,7 @@ def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
 
 
 def _cut(slab: Slab) -> Iterator[Slab]:
-    """Yield a slab whole, or in pieces of up to PIECE elements if its blocks are longer."""
+    """Yield the slab itself, or slabs of up to PIECE elements if its blocks are longer."""
     if slab.length <= PIECE:
         yield slab
         return

@@ -67,7 +67,10 @@ def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """Return the whole array x, flattened and rounded by a cast; this allocates four arrays of its size."""
+    """Return x, flattened, before and after rounding by a cast: (x / scales, values, values * scales, scales or None).
+
+    This allocates four arrays of the size of x, float32 or float64.
+    """
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False

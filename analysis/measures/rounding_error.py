@@ -77,8 +77,8 @@ def error(
       magnitudes between about 1e-150 and 1e150. The result does not depend on the number of threads.
 
     Raises:
-      ValueError: an unknown format or name of a mode, no seed, a scale that is not positive and finite, both scale and
-        scaling, no scaling for integers, or an axis or block that x does not have.
+      ValueError: an unknown format or name of a mode, stochastic rounding without a seed, a scale that is not positive
+        and finite, both scale and scaling, no scaling for an integer format, or an axis or block that x does not have.
       TypeError: x is not an array of floats.
 
     Example:
@@ -114,12 +114,14 @@ class RoundingWay:
     """The checked settings of a rounding: format, rounding mode, and no scale, one scale, or a scale per tile.
 
     Args:
-      scaling: None, "amax" or a positive number as `error`'s scale, or an fp.Scaling.
-      fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.analysis.error`.
+      fmt: the element format, by name, dtype or object.
+      scaling: None, "amax" or a positive number (one scale for the array), or an fp.Scaling (a scale per tile).
+      rounding, overflow, subnormals, seed, random_bits: as for `fpsim.analysis.error`.
 
     Attributes:
       element: the element format.
-      options: the options of the cast; for integers and LogFMT, of a cast to a float format in their place.
+      options: the options of the cast. For integer formats they name the float format of the magnitudes, and FP32 for
+        LogFMT and tables.
 
     Raises:
       ValueError, TypeError: an unknown name, or a format that needs scales per tile has none.
@@ -158,11 +160,11 @@ class RoundingWay:
             encode_scaled(np.zeros((1, 1), np.float32), self.element, self.scaling, **self.keywords)
 
     def candidate(self, x: Array, long: bool | None = None, amax: float | None = None) -> Candidate:
-        """Return the cast of x to measure.
+        """Return the cast of x to measure: a FloatCast, or for scales per tile and table formats a Tiles.
 
-        With scales per tile, and for table formats, x is encoded here; otherwise it is rounded later, piece by piece.
-        long: whether to compile a loop for the format alone; None decides by the size of x. amax: largest finite
-        magnitude of x, if known; None computes it if the scaling is "amax".
+        A Tiles holds x already encoded; a FloatCast rounds x later, piece by piece. long: whether to compile a loop for
+        the format alone; None decides by the size of x. amax: largest finite magnitude of x, if known; None computes it
+        if the scaling is "amax".
         """
         wide = x.dtype.newbyteorder("=") == np.float64
         options = self.options
@@ -192,7 +194,7 @@ class RoundingWay:
         return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """Return the report on a cast, the candidate that `candidate` returned, from the sums of its errors."""
+        """Return the report on `candidate`, a cast that the method of this name returned, from the sums of its errors."""
         report = ErrorReport(
             fmt=self.element,
             rounding=self.options.rounding.name.lower(),
@@ -226,8 +228,10 @@ LONG = 1 << 22  # elements: for larger arrays a loop is compiled for the format 
 
 
 def _judged_as(element: Element) -> Format:
-    """Return the float format by which cast options are checked: `element` if it is one, that of the magnitudes of an
-    integer format, or FP32 for LogFMT and tables.
+    """Return the float format with which the options of a cast are checked.
+
+    This is `element` if it is a float format, the format of the magnitudes of an integer format, or FP32 for LogFMT and
+    tables.
     """
     if isinstance(element, Format):
         return element

@@ -56,7 +56,7 @@ class ErrorSums:
         return self.counts.tobytes(), self.totals.tobytes(), self.maxima.tobytes()
 
     def __getitem__(self, name: str) -> Any:
-        """Return the count, sum or maximum with a name of COUNTS, TOTALS or MAXIMA, a number or one for each part.
+        """Return the count, sum or maximum called `name` in COUNTS, TOTALS or MAXIMA, as an array of the leading axes.
 
         A maximum without data is NaN.
         """

@@ -25,7 +25,7 @@ from fpsim.scaling.scaling import Scaling
 
 
 class Limit(NamedTuple):
-    """A kind of threshold of `assert_survives`.
+    """A threshold that `assert_survives` can check: the metric, and on which side of the threshold it must be.
 
     Attributes:
       figure: name of the metric of an ErrorReport that the threshold bounds.
@@ -174,7 +174,10 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a metric and the threshold it breaks; name: its field; limit: its bound."""
+    """Return the clause that states a metric and the threshold that it breaks.
+
+    name: the threshold, a field of `SurvivalThresholds`. limit: its value.
+    """
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):

@@ -94,7 +94,8 @@ class Chance(NamedTuple):
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
     """Return the error bounds of an accumulator's sums of the first `length` terms of each trial.
 
-    chance: probability with which the probabilistic bounds hold. high: (trials,) exact sums, rounded to float64.
+    terms: operands of all trials. chance: probability of the probabilistic bounds. high: (trials,) exact sums in
+    float64.
     """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
@@ -310,7 +311,8 @@ def _aligning_unit_bounds(
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     """Return 2^e of every product, (trials, K), with the exponent e by which the unit aligns it; 0 for products of 0.
 
-    e is the sum of the operands' exponents, as subnormal operands are not normalised. Results are cached in `terms`.
+    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value; it is 0
+    for units of the rule GROUPED. Results are cached in `terms`.
     """
     assert terms.b is not None
     grouped = unit.rule is Rule.GROUPED
@@ -326,9 +328,10 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
 
 
 def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
-    """Return the partial sum of one slice of K: the sum of its blocks, added in float32 if the plan promotes them.
+    """Return the partial sum of a slice of K, `part`: the sum of its blocks, added in float32 if the plan promotes
+    them.
 
-    products, exponents: (trials, K) exact products, and their aligned powers of two.
+    products, exponents: (trials, K) exact products, and the powers of two by which the unit aligns them.
     """
     runs = [slice(run.start, run.stop) for run in part.runs]
     terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])

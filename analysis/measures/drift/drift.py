@@ -69,10 +69,10 @@ def drift(
 ) -> DriftReport:
     """Measure the error of sums with different numbers of terms, and compute the bounds that theory predicts.
 
-    Operands are rounded before they are added, so that all of the error is the accumulator's: to the input formats of
-    the matrix unit (float32 for FP64), or for other accumulators to `fmt`; always to nearest even, and values beyond
-    the format's range become its largest value. A shorter sum of a trial adds the first terms of the longest sum of
-    this trial; trials are independent.
+    Operands are rounded before they are added, so that all of the error comes from the additions. Their format is the
+    input format of the matrix unit (float32 for FP64), or `fmt` for other accumulators. They are rounded to nearest
+    even, and values beyond the format's range become its largest value. A shorter sum of a trial adds the first terms
+    of the longest sum of this trial; trials are independent.
 
     Args:
       a, b: the terms of sum a[k] * b[k], or of sum a[k] if b is None: "normal" (N(0, 1)), "half_normal" (|N(0, 1)|),
@@ -152,7 +152,8 @@ def _input(fmt: Format) -> Format:
 def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
     """Return the report's row for sums of `length` terms by one accumulator, over all trials.
 
-    terms, source: the rounded terms, and their origin. chance: probability of the probabilistic bound.
+    adder: the accumulator or matrix unit. terms: the rounded operands. source: the distributions or arrays from which
+    they were drawn. chance: probability of the probabilistic bound.
     """
     last, why = _last_addition(adder, length)
     sums, without = _sums(adder, terms, length, last)
@@ -167,8 +168,8 @@ def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chanc
 def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
     """Return the error bounds of an accumulator or a matrix unit for sums of `length` terms.
 
-    source: the origin of the terms. chance: probability of the probabilistic bound. high: (trials,) exact sums, rounded
-    to float64.
+    terms: the rounded operands. source: the distributions or arrays from which they were drawn. chance: probability of
+    the probabilistic bound. high: (trials,) exact sums, rounded to float64.
     """
     if adder.accumulator is not None:
         return accumulator_bounds(adder.accumulator, terms, length, chance, high)
@@ -177,9 +178,10 @@ def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, ch
 
 
 def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return (each trial's sum of `length` terms, float64; the same with zeros in place of the terms `last`).
+    """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros in place of the terms
+    `last`.
 
-    last: indices of the terms that the last addition adds, or None, for which the second result is None.
+    last: indices of the terms to replace by zeros, those of the last addition; None returns None as the second result.
     """
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:
@@ -210,10 +212,12 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 
 
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return (sums by a matrix unit of a * b, the same without the terms `last`, or None), (trials,) each.
+    """Return two arrays (trials,): a matrix unit's sums of a * b, and its sums with zeros in b for the terms `last`.
 
-    They are diagonals of small matrix products of a and b (trials, length). The sums with and without the last terms
-    are columns of one product, which takes hardly longer than one of them.
+    The second result is None if `last` is None.
+
+    The sums are diagonals of small matrix products of a and b, (trials, length). Both kinds of sums come from columns
+    of one product, which takes hardly longer than a product for one kind.
     """
     unit = adder.unit
     assert unit is not None
@@ -277,7 +281,10 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the argument `accumulators` of `drift` as DriftAdders, one for each name (the last).
+    """Return the argument `accumulators` of `drift` as a list of DriftAdders with different names.
+
+    accumulators: one item or an iterable of items: a matrix unit or its name, an accumulator such as fp.Sequential, or
+    a pair (unit, schedule) or (unit, terms between promotions). Of items with one name, the last is returned.
 
     Raises:
       ValueError: there are no accumulators, or a unit is unknown or adds integers.
@@ -336,7 +343,7 @@ def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
 
 
 def _checked_lengths(lengths: Any) -> list[int]:
-    """Return the argument `lengths` of `drift` as integers in ascending order, each once.
+    """Return the numbers of terms, one integer or an iterable of them, as a list in ascending order, each once.
 
     Raises TypeError or ValueError unless they are positive integers.
     """

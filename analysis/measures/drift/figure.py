@@ -29,9 +29,10 @@ class Drift(Protocol):
 
 
 def drift_axes(report: Drift, ax: Axes | None = None) -> Axes:
-    """Draw the relative error (norm_relative) of each accumulator against the number of terms.
+    """Draw each accumulator's relative error (norm_relative) against the number of terms; return the matplotlib axes.
 
-    Bounds are drawn for up to 3 accumulators; a ring marks the length from which on additions stagnate.
+    Bounds are drawn if there are at most 3 accumulators. A ring marks the length from which on additions stagnate. ax:
+    axes to draw on; None makes new ones.
     """
     names = report.accumulators
     with figure_style():
@@ -64,7 +65,7 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
 
 
 def _scale(ax: Axes, report: Drift) -> None:
-    """Make both axes logarithmic, with powers of two as ticks of x, and limit y to at most 10."""
+    """Make both axes logarithmic, with powers of two as ticks of x over the report's lengths; limit y to 10."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     heights = [y for line in ax.get_lines() for y in np.asarray(line.get_ydata())]

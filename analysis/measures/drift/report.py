@@ -77,8 +77,9 @@ class DriftRow:
     ) -> DriftRow:  # fmt: skip
         """Return the row for an accumulator and number of terms, from arrays (trials,).
 
-        error, exact, bounds: sum - exact sum, |exact sum|, and bounds of |error|. unchanged: whether the last addition
-        changed nothing, or None if there is no last addition, for the reason `why` ("" otherwise).
+        error, exact, bounds: sum - exact sum, |exact sum|, and bounds of |error|. unchanged: bools, whether the last
+        addition of a trial changed nothing; None if no addition is the last one. why: the reason for None, ""
+        otherwise.
         """
         reasons = [bounds.reason, why]
         trials = len(error)

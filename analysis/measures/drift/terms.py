@@ -74,8 +74,8 @@ class Terms:
       a, b: operands (trials, K), float32; b is None for sums of a alone.
       products: (trials, K), exact in float64, as operands have at most 24 bits.
       sums: cache of `exact_sums`, by number of terms.
-      aligned: cache of the powers of two by which matrix units align the products, (trials, K), by what determines
-        them: (whether the unit aligns by scales alone, format of a, format of b).
+      aligned: cache of the powers of two by which matrix units align the products, arrays (trials, K). Its keys are
+        (whether the unit aligns by scales alone, format of a, format of b).
     """
 
     a: Array
@@ -91,7 +91,7 @@ class Terms:
 
     @cached_property
     def _rows(self) -> list[list[float]]:
-        """The products of each trial as a list of Python floats, cached."""
+        """The products as a list of Python floats for each trial, cached."""
         return [row.tolist() for row in self.products]
 
     def exact_sums(self, length: int) -> tuple[Floats, Floats]:

@@ -229,7 +229,8 @@ class _ScaledGradients(NamedTuple):
     """Facts on the gradients of a training step after scaling and rounding.
 
     Attributes:
-      seen: the facts from which a policy chooses the next scale.
+      seen: the facts from which a policy chooses the next scale: whether a gradient overflowed, the largest magnitude,
+        the norm, and the format's largest value.
       size: number of gradients (elements).
       overflows: number of finite gradients that became Inf or NaN.
       underflows: number of nonzero gradients that became 0.
@@ -287,7 +288,7 @@ def _gradients(element: Any, number: int) -> list[Array]:
 
 
 def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
-    """Return the argument `policies` of `loss_scaling` as a list of policies with different names.
+    """Return loss-scaling policies, given as one name or object or an iterable of them, as a list of policy objects.
 
     Raises:
       TypeError, ValueError: an unknown policy, no policy, or two with one name.
