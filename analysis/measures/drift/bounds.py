@@ -94,8 +94,7 @@ class Chance(NamedTuple):
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
     """Return the error bounds of an accumulator's sums of the first `length` terms of each trial.
 
-    terms: operands of all trials. chance: probability of the probabilistic bounds. high: (trials,) exact sums in
-    float64.
+    terms: operands of all trials. chance: probability of probabilistic bounds. high: (trials,) exact sums in float64.
     """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum

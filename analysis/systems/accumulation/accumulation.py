@@ -245,9 +245,14 @@ def _checked_weights(weights: Any, count: int) -> Array:
 
 
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return (gradients (micro-batches, elements), gradient of all as one batch, examples in each micro-batch).
+    """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples in each
+    micro-batch).
 
-    Gradients are float32. Raises TypeError where `batches` or `loss` is missing, ValueError for no batches.
+    model: a torch.nn.Module. batches: an iterable of micro-batches, each a tensor or a tuple or dict of tensors. loss:
+    a function of (model, batch), or a torch criterion.
+
+    Gradients are flat float32 arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None,
+    ValueError if there are no batches.
     """
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
@@ -266,7 +271,8 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
     """Return the gradient of all trainable parameters, flat float32, without changing the parameters' `.grad`.
 
-    function: loss of (model, batch). Raises ValueError where no parameter requires a gradient.
+    model: a torch.nn.Module. batch: an argument of `function`, which returns the loss of (model, batch). Raises
+    ValueError if no parameter requires a gradient.
     """
     import torch
 

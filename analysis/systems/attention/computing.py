@@ -124,7 +124,7 @@ def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
 
 
 class AttentionOperand(NamedTuple):
-    """One of q, k and v as products read it: float32 `values` of the input format, to be multiplied by `scale`."""
+    """One of q, k and v, rounded: float32 `values` of the input format, whose products are multiplied by `scale`."""
 
     values: Array
     scale: np.float32
@@ -157,7 +157,7 @@ def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
 
 
 def attend(head: Head, recipe: AttentionRecipe) -> Traced:
-    """Compute the attention of one head with every rounding of a recipe; return it with intermediate arrays."""
+    """Compute the attention of one head with every rounding of a recipe; return output, scores and weights as a Traced."""
     q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
     raw = scores.round(_product(q.values, k.values.T, recipe.inputs, recipe.inputs, recipe))
@@ -246,7 +246,7 @@ def _finite(maximum: Any) -> Any:
 
 
 def exact_attention(head: Head) -> tuple[Doubles, Doubles]:
-    """Return the outputs (queries, dv) and probabilities (queries, keys) of a head, computed in float64."""
+    """Return (outputs (queries, dv), probabilities (queries, keys)) of a head, computed in float64."""
     scores = (head.q @ head.k.T) * head.scale
     if head.mask is not None:
         scores = scores + head.mask

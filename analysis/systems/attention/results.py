@@ -177,7 +177,7 @@ class WeightUnderflowRow:
       spread: standard deviation of the scores, in nats.
       below: measured share of weights for which weight * scale is less than half the format's smallest positive value.
       law: `below` as predicted from the normal distribution of the scores.
-      lost: share of weights other than 0 that are rounded to 0.
+      lost: share of all weights that are not 0 and are rounded to 0.
       lost_mass: (sum of the weights rounded to 0) / (sum of all weights) of a query, averaged over queries.
     """
 

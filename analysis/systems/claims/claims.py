@@ -116,8 +116,8 @@ def _cell(result: ClaimResult, key: str) -> SweepCell:
 def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -> Iterable[ClaimResult]:
     """Run the experiments of the claims `missing`, and yield each result when it is finished.
 
-    workers: number of processes, None for one per core. progress: function called with (share done, text), None for a
-    bar.
+    workers: number of processes, None for one per core. progress: function called with (share done, name of the claim)
+    after each result; None draws a bar in the terminal.
     """
     names = [claim.name for claim in missing]
     results = run_over(names, _figures, workers=1 if len(names) < 2 else workers)

@@ -25,13 +25,13 @@ class OrderedLayers:
         self.fmt, self.slices = fmt, slices
 
     def rounded(self, x: Any) -> Floats:
-        """Return x rounded to the network's format."""
+        """Return an array of floats, x, rounded to the network's format, as float32."""
         return np.asarray(quantize(np.asarray(x, np.float32), self.fmt), np.float32)
 
     def product(self, x: Floats, weights: Floats) -> Floats:
         """Return x @ weights rounded to the network's format, computed in slices of K.
 
-        Hopper's matrix unit sums each slice, and float32 additions add the sums.
+        x: (rows, K). weights: (K, columns). Hopper's matrix unit sums each slice, and float32 additions add the sums.
         """
         unit = "hopper_bf16_f32" if self.fmt == BF16 else "hopper_f16_f32"
         a, b = encode(x, self.fmt), encode(weights, self.fmt)

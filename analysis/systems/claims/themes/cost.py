@@ -23,7 +23,8 @@ HOURS_A_YEAR = 8760
 def gpt3_cost() -> Figures:
     """Return the millions of hours in 355 GPU-years, GPT-3's training, and the dollars per hour that two costs imply.
 
-    The costs are two published totals for this training, 12 and 4.6 million dollars.
+    The costs are two published totals for this training, 12 and 4.6 million dollars. The result is a dict, name ->
+    number.
     """
     hours = 355 * HOURS_A_YEAR
     return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
@@ -32,7 +33,8 @@ def gpt3_cost() -> Figures:
 def trillion_parameters() -> Figures:
     """Return the terabytes of 10^12 float32 weights, and the numbers of GPUs of 80 GB that hold two kinds of state.
 
-    These are weights alone (4 bytes per parameter), and all training states (16 bytes per parameter).
+    These are weights alone (4 bytes per parameter), and all training states (16 bytes per parameter). The result is a
+    dict, name -> number.
     """
     return {
         "TB in FP32": 4.0 * 1e12 / 1e12, "cards for weights": 4e12 / 80e9,
@@ -41,7 +43,7 @@ def trillion_parameters() -> Figures:
 
 
 def sample_rate() -> Figures:
-    """Return the ratio of 280 to 120 samples per second."""
+    """Return the ratio of 280 to 120 samples per second, as a dict by name."""
     return {"280 / 120": 280 / 120}
 
 
@@ -49,7 +51,7 @@ def bert_cost() -> Figures:
     """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity costs.
 
     Savings are shares of the V100's hours and costs. Electricity costs $0.1875 per GPU-hour of a V100 and $0.375 per
-    GPU-hour of an A100.
+    GPU-hour of an A100. The result is a dict, name -> number.
     """
     before, after = 16 * 72, 8 * 30
     return {
@@ -62,13 +64,16 @@ def detection_cost() -> Figures:
     """Return figures for claim 88: the cost of training a 3D detector falls from 120 to 30 thousand dollars.
 
     These are 120 / 30, the factor by which half the GPUs for half the time lower GPU-hours (2 * 2), and the thousands
-    of GPU-hours that $120,000 pay for at $5.58 per GPU-hour.
+    of GPU-hours that $120,000 pay for at $5.58 per GPU-hour. The result is a dict, name -> number.
     """
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
 
 def card_table() -> Figures:
-    """Return the number of BF16 matrix units that the catalogue lists for Turing, the T4's architecture."""
+    """Return the number of BF16 matrix units that the catalogue lists for Turing, the T4's architecture.
+
+    The result is a dict, name -> number.
+    """
     return {"BF16 units of Turing": sum(unit.arch == "turing" and unit.a.fmt == BF16 for unit in units())}
 
 
@@ -76,7 +81,8 @@ def a100_speedup() -> Figures:
     """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
 
     These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, the number of FP8 matrix units that the
-    catalogue lists for Ampere (the A100's architecture), and the gigabytes of 175 billion parameters in FP8.
+    catalogue lists for Ampere (the A100's architecture), and the gigabytes of 175 billion parameters in FP8. The result
+    is a dict, name -> number.
     """
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {
@@ -86,12 +92,15 @@ def a100_speedup() -> Figures:
 
 
 def throughput_and_time() -> Figures:
-    """Return the share of time that 2.3 times the throughput saves, and the throughput that saves 58 % of the time."""
+    """Return the share of time that 2.3 times the throughput saves, and the throughput that saves 58 % of the time.
+
+    The result is a dict, name -> number.
+    """
     return {"time saved at 2.3 times the throughput": 1 - 1 / 2.3, "throughput of 58 % less time": 1 / (1 - 0.58)}
 
 
 def bleu() -> Figures:
-    """Return a loss of 0.3 BLEU as a share of a score of 28.7."""
+    """Return a loss of 0.3 BLEU as a share of a score of 28.7, as a dict by name."""
     return {"0.3 / 28.7": 0.3 / 28.7}
 
 
@@ -99,7 +108,7 @@ def v3_cost() -> Figures:
     """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply.
 
     The days are those of 2,664,000 hours of pre-training on 2048 GPUs, the dollars (millions) those of 2,788,000 hours
-    at $2 per hour. The claims are 12 MW for 4096 GPUs, and 7.2 MW for 2048.
+    at $2 per hour. The claims are 12 MW for 4096 GPUs, and 7.2 MW for 2048. The result is a dict, name -> number.
     """
     return {
         "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
@@ -108,13 +117,16 @@ def v3_cost() -> Figures:
 
 
 def chip_choice() -> Figures:
-    """Return whether the catalogue lists FP8 matrix units for Ampere, and for Hopper."""
+    """Return whether the catalogue lists FP8 matrix units for Ampere, and for Hopper, as a dict by name."""
     fp8 = [unit.arch for unit in units() if unit.a.fmt in (E4M3, E5M2)]
     return {"Ampere has FP8 units": "ampere" in fp8, "Hopper has FP8 units": "hopper" in fp8}
 
 
 def autocast() -> Figures:
-    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU."""
+    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU.
+
+    The result is a dict, name -> string.
+    """
     import torch
 
     x = torch.ones(4, 4)

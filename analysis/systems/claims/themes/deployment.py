@@ -25,7 +25,7 @@ def int8_inference() -> Figures:
     """Return the SQNR of N(0, 1) data (1024, 1024) in INT8 and E4M3 with a scale for each 1x128 tile, in dB.
 
     Also return, for both formats, the median over channels (columns) of each channel's SQNR if every 32nd channel is
-    100 times larger, so that each tile holds four outliers.
+    100 times larger, so that each tile holds four outliers. The result is a dict, name -> number.
     """
     x = normal(1024, 1024)
     outliers = x.copy()
@@ -40,7 +40,10 @@ def int8_inference() -> Figures:
 
 
 def four_bits() -> Figures:
-    """Return the SQNR of N(0, 1) data in INT4 and E2M1 with a float32 scale for 1x32, 1x128 and all elements."""
+    """Return the SQNR of N(0, 1) data in INT4 and E2M1 with a float32 scale for 1x32, 1x128 and all elements.
+
+    The result is a dict, name -> number.
+    """
     x = normal(1024, 1024)
     return {
         f"{name} {grain}, dB": error(x, fmt, scaling=scaling).sqnr_db
@@ -52,7 +55,8 @@ def four_bits() -> Figures:
 def block_scales() -> Figures:
     """Return the number of scales of a 256x384 array in 128x128 tiles, and counts of wrongly decoded values.
 
-    The counts are of values that differ from code times scale, and that differ after a file was written and read.
+    The counts are of values that differ from code times scale, and that differ after a file was written and read. The
+    result is a dict, name -> number.
     """
     weights = normal(256, 384)
     scaled = encode_scaled(weights, E4M3, BLOCK_128X128)
@@ -70,7 +74,7 @@ def block_scales() -> Figures:
 
 
 def model_size() -> Figures:
-    """Return the gigabytes of 671 billion weights in FP8."""
+    """Return the gigabytes of 671 billion weights in FP8, as a dict by name."""
     return {"GB of 671 B weights in FP8": 671 * E4M3.bits / 8}
 
 

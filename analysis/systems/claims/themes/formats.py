@@ -34,7 +34,8 @@ def fp16_range() -> Figures:
     """Return FP16's largest value, FP16's and BF16's bits of precision, and two values rounded to FP16.
 
     The values are half of FP16's smallest positive value, and slightly more. Also return the number of FP16's codes
-    that are NaN, and the number of other codes that are equal after decoding and encoding them.
+    that are NaN, and the number of other codes that are equal after decoding and encoding them. The result is a dict,
+    name -> number or bool.
     """
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
@@ -53,7 +54,10 @@ def fp16_range() -> Figures:
 
 
 def bf16_range() -> Figures:
-    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades."""
+    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades.
+
+    The result is a dict, name -> number.
+    """
     return {
         "largest BF16": BF16.max,
         "largest FP16": FP16.max,
@@ -64,7 +68,7 @@ def bf16_range() -> Figures:
 
 
 def bf16_precision() -> Figures:
-    """Return the SQNR of N(0, 1) values in BF16 and FP16, in dB."""
+    """Return the SQNR of N(0, 1) values in BF16 and FP16, in dB, as a dict by name."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (BF16, FP16)}
 
@@ -72,7 +76,8 @@ def bf16_precision() -> Figures:
 def bf16_against_fp16() -> Figures:
     """Return the number of Ampere's BF16 units, and relative gradient errors of BF16 and FP16 training recipes.
 
-    BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12.
+    BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12. The result is a
+    dict, name -> number.
     """
     return {
         "BF16 units of Ampere": sum(unit.arch == "ampere" and unit.a.fmt == BF16 for unit in units()),
@@ -88,7 +93,7 @@ def tf32_format() -> Figures:
     """Return TF32's field widths, and the SQNR of N(0, 1) values rounded and truncated to TF32.
 
     Also return the factor (gain) by which truncation multiplies values on average, and the A100's ratio of TF32 to FP32
-    peaks.
+    peaks. The result is a dict, name -> number.
     """
     x = normal(1024, 1024)
     return {
@@ -104,7 +109,8 @@ def tf32_format() -> Figures:
 def _fp8_limits(fmt: Format) -> Figures:
     """Return facts on an FP8 format, computed from all 256 codes.
 
-    They are the largest, smallest and smallest normal value, and the numbers of NaN codes, Inf codes and binades.
+    They are the largest, smallest and smallest normal value, and the numbers of NaN codes, Inf codes and binades. The
+    result is a dict, name -> number.
     """
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
@@ -119,12 +125,18 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_table() -> Figures:
-    """Return the bits of E4M3, and extreme values and numbers of binades, NaN and Inf codes of E4M3 and E5M2."""
+    """Return the bits of E4M3, and extreme values and numbers of binades, NaN and Inf codes of E4M3 and E5M2.
+
+    The result is a dict, name -> number.
+    """
     return {"bits": E4M3.bits, **_fp8_limits(E4M3), **_fp8_limits(E5M2)}
 
 
 def one_fp8_format() -> Figures:
-    """Return relative gradient errors of recipes with E4M3 everywhere, E5M2 for gradients only, and E5M2 everywhere."""
+    """Return relative gradient errors of recipes with E4M3 everywhere, E5M2 for gradients only, and E5M2 everywhere.
+
+    The result is a dict, name -> number.
+    """
     return {
         "E4M3 everywhere": probed("DEEPSEEK_V3").error,
         "E5M2 gradients": probed("DEEPSEEK_V3_E5M2_GRADS").error,
@@ -138,7 +150,10 @@ def _fp8_units(arch: str) -> int:
 
 
 def fp8_hardware() -> Figures:
-    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units."""
+    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units.
+
+    The result is a dict, name -> number or string.
+    """
     hopper = {str(unit.a.fmt) for unit in units() if unit.arch == "hopper" and unit.a.fmt in (E4M3, E5M2)}
     return {"FP8 formats of Hopper": " ".join(sorted(hopper)), "FP8 units of Ampere": _fp8_units("ampere")}
 
@@ -147,7 +162,7 @@ def capability_dispatch() -> Figures:
     """Return compute capabilities with FP8 units, and which of them the condition major >= 9 misses.
 
     Also return the fraction bits that six matrix units keep in their sums: for FP8 those of Ada, Hopper and Blackwell,
-    for FP16 those of Hopper, Ampere and Volta.
+    for FP16 those of Hopper, Ampere and Volta. The result is a dict, name -> number or string.
     """
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
     able = sorted(capability for capability, arch in capabilities.items() if _fp8_units(arch))
@@ -166,7 +181,10 @@ def capability_dispatch() -> Figures:
 
 
 def hopper_fp8() -> Figures:
-    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip."""
+    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip.
+
+    The result is a dict, name -> number.
+    """
     measured = [
         unit.name for unit in units() if unit.arch == "hopper" and unit.a.fmt == E4M3 and unit.evidence == "hardware"
     ]
@@ -174,12 +192,15 @@ def hopper_fp8() -> Figures:
 
 
 def tensor_core_peaks() -> Figures:
-    """Return the ratios of published peak rates, FP16 tensor cores to FP32, of the V100 and the A100."""
+    """Return the ratios of published peak rates, FP16 tensor cores to FP32, of the V100 and the A100.
+
+    The result is a dict, name -> number.
+    """
     return {"V100 (125 / 15.7)": 125 / 15.7, "A100 (312 / 19.5)": 312 / 19.5}
 
 
 def bytes_by_format() -> Figures:
-    """Return the bytes of a value in FP32, FP16 and E4M3."""
+    """Return the bytes of a value in FP32, FP16 and E4M3, as a dict by name."""
     return {f"bytes in {fmt}": fmt.bits / 8 for fmt in (FP32, FP16, E4M3)}
 
 

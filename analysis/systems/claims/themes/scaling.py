@@ -18,7 +18,8 @@ V3 = "DeepSeek-V3, arXiv:2412.19437"
 def tile_shapes() -> Figures:
     """Return the numbers of scales of a 256x512 array in 1x128 and 128x128 tiles, and two facts on DEEPSEEK_V3.
 
-    The facts are whether the recipe has 1x128 tiles for activations, and 128x128 tiles for weights.
+    The facts are whether the recipe has 1x128 tiles for activations, and 128x128 tiles for weights. The result is a
+    dict, name -> number or bool.
     """
     from fpsim.recipes.linear import DEEPSEEK_V3
 
@@ -41,7 +42,7 @@ def channel_scales() -> Figures:
     """Return the share of rows with an SQNR below 25 dB in E4M3, for each of four granularities of scales.
 
     These are one scale, a scale for each 128x128 block, for each row, and for each 1x128 tile. The rows have very
-    different magnitudes.
+    different magnitudes. The result is a dict, name -> number.
     """
     weights = _uneven_rows(4.0)
     figures: Figures = {}
@@ -56,7 +57,8 @@ def channel_scales() -> Figures:
 def softmax_scale() -> Figures:
     """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles, for uneven tokens.
 
-    Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3.
+    Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3. The result is a dict, name ->
+    number.
     """
     from fpsim.recipes.linear import DEEPSEEK_V3
 
@@ -74,7 +76,7 @@ def affine_quantizer() -> Figures:
     """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3.
 
     These are the share of its steps that are multiples of s, the largest over the smallest step of E4M3, the result for
-    1e6, and its gradient without and with a straight-through estimator.
+    1e6, and its gradient without and with a straight-through estimator. The result is a dict, name -> number.
     """
     import torch
 
@@ -99,7 +101,10 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return the number of operands (of 3) in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32."""
+    """Return the number of operands (of 3) in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32.
+
+    The result is a dict, name -> number or bool.
+    """
     from fpsim.recipes.linear import DEEPSEEK_V3
     from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
 
@@ -111,7 +116,10 @@ def qat_label() -> Figures:
 
 
 def activation_bytes() -> Figures:
-    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code."""
+    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code.
+
+    The result is a dict, name -> number.
+    """
     x = normal(1024, 1024)
     plain = encode_scaled(x, E4M3, TILE_1X128).nbytes
     power = encode_scaled(x, E4M3, TILE_1X128_POW2).nbytes
@@ -124,7 +132,7 @@ def activation_bytes() -> Figures:
 def truncation() -> Figures:
     """Return the mean signed and the largest error of E4M3, truncated and rounded to nearest.
 
-    Errors are relative to the rounded values.
+    Errors are relative to the rounded values. The result is a dict, name -> number.
     """
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
@@ -141,7 +149,7 @@ def clip_at_six() -> Figures:
     """Return the share of normally distributed gradients that clipping at +-6 changes, and a cosine.
 
     The cosine is of clipped and unclipped gradients. There is one of each for standard deviations of 2^-10, 1, 2 and 8.
-    Also return the largest values of E2M1, E4M3 and E5M2.
+    Also return the largest values of E2M1, E4M3 and E5M2. The result is a dict, name -> number.
     """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
@@ -156,7 +164,7 @@ def clip_at_six() -> Figures:
 def old_scales() -> Figures:
     """Return the share of saturated values and the SQNR in E4M3 of data that grew by 0.1 % a step.
 
-    The scale was computed 1, 16 or 1000 steps before.
+    The scale was computed 1, 16 or 1000 steps before. The result is a dict, name -> number.
     """
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
@@ -172,7 +180,7 @@ def old_scales() -> Figures:
 def exponential_loss() -> Figures:
     """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L).
 
-    Losses are means over samples; exp is applied to the loss of each sample.
+    Losses are means over samples; exp is applied to the loss of each sample. The result is a dict, name -> number.
     """
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
@@ -188,7 +196,10 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return relative errors e_A, e_B, e of a product with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2)."""
+    """Return relative errors e_A, e_B, e of A @ B with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2).
+
+    The result is a dict, name -> number.
+    """
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
     a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
@@ -203,7 +214,7 @@ def quadrature() -> Figures:
 def limited_range() -> Figures:
     """Return the shares of values that become 0 in E4M3 if rows are multiplied by 2**(6 N), N normal.
 
-    There is a share for one scale, for 128x128 tiles and for 1x128 tiles.
+    There is a share for one scale, for 128x128 tiles and for 1x128 tiles. The result is a dict, name -> number.
     """
     x = _uneven_rows(6.0)
     return {
@@ -213,7 +224,10 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value."""
+    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value.
+
+    The result is a dict, name -> number.
+    """
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
     values = wide(decode(scaled.codes, E4M3))

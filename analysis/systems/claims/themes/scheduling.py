@@ -24,7 +24,7 @@ def scheduler_code() -> Figures:
     """Run three faulty lines of a widely copied scheduler that chooses a precision for each layer.
 
     Return the number of layers that its list of FP32 layers matches, whether its call of `torch.cat` raises TypeError,
-    and the number of rows that its parallel layers return for one row.
+    and the number of rows that its parallel layers return for one row. The result is a dict, name -> number or bool.
     """
     import torch
 
@@ -62,7 +62,7 @@ def attention_scores() -> Figures:
     """Return the factor of N(0, 1) queries and keys at which scores overflow FP16, and KL divergences due to rounding.
 
     The divergences are of softmax with scores in BF16 and FP16, for three magnitudes. Also return the ulp of BF16 at 64
-    and that of FP16 at 1024.
+    and that of FP16 at 1024. The result is a dict, name -> number.
     """
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
     figures: Figures = {
@@ -79,7 +79,7 @@ def attention_scores() -> Figures:
 def norm_statistics() -> Figures:
     """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares.
 
-    The errors are relative, of sums added in FP16 and in FP32.
+    The errors are relative, of sums added in FP16 and in FP32. The result is a dict, name -> number.
     """
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
@@ -91,7 +91,10 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return relative gradient errors of FP8_TENSOR with the output head in float32, and with the head in FP8 too."""
+    """Return relative gradient errors of FP8_TENSOR with the output head in float32, and with the head in FP8 too.
+
+    The result is a dict, name -> number.
+    """
     from fpsim.recipes.training import FP8_TENSOR
 
     everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
@@ -122,7 +125,8 @@ def switched_precision() -> Figures:
 
     The recipes are E4M3 without scales, tiles with scales, and E4M3 without scales with a controller that switches
     layers to BF16 where values underflow. Also return the mean share of layers in BF16 and the number of switches of
-    the last one, and the share if a controller switches the recipe with tiles by gradient norms.
+    the last one, and the share if a controller switches the recipe with tiles by gradient norms. The result is a dict,
+    name -> number.
     """
     from fpsim.recipes.parts import Controller
     from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
@@ -144,7 +148,10 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3."""
+    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3.
+
+    The result is a dict, name -> number.
+    """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     master = float(total(updates, accumulate=Sequential(FP32)))
@@ -155,7 +162,10 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return relative gradient errors with FP8 in all three products, in the forward product only, and in none."""
+    """Return relative gradient errors with FP8 in all three products, in the forward product only, and in none.
+
+    The result is a dict, name -> number.
+    """
     from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -169,7 +179,7 @@ def backward_precision() -> Figures:
 
 
 def stored_attention() -> Figures:
-    """Return the SQNR of N(0, 1) values in E4M3, E5M6 and BF16, in dB."""
+    """Return the SQNR of N(0, 1) values in E4M3, E5M6 and BF16, in dB, as a dict by name."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (E4M3, E5M6, BF16)}
 
@@ -189,7 +199,7 @@ def masters() -> Figures:
     """Return 1 plus 1000 updates of 1e-3 in BF16, rounded to nearest and stochastically (mean of 64), and in float32.
 
     Also return the distances to the minimum of x^2 / 2 after 60 gradient steps from x = 1, with gradients 0, 1 and 4
-    steps old.
+    steps old. The result is a dict, name -> number.
     """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
@@ -209,7 +219,7 @@ def masters() -> Figures:
 def learning_rates() -> Figures:
     """Return log2 of the best learning rate of a perceptron in float32, and its |difference| in BF16 and in tiled FP8.
 
-    The learning rates that are compared are the powers of two from 2^-10 to 2^-6.
+    The learning rates that are compared are the powers of two from 2^-10 to 2^-6. The result is a dict, name -> number.
     """
     from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
@@ -234,6 +244,7 @@ def learning_rate_rules() -> Figures:
     """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule.
 
     The facts are its number of tokens, its lowest rate over the peak, and the trainer's rates with the same settings.
+    The result is a dict, name -> number.
     """
     from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 
