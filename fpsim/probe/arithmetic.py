@@ -23,10 +23,13 @@ USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 
 
 def programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs that may reproduce a black box, the likely ones first, as results of a few single sums suggest.
+    """Yield programs (an order of additions with its arithmetic) that may give a black box's bits, likely ones first.
+
+    A few calls of the black box measure the precision and rounding of its sums, which limit the programs to try.
 
     Args:
-      counter: holds the black box, and the sizes of terms with which its sums lose small terms.
+      counter: the Counter whose attribute `box` is the black box. 2**counter.large and 2**counter.small are the largest
+        and the smallest terms that the calls use.
       order: the order of the black box's additions.
     """
     box = counter.box
@@ -51,9 +54,10 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs with sums in the result's format, FP32 or FP64, rounded to nearest even, without measuring bits.
+    """Yield programs whose sums are rounded to nearest even: to the result's format, then to FP32, then to FP64.
 
-    counter: only its attribute `box`, the black box, is used. order: the order of the black box's additions.
+    No bits are measured. counter: the Counter whose attribute `box` is the black box; nothing else of it is used.
+    order: the order of the black box's additions.
     """
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
@@ -61,10 +65,12 @@ def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """Return pairs to try: values of `flushes` and `least_inputs` of an AdditionRule with sums in `fmt`.
+    """Return pairs (flushes, least_inputs) to try: fields of an `AdditionRule` whose sums have the format `fmt`.
 
-    box: the black box, for the number and formats of its operands. Only formats with few exponents are varied, because
-    normally distributed operands show subnormals of these alone.
+    `flushes` names the numbers whose subnormals become zero: "products", "sums", "starts" (first terms of chains) and
+    "results"; () for none. `least_inputs` has, for each operand, the magnitude below which values become zero; () for
+    none. Only formats with few exponents are varied, because normally distributed operands show subnormals of these
+    alone. box: the black box, for the formats of its operands and results.
     """
     least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
@@ -76,7 +82,10 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether a format has so few exponents that normally distributed operands include its subnormals."""
+    """Return whether the smallest exponent of a format is above -100.
+
+    Normally distributed operands include subnormals of such formats.
+    """
     return fmt.min_exponent > NARROW
 
 
@@ -86,10 +95,11 @@ def _least(fmt: Format) -> float:
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
-    """Yield copies of a program, one for each set of numbers whose subnormals it may flush, the smallest sets first.
+    """Yield copies of a program that differ in which subnormals become zero, those with the fewest flushes first.
 
-    The sets replace `flushes` and `least_inputs` of its rule; the empty set is included. box: the black box, for the
-    formats of its operands.
+    Each copy has another combination of two fields of its rule: `flushes` (names of FLUSHES) and `least_inputs` (for
+    each operand, 0 or its smallest normal value). The first copy flushes nothing. box: the black box, for the formats
+    of its operands.
     """
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
     inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
@@ -103,9 +113,10 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
     """Yield programs whose additions round the exact sum of their inputs once.
 
-    The first one adds unrounded those products that calls of the black box show to be unrounded, and rounds the others
-    to the format of the sums. If both operands have one format, and the format of the sums represents all products
-    exactly, a second program follows, which rounds products to the operands' format. rule: the arithmetic of additions.
+    For a plain sum of one operand there is one program. For products, calls of the black box show which products it
+    adds unrounded; the first program does the same, and rounds the other products to the format of the sums. A second
+    program rounds all products to the operands' format. It follows if both operands have one format, and the format of
+    the sums represents all products exactly. rule: the arithmetic of the additions.
     """
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
@@ -117,10 +128,11 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 
 
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs whose two-operand additions have different formats, by the bits that each addition keeps.
+    """Yield programs whose two-operand additions have different formats: those whose precision each addition shows.
 
-    counter: measures the bits of the black box's sums. order: the order of the black box's additions.
-    There are none if additions take more than two numbers, or the terms' range is too small to measure bits.
+    counter: the Counter of the black box, which measures the bits of its sums. order: the order of the black box's
+    additions. Nothing is yielded if an addition takes more than two numbers, or if the terms' range is too small to
+    measure bits.
     """
     box = counter.box
     if order.widest != 2 or counter.large - counter.small < FP64.precision:
@@ -135,10 +147,11 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
-    """Return the format of every addition in the order's program, BF16, FP16, FP32 or FP64, by the bits that it keeps.
+    """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64.
 
-    Bits are measured by a later term that cancels most of the addition's sum. No term follows the last addition, which
-    gets the format of the one before it.
+    It is the narrowest format with the bits that the addition keeps, which are measured by a later term that cancels
+    most of the addition's sum. No term follows the last addition, so it gets the format of the one before it. counter:
+    the Counter of the black box.
     """
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it
@@ -170,10 +183,11 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
-    """Return the formats of sums to try: those with a precision of `bits`, then wider ones.
+    """Return the formats of sums to try: those with the precision `bits`, then wider ones.
 
-    out: the format of the results. If `bits` is its precision, sums may be wider and be rounded to it at the end, so
-    the wider usual formats follow. FP32 is tried if no format has that precision.
+    bits: measured precision of a partial sum. out: the format of the results. If both precisions are equal, sums may be
+    wider and be rounded to `out` at the end, so the wider formats of USUAL_FORMATS follow. FP32 is tried if no format
+    has the precision `bits` and FP32 has more.
     """
     signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
     exact = [fmt for fmt in signed if fmt.precision == bits]
@@ -184,10 +198,11 @@ def _formats(bits: int, out: Format) -> list[Format]:
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """Return the overflow mode of sums in a format, found by adding its largest number to itself.
+    """Return the overflow mode of sums in the format `fmt`, found by adding its largest number to itself.
 
-    It is "saturate" if the result is that number. It is "nonfinite" if not, if the black box raises, or if operands
-    cannot be that large.
+    It is "saturate" if the result is that largest number. It is "nonfinite" for any other result, and also if the black
+    box raises a ValueError, if its first operand cannot be that large, or if it adds fewer than two terms. counter: the
+    Counter of the black box.
     """
     box = counter.box
     two = counter.alive[:2]
@@ -203,7 +218,11 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """Return the treatments of zeros (`AdditionRule.zeros`) that agree with the black box's sum of negative zeros."""
+    """Return values to try for `AdditionRule.zeros`, by the sign of the black box's sum of negative zeros.
+
+    They are ("kept",) if the sum is -0, and ("added", "begin") if it is +0: then +0 is added to the result, or sums
+    begin at +0.
+    """
     minus = np.full((1, box.n), -0.0)
     if len(box.operands) == 1:
         return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")
@@ -214,12 +233,13 @@ def _zeros(box: BlackBox) -> tuple[str, ...]:
 
 
 def _bits(counter: Counter, order: Order) -> int:
-    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its largest term.
+    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its larger term.
 
     The partial sum adds two powers of two, the smaller one 2**-d of the other. The precision is d + 1 for the largest d
     up to which the result still is the smaller one.
 
-    If the order has no such terms, return the precision of a sum of two terms in the result.
+    If the order adds no third term to a sum of two, return `counter.bits`, the precision of a sum of two terms in the
+    result. counter: the Counter of the black box.
     """
     three = _three(order.branch)
     if three is None:
@@ -235,10 +255,11 @@ def _bits(counter: Counter, order: Order) -> int:
 
 
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
-    """Return the rounding modes that agree with the black box's sums of a number and a part of its last bit.
+    """Return the names of rounding modes that agree with the black box's sums of a number and a part of its last bit.
 
-    The part is a quarter, a half or three quarters, of either sign. bits: precision of a partial sum. All modes are
-    returned if none agrees, or if the order or the terms' range allows no such sum.
+    The part is a quarter, a half or three quarters, of either sign. bits: precision of a partial sum. All of ROUNDINGS
+    are returned if no mode agrees, or if the order or the range of terms allows no such sum. counter: the Counter of
+    the black box.
     """
     three = _three(order.branch)
     if three is None or counter.large - counter.small < bits + 2:
@@ -279,9 +300,10 @@ def _three(branch: Branch) -> tuple[int, int, int] | None:
 
 
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
-    """Return how many fraction bits below the largest exponent the addition of the most numbers keeps.
+    """Return the number of fraction bits, below the largest exponent, that the addition with the most operands keeps.
 
-    Return None if it keeps all that can be measured, or if no addition takes three numbers or more.
+    Return None if it keeps all bits that can be measured, or if no addition takes three numbers or more. counter: the
+    Counter of the black box.
     """
     node = _widest(order.branch)
     if len(node.children) < 3:
@@ -297,7 +319,7 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
 
 
 def _widest(branch: Branch) -> Branch:
-    """Return the node of an order that adds the most numbers at once."""
+    """Return the node of a tree of additions that adds the most numbers at once."""
     best, stack = branch, [branch]
     while stack:
         node = stack.pop()
@@ -310,11 +332,12 @@ def _widest(branch: Branch) -> Branch:
 
 
 def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
-    """Return the terms whose product is not rounded to a format before it is added, as in fused multiply-adds.
+    """Return the indices of terms whose product is not rounded to `fmt` before it is added, as in fused multiply-adds.
 
-    If products need more bits than the format has, (1 + 2^-h)^2 is added to a number that cancels all but its last bit.
-    If only the format's range is too small, a product beyond the range is added to -Inf. If every product fits, the
-    result is empty.
+    Calls of the black box test each term. If products need more bits than `fmt` has, the test adds (1 + 2^-h)^2 to a
+    number that cancels all but its last bit; h is half the precision of `fmt`. If only the range of `fmt` is too small,
+    the test adds a product beyond the range to -Inf. The result is empty if `fmt` represents every product, or if no
+    test applies.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_pairs_of_siblings(order.branch))
@@ -339,7 +362,10 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
 
 def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield (term, lowest term of another child of the same node) for every term that a node adds."""
+    """Yield, for each term, (index of the term, smallest index in another number that the same addition takes).
+
+    branch: the root of the tree of additions.
+    """
     stack = [branch]
     while stack:
         node = stack.pop()

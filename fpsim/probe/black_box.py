@@ -39,7 +39,7 @@ def _laid_out(matrix: Array, transposed: bool) -> Array:
 
 
 class RaisedError(ValueError):
-    """Raised when a black box raised an exception for the operands of a probe.
+    """Raised when a black box (the probed function) raised an exception for the operands of a probe.
 
     Args:
       operands: the operands, as text.
@@ -59,6 +59,11 @@ class BlackBox:
       fn: the function.
       call: kind of sum, number of terms, operands and shapes of the function's calls.
       longest: seconds that probing may take, estimated from the time of the first calls; None for 600.
+
+    Attributes:
+      kind, n, operands, shape, scale, block, layout: fields of `call`.
+      fmt, dtype: format and dtype of the function's results.
+      calls: number of calls so far.
 
     Raises:
       ValueError, TypeError: fn is not callable, a size is not positive, the block does not divide n, or fn fails the
@@ -90,7 +95,7 @@ class BlackBox:
 
     @property
     def arguments(self) -> ProbedCall:
-        """Description of the calls; its operands say whether arrays or torch tensors are passed now."""
+        """Description of the calls; its `operands` say whether arrays or torch tensors are passed."""
         return ProbedCall(self.kind, self.n, self.operands, self.shape, self.scale, self.block, self.layout)
 
     @property
@@ -99,7 +104,10 @@ class BlackBox:
         return min(self.shape)
 
     def _aligned(self, operand: ProbedOperand) -> Array:
-        """Return a buffer for n elements of an operand; it begins at a cache line, so that all calls are alike."""
+        """Return an array of n zeros, in the dtype in which an operand is passed, that begins at a cache line.
+
+        Every call of a sum or dot product passes such arrays, so that calls differ in their values alone.
+        """
         dtype = operand.passed(np.zeros(1)).dtype
         raw = np.zeros(self.n * dtype.itemsize + 64, np.uint8)
         start = -raw.ctypes.data % 64
@@ -108,11 +116,21 @@ class BlackBox:
     # ---- calls
 
     def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Return the function's result for arrays of its operands' dtypes; scales None means block scales of 1.
+        """Call the function once, count the call, and return its result as an array.
+
+        Args:
+          arrays: the operands, in the dtypes in which they are passed: (n,) each, or (m, n) and (n, columns) for
+            "matmul".
+          scales: codes of both operands' block scales; None for scales of 1.
+
+        Returns:
+          An array of shape (), or (m, columns) for "matmul".
 
         Raises:
           RaisedError: the function raised an exception.
-          ValueError, TypeError: the function wrote into its operands, or its result has another shape or dtype.
+          ValueError: the function wrote into the operands of a "matmul", or its result has another shape, or another
+            dtype than before.
+          TypeError: the results are not floats (not integers, for integer operands).
         """
         if self.kind == "matmul":
             held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))
@@ -133,9 +151,9 @@ class BlackBox:
         return self._checked(result)
 
     def scales(self, codes: Callable[[tuple[int, ...]], Array]) -> tuple[Array, ...]:
-        """Return block scales of both operands, (m, n / block) and (n / block, columns); () if the function takes none.
+        """Return block scales of both operands, in the dtype of their codes; () if the function takes none.
 
-        codes: returns the scales' codes for a shape.
+        codes: a function that returns the scales' codes for a shape: (m, n / block), then (n / block, columns).
         """
         if not self.scale:
             return ()
@@ -150,7 +168,12 @@ class BlackBox:
         return to_torch(array if operand.integer else array.view(DTYPES[operand.fmt]))
 
     def _checked(self, result: Any) -> Array:
-        """Return the result of a call as an array of shape () or (m, columns), after checking shape and dtype."""
+        """Return the result of a call as an array of shape (), or (m, columns) for "matmul".
+
+        Raises:
+          ValueError: the shape is another, or the dtype differs from that of earlier results.
+          TypeError: the result does not hold floats (integers, for integer operands).
+        """
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:
             return np.asarray(result)  # a shortcut for nearly all calls: a number of the known dtype
         array = as_array(result, "what fn returns")
@@ -173,7 +196,12 @@ class BlackBox:
         return array.reshape(wanted)
 
     def results(self, *rows: Array) -> Array:
-        """Return the sums (R,), in the result's dtype, of rows (R, n) of each operand in the operands' dtypes."""
+        """Return the sums (R,), in the result's dtype, of the rows of one or two operands.
+
+        rows: an array (R, n) for each operand, in the dtype in which it is passed. In a matrix product, rows r of both
+        operands are multiplied, and their sum is read from the diagonal of the product. Errors are those of `call`, and
+        a ValueError if the function wrote into an operand.
+        """
         count = rows[0].shape[0]
         out = []
         if self.kind != "matmul":
@@ -194,17 +222,27 @@ class BlackBox:
         return np.concatenate(out)
 
     def values(self, terms: Array) -> Array:
-        """Return the float64 sums (R,) of terms (R, n) that are zeros or powers of two."""
+        """Return the float64 sums (R,) of terms (R, n), each of which is zero or a power of two of either sign.
+
+        A function of two operands gets factors whose products are the terms.
+        """
         return self.of(*self.split(terms))
 
     def of(self, *values: Array) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand: float64 values of the operands' formats."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand.
+
+        values: an array for each operand, of float64 values that the operand's format represents.
+        """
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         with np.errstate(all="ignore"):
             return self.results(*passed).astype(np.float64)
 
     def split(self, terms: Array) -> tuple[Array, ...]:
-        """Return values of the operands whose products are the given terms, zeros or powers of two with signs."""
+        """Return one array for each operand, such that their products are the given terms.
+
+        terms: float64 zeros or powers of two of either sign, of any shape; the arrays have that shape. With one
+        operand, the terms are returned unchanged.
+        """
         if len(self.operands) == 1:
             return (terms,)
         (low_a, high_a), (low_b, high_b) = (operand.exponents for operand in self.operands)
@@ -225,7 +263,11 @@ class BlackBox:
     # ---- checks
 
     def _check(self) -> None:
-        """Call the function a few times; raise a ValueError if it is slow, writes into operands, or changes bits."""
+        """Call the function a few times, and store the format of its results in `fmt`.
+
+        Raises:
+          ValueError: the function is too slow, writes into operands, or returns other bits for the same operands.
+        """
         rng = np.random.default_rng(0)
         shapes = self._shapes()
         arrays = []
@@ -255,7 +297,11 @@ class BlackBox:
             )
 
     def _first(self, arrays: list[Array]) -> Array:
-        """Return the function's first result; if it raises for arrays but not for tensors, pass tensors from now on."""
+        """Return the function's first result for arrays, one for each operand.
+
+        If the function raises for arrays but not for torch tensors, `operands` is changed so that later calls pass
+        tensors.
+        """
         try:
             return self.call(*arrays)
         except RaisedError as refused:

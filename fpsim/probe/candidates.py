@@ -87,13 +87,16 @@ class AdderCandidate(NamedTuple):
         return interval_of(self.schedule.sums, self.how) or None
 
     def tree(self, k: int, n: int | None) -> Tree:
-        """Return the tree of additions for k products; n: columns of the matrix product, None for any."""
+        """Return the tree of additions for k products.
+
+        n: number of columns of the matrix product, on which some schedules depend; None for any number.
+        """
         return _tree(self, k, n)
 
     def matmul(self, a: Array, b: Array, scale_a: Array | None = None, scale_b: Array | None = None) -> Array:
         """Return the product (M, N) of (M, K) and (K, N) matrices in the dtype of the candidate's result format.
 
-        scale_a, scale_b: scale codes of block-scaled units, else None.
+        a, b: arrays of the operands' dtypes, or codes. scale_a, scale_b: scale codes of block-scaled units, else None.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings that a library would choose another kernel
@@ -113,12 +116,15 @@ class AdderCandidate(NamedTuple):
         return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
 
     def sum(self, x: Array) -> Array:
-        """Return the sums (R,) of rows (R, n) of terms; the candidate must be an accumulator."""
+        """Return the sums (R,) of rows (R, n) of terms, in the dtype of the candidate's result format.
+
+        The candidate must be an accumulator.
+        """
         assert isinstance(self.how, Accumulator)
         return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
 
     def dot(self, a: Array, b: Array) -> Array:
-        """Return the dot products (R,) of rows (R, n) of both operands."""
+        """Return the dot products (R,) of rows (R, n) of both operands, in the dtype of the candidate's result."""
         if isinstance(self.how, Accumulator):
             return self._cast(np.asarray(dot(a, b, accumulate=self.how)))
         if not len(a):
@@ -145,7 +151,10 @@ class AdderCandidate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
-    """Return the tree of additions of a candidate for k products, cached; n: columns of the product, None for any."""
+    """Return the tree of additions of a candidate for k products, cached.
+
+    n: number of columns of the matrix product; None for any number.
+    """
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -161,8 +170,8 @@ def by_units(
       a, b: the operands.
       out: the format of the results.
       order: the order of additions, whose partial sums give the sizes of some schedules; None if it is unknown.
-      scale, block: the format of block scales, and the terms that share one; "" and 0 without scales.
-      refused: True for the schedules that their library refuses for these operands, False for the others.
+      scale, block: the format of block scales, and the number of terms that share one; "" and 0 without scales.
+      refused: True to yield only schedules whose library has no kernel for these operands, False to yield only others.
     """
     for unit in units():
         fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
@@ -181,7 +190,7 @@ def by_units(
 
 
 def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Return whether the schedule's library refuses a unit and a result format for both shapes of SHAPES.
+    """Return whether the schedule's library has no kernel for a unit and a result format, in both shapes of SHAPES.
 
     These are a matrix product and the product of a row vector and a matrix; some kernels compute only one of the two.
     out: the format of the results.
@@ -190,9 +199,10 @@ def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
 
 
 def _takes(element: object, operand: ProbedOperand) -> bool:
-    """Return whether a unit's element type takes an operand.
+    """Return whether an element type of a matrix unit takes an operand.
 
-    Elements that are passed as float32, such as TF32, take FP32 and TF32 operands; others those of their own format.
+    Elements that are passed as float32, such as TF32, take FP32 and TF32 operands; others take operands of their own
+    format. element: a unit's `Element`, with its format `fmt` and the format `carrier` in which it is passed.
     """
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):

@@ -31,7 +31,7 @@ class Counter:
 
     Attributes:
       alive: indices of the terms that the black box includes in its sum.
-      large, small: exponents of M and of the small terms, powers of two.
+      large, small: exponents of M and of the small terms, which are powers of two.
       capacity: number of small terms that can be nonzero at once.
       bits: precision, in bits, of a sum of two terms in the result.
 
@@ -55,10 +55,19 @@ class Counter:
         self.capacity = 1 << min(self.bits, between - HIDDEN, 30)
 
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
-        """Return for each pair (first[p], second[p]) how many `small` terms count in a sum with M and -M at the pair.
+        """Return, for each pair (first[p], second[p]), how many of the terms `small` survive in the sum.
 
-        Terms in `small` that are one of the pair don't count. The result is int64 (pairs,); a sum that is no count
-        raises a NoOrderError.
+        In that sum M is at term first[p], -M at term second[p], and each other term of `small` is sign * 2**self.small.
+
+        Args:
+          first, second: int64 (pairs,), indices of terms.
+          small: int64 (S,), indices of terms; those of the pair don't count.
+
+        Returns:
+          Counts, int64 (pairs,).
+
+        Raises:
+          NoOrderError: a sum is not a whole number of small terms.
         """
         box = self.box
         places = np.array([[0.0, self.sign * 2.0**self.small, 2.0**self.large, -(2.0**self.large)]])
@@ -89,7 +98,11 @@ class Counter:
     # ---- exponents
 
     def _alive(self) -> Array:
-        """Return the indices of the terms that the black box includes in its sum."""
+        """Return the indices of the terms that the black box includes in its sum, int64, ascending.
+
+        Raises:
+          NoOrderError: a 1 among zeros gives a sum other than 0 and 1, or no term is in the sum.
+        """
         n, sums = self.box.n, []
         step = max(ROWS // n, 1)
         for start in range(0, n, step):
@@ -108,9 +121,10 @@ class Counter:
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:
-        """Return the sums of one power of two and zeros, (exponents, places), float64.
+        """Return float64 sums of one power of two among zeros, (exponents, positions).
 
-        Row e has 2**exponents[e], column p the place of that term: the first, middle and last included term, each once.
+        Element (e, p) has 2**exponents[e] at a term: the first, a middle or the last included term, in ascending order
+        and each once.
         """
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
@@ -118,7 +132,11 @@ class Counter:
         return self.box.values(rows).reshape(exponents.size, places.size)
 
     def _smallest(self) -> int:
-        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power."""
+        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power.
+
+        Raises:
+          NoOrderError: no tried exponent does.
+        """
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
         sums = self._single(tried)
@@ -128,7 +146,11 @@ class Counter:
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
-        """Return the largest tried exponent for which M and -M cancel at several pairs of terms."""
+        """Return the largest tried exponent of M for which M and -M cancel at several pairs of terms.
+
+        Raises:
+          NoOrderError: no tried exponent does.
+        """
         n, high = self.box.n, self.box.exponents[1]
         first, middle, last = self._ends()
         tried = [e for e in LARGE if self.small <= e <= high] or [high]

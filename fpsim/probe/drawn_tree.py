@@ -10,7 +10,7 @@ from fpsim.schedules.trees.tree import Tree
 
 
 def tree_of(program: Program) -> Tree:
-    """Return the additions of a program as a tree of `fpsim.schedules`, which can be drawn.
+    """Return the additions of a program (an order with its arithmetic) as a tree of `fpsim.schedules`, for drawing.
 
     Example:
       >>> import fpsim as fp
@@ -33,9 +33,9 @@ def tree_of(program: Program) -> Tree:
 
 
 def _node(branch: Branch, how: Arithmetic) -> Sum | int:
-    """Return the sum of a branch, or a term's index; consecutive additions of a chain become one sum.
+    """Return a branch as a `Sum` node; for a branch that is a single term, return the term's index.
 
-    how: the arithmetic of every addition.
+    Consecutive additions of a chain become one `Sum`. how: the arithmetic of every addition.
     """
 
     def term(node: Branch) -> Sum | int | None:
@@ -48,9 +48,10 @@ def _node(branch: Branch, how: Arithmetic) -> Sum | int:
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
-    """Return the addition of terms (integers) and sums; if it adds terms to one sum, that sum's chain is extended.
+    """Return the addition of several parts as a `Sum` node.
 
-    how: the arithmetic of the addition.
+    parts: indices of terms, and sums. If exactly one part is a sum, its chain is extended by the terms. how: the
+    arithmetic of the addition.
     """
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
@@ -68,10 +69,10 @@ def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
 def _with(
     inputs: list[Node | Steps | Gathered], terms: list[int], how: Arithmetic
 ) -> tuple[Node | Steps | Gathered, ...]:
-    """Return the inputs of a chain after further terms are added to its sum.
+    """Return the inputs of a chain of additions, extended by further terms; the list `inputs` may change in place.
 
-    terms: their indices, ascending. how: the arithmetic; with the rule "ieee" each term is added in a step of its own,
-    else all are added in one step.
+    terms: indices of the terms, ascending. how: the arithmetic of the additions. With its rule "ieee" each term is
+    added in a separate step; with other rules one step adds all terms.
     """
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]

@@ -83,9 +83,9 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
 
 
 def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return random codes of both operands' block scales; () if the black box takes none.
+    """Return random codes of both operands' block scales, (M, n / block) and (n / block, N).
 
-    kind, seed: those with which `drawn` returned the operands.
+    Return () if the black box takes no scales. kind, seed: the arguments with which `drawn` returned the operands.
     """
     rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
     if box.scale == "ue8m0":
@@ -138,9 +138,9 @@ def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n:
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw positive and negative powers of two, so that partial sums are often ties or next to one.
+    """Draw float64 values of a shape: positive and negative powers of two in the middle of the operand's range.
 
-    They are float64 values of the operand's format, of a shape; n, the number of terms of a sum, is not used.
+    Their partial sums are often ties of a rounding, or next to one. n, the number of terms of a sum, is not used.
     """
     span = _span(operand)
     low, high = operand.exponents
@@ -160,9 +160,9 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 
 
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw zeros of both signs, so few of them positive that some sums of n terms have negative zeros alone.
+    """Draw float64 zeros of a shape and of both signs; each is +0 with the probability 0.5 / n.
 
-    For an unsigned operand all zeros are positive.
+    So about half of the sums of n terms have negative zeros alone. For an unsigned operand all zeros are positive.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
@@ -176,10 +176,10 @@ def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: in
 
 
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values, and a few infinities, NaNs, zeros of both signs, largest values and halves of these.
+    """Draw float64 values of a shape: standard normal values, and a few special ones in their place.
 
-    They are float64 of a shape. A sum of n terms has about 1.5 of the special values; infinities and NaNs are drawn
-    only if the operand's format has them.
+    Special values are infinities and NaNs (if the operand's format has them), zeros of both signs, the largest values
+    of both signs, and half of the largest value. A sum of n terms has about 1.5 of them.
     """
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
@@ -198,11 +198,11 @@ def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n:
 
 
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
-    """Scale terms (first axis of each operand) in place to three magnitudes that are far apart.
+    """Scale terms in place to three magnitudes that are far apart.
 
-    values: one or two operands of values near 1. Terms of the two larger magnitudes cancel in pairs. A compensated sum,
-    which adds back what one addition loses, still loses the smallest terms. The largest magnitude is random in the
-    range of `fmt`.
+    values: float64 arrays of one or two operands, whose first axis counts terms and whose values are near 1. fmt: the
+    format whose range limits the magnitudes; the largest one is random. Terms of the two larger magnitudes cancel in
+    pairs. A compensated sum, which adds the rounding error of each addition back later, still loses the smallest terms.
     """
     n = values[0].shape[0]
     reach = max(fmt.precision, FP32.precision) * 5 // 2
@@ -221,10 +221,11 @@ def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> No
 
 
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
-    """Make half of the terms the negatives of others, in place; one in 20 is larger than that by a factor 1 + 2**-6.
+    """Pair the terms, and make the second of each pair the negative of the first, in place.
 
-    values: one or two operands, whose first axis counts terms; the second term of a pair gets the values of the first,
-    and in the last operand the other sign. near: True to pair each term with its neighbour, False to pair at random.
+    In one of 20 pairs the second is also larger by the factor 1 + 2**-6. values: float64 arrays of one or two operands,
+    whose first axis counts terms; with two, only the last one changes its sign. near: True to pair each term with its
+    neighbour, False to pair at random.
     """
     n = values[0].shape[0]
     place = np.arange(n) if near else rng.permutation(n)
@@ -255,7 +256,10 @@ def same_bits(got: Array, want: Array) -> bool:
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Return a mask of the elements that differ in bits between two float arrays of one dtype; NaNs are equal."""
+    """Return a bool mask, of the arrays' shape, of elements whose bits differ between two float arrays of one dtype.
+
+    Two NaNs count as equal.
+    """
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):

@@ -41,7 +41,7 @@ class Masks(Protocol):
 
 
 def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
-    """Return the order in which terms are added, found by counting survivors.
+    """Return the order in which terms are added, found by counting the small terms that survive in sums with M and -M.
 
     Args:
       masks: the counter of surviving terms.
@@ -58,17 +58,24 @@ def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
 class _TreeSearch:
     """The recursive search for a tree of additions: a huge M stays at one term, the pivot; -M moves over the others.
 
-    Small terms that are added to either before M and -M cancel are lost in rounding; the result counts the others.
+    Small terms that are added to M or to -M before these cancel are lost in rounding; the result counts the other
+    terms.
     """
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the branch of terms that are added up before any other term is added to their sum.
+        """Return the branch of the tree that adds the given terms, before other terms are added to their sum.
 
-        If one node adds these terms together with others, the branch is their part of the node. depth: the depth of
-        the recursion, by which pivots are chosen.
+        If one node adds these terms together with others, the branch has only these terms.
+
+        Args:
+          terms: int64, indices of the terms, ascending.
+          depth: the depth of the recursion, by which pivots are chosen.
+
+        Raises:
+          NoOrderError: no tree gives the counts of lost terms.
         """
         if terms.size == 1:
             return Branch(int(terms[0]))
@@ -91,10 +98,12 @@ class _TreeSearch:
         return joined(children)
 
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
-        """Return (number of lost terms, group of terms) for each node between the pivot and the root, lowest first.
+        """Return pairs (count, group), one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        The group holds those of `others` that the node adds to the pivot's partial sum. With -M at one of them, all
-        terms in that sum after the node's addition are lost. terms: the pivot and `others`.
+        group: int64, indices of the terms that the node adds to that partial sum. count: 1 + the number of terms that
+        are lost with M at the pivot and -M at one of the group, that one included. If the node adds two numbers, this
+        is the number of terms in its sum. others, terms: int64, indices of the searched terms without and with the
+        pivot.
         """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
@@ -105,10 +114,11 @@ class _TreeSearch:
         return [(int(count) + 1, others[lost == count]) for count in np.unique(lost)]
 
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
-        """Return `members`, which are too many to count at once, in groups, one for each node, the lowest node first.
+        """Return `members` in groups, one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        A group holds the members that its node adds to the pivot's partial sum. Return None if a group does not lose
-        all groups below it, because a node adds several numbers exactly.
+        members: int64, indices of terms, too many to be counted at once. A group holds the members that its node adds.
+        With -M at one of a group, all members of lower groups must be lost; return None if some are not, because a node
+        adds several numbers exactly.
         """
         done: list[Array] = []
         waiting = [members]
@@ -133,7 +143,8 @@ class _TreeSearch:
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
         """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
 
-        Return None if a group does not lose all the terms of `small` that are in groups before it.
+        The count of a member is the number of lost terms with M at the pivot and -M at that member. Return None if a
+        group does not lose all terms of `small` in groups before it. All arguments are indices of terms.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -141,14 +152,20 @@ class _TreeSearch:
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return a few of `members`, one of which joins the pivot's sum after `term` does; empty if no member does."""
+        """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is.
+
+        All arguments and the result are indices of terms.
+        """
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether each group of terms loses the group before it, tested with one term of each group."""
+        """Return whether, with M at the pivot and -M in a group of terms, the terms of the group before it are lost.
+
+        One term of each group is tested. pivot, parts: indices of terms.
+        """
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
             small = firsts[start : start + self.masks.capacity]
@@ -159,12 +176,18 @@ class _TreeSearch:
         return True
 
     def _covering(self, terms: Array) -> list[Array]:
-        """Divide terms into arrays that are each small enough to be counted at once."""
+        """Return the terms divided into arrays, each of which is small enough to be counted at once."""
         count = -(-terms.size // self.masks.capacity)
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return, for each of `others`, how many `small` terms are lost with M at the pivot and -M at that term."""
+        """Return, for each of `others`, how many `small` terms are lost with M at the pivot and -M at that term.
+
+        All arguments are indices of terms; the result is int64, like `others`.
+
+        Raises:
+          NoOrderError: more terms are in the result than were set.
+        """
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -178,21 +201,26 @@ class _TreeSearch:
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
 
-        Such a node adds several branches exactly, so with M at the pivot and -M in one branch, terms of the others
-        survive; a term of `shared` is tested.
+        Such a node adds several branches exactly. So with M at the pivot and -M in one branch, terms of the other
+        branches survive; the first term of `shared` is tested.
 
-        size: number of terms in each branch of `members`, which is the number of terms that are lost with -M at a
-          member, except those in the pivot's sum before that node.
+        Args:
+          pivot, shared, members: indices of terms.
+          size: number of terms in each branch of `members`. It is the number of terms that are lost with -M at a
+            member, without those that were in the pivot's sum before that node.
         """
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """Return the branches of `size` terms each in which a node adds the terms `members` to the pivot's sum.
+        """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.
 
-        If a single branch would have all members, but its topmost addition also takes the pivot, the branches that this
-        addition adds are returned instead. depth: the depth of the recursion.
+        If all members seem to be one branch, but its topmost addition also takes the pivot, the operands of that
+        addition are returned instead. depth: the depth of the recursion.
+
+        Raises:
+          NoOrderError: no tree gives the counts of lost terms.
         """
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
@@ -208,7 +236,11 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether one node adds the pivot and all members: M and -M at any two members hide the pivot."""
+        """Return whether one node adds the pivot and all members.
+
+        It does if a small pivot is lost with M and -M at any two members; with more than PAIRS members, some pairs are
+        tested.
+        """
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

@@ -215,7 +215,7 @@ class Model:
     # ---- shown
 
     def explain(self) -> str:
-        """Return the description of the model in a few sentences."""
+        """Return the description of the model in a few sentences, one per line."""
         return "\n".join(sentences(self))
 
     def __str__(self) -> str:
@@ -298,7 +298,7 @@ class Model:
           (M, N) array in the dtype in which the black box returned results.
 
         Raises:
-          ValueError: as for `dot`.
+          ValueError: no arithmetic was found, the black box was a sum, or an argument has another shape or format.
         """
         self._refuse_sum()
         right = as_array(b, "b")
@@ -317,7 +317,7 @@ class Model:
         return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return a copy for a black box that returns values of `out` in a wider format `fmt`; calls: further calls."""
+        """Return a copy for a black box that returns values of `out` in a wider format `fmt`, with more `calls`."""
         return Model(
             self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
             calls=self.calls + calls, returned=fmt,
@@ -345,7 +345,7 @@ class Model:
         return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return the float64 values of an argument, after checks; which: the operand's number, name: the argument's."""
+        """Return an argument as float64 (..., n), after checks; which: its operand, 0 or 1; name: for messages."""
         self._refuse_nothing()
         return self.operands[which].read(x, self.n, name)
 

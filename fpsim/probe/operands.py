@@ -40,7 +40,10 @@ class ProbedOperand(NamedTuple):
         return int(np.log2(self.fmt.smallest_subnormal or self.fmt.smallest_normal)), int(np.frexp(self.fmt.max)[1]) - 1
 
     def passed(self, values: Array) -> Array:
-        """Return float64 values of the format as the array to pass to a function; codes if it has no dtype."""
+        """Return float64 values of the operand's format as the array to pass to a function.
+
+        It has the format's dtype (float32 for TF32), or the dtype `integer`; it holds codes if the format has no dtype.
+        """
         if self.integer:
             return np.asarray(values).astype(self.integer)
         if self.fmt == TF32:
@@ -52,9 +55,10 @@ class ProbedOperand(NamedTuple):
         return codes if dtype is None else codes.view(dtype)
 
     def drawn(self, values: Array) -> Array:
-        """Return float64 values rounded to the format; finite values beyond its range become the largest ones.
+        """Return float64 values rounded to the format, as float64; finite values beyond its range become the largest.
 
-        For an integer operand, values are rounded and clipped to -8 .. 7 (0 .. 7 if unsigned).
+        Values of TF32 are truncated. For an integer operand, values are rounded and clipped to -8 .. 7 (0 .. 7 if
+        unsigned).
         """
         if self.integer:
             return np.clip(np.rint(values), 0 if self.integer.startswith("u") else -8, 7)
@@ -94,7 +98,11 @@ class ProbedOperand(NamedTuple):
 
 
 def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
-    """Return an argument of a model as an array; raise a ValueError unless its last axis has the n probed terms."""
+    """Return an argument of a model as an array (..., n).
+
+    Raises:
+      ValueError: the last axis does not have n elements, the number of probed terms. name: the argument's name.
+    """
     array = as_array(x, name)
     if array.ndim == 0 or array.shape[-1] != n:
         raise ValueError(

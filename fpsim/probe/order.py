@@ -27,8 +27,9 @@ class Branch:
     def folded(self, leaf: Callable[[Branch], Value | None], join: Callable[[list[Value]], Value]) -> dict[int, Value]:
         """Compute a value for each node bottom-up, and return {id(node): value}.
 
-        A node's value is `leaf(node)`; where that is None, it is `join` of the children's values. Nothing recurses,
-        because a chain is nested as deeply as it has terms.
+        A node's value is `leaf(node)`; where that is None, it is `join` of the list of its children's values. Nodes
+        below one with a value of `leaf` are left out. Nothing recurses, because a chain is nested as deeply as it has
+        terms.
         """
         values: dict[int, Value] = {}
         stack = [(self, False)]
@@ -196,7 +197,11 @@ class Order:
 
 
 def _branch(tree: Nested) -> Branch:
-    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep."""
+    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep.
+
+    Raises:
+      ValueError: an element is neither an integer nor a tuple of two or more.
+    """
     stack: list[tuple[Any, list[Branch]]] = [((tree,), [])]
     while True:
         node, done = stack[-1]

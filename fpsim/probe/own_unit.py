@@ -14,9 +14,9 @@ from fpsim.schedules.schedule import FLAT
 
 
 def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandidate | None:
-    """Return a custom matrix unit, as a candidate, that reproduces a program and has fast kernels; None if none does.
+    """Return a custom matrix unit, as a candidate, that has a program's bits and fast kernels; None if there is none.
 
-    operands: the operands of the program.
+    operands: the two operands of the program (with one operand, the result is None).
 
     Example:
       >>> from dataclasses import replace
@@ -50,7 +50,7 @@ def own_unit(program: Program, operands: Sequence[ProbedOperand]) -> AdderCandid
 
 
 def _element(operand: ProbedOperand) -> Element | None:
-    """Return the element type of matrix units for an operand; None if there is none."""
+    """Return the element type of matrix units that has an operand's format; None if there is none."""
     if operand.element:
         return ELEMENTS[operand.element]
     return next((element for element in ELEMENTS.values() if element.fmt == operand.fmt == element.carrier), None)

@@ -72,7 +72,10 @@ def _in_pairs(terms: list[int]) -> Order:
 
 
 def _in_chains(terms: list[int], sizes: list[int]) -> Order:
-    """Return the order that adds runs of consecutive terms, of these sizes, as chains, then the runs' sums in turn."""
+    """Return the order that adds runs of consecutive terms as chains, then the runs' sums one after another.
+
+    terms: indices of the terms, ascending. sizes: number of terms in each run.
+    """
     runs = [_chained([Branch(k) for k in terms[stop - size : stop]])
             for size, stop in zip(sizes, accumulate(sizes), strict=True)]  # fmt: skip
     return Order.of(_chained(runs))
@@ -99,9 +102,10 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the clause on the format in which chunks' sums are added, such as " in FP32"; "" if terms are added in it.
+    """Return a clause such as " in FP32" for the format in which the sums of chunks are added.
 
-    alike: the candidates with the model's bits.
+    Return "" if it is the format in which the terms of a chunk are added, or if there are no chunks. alike: the
+    candidates with the model's bits.
     """
     outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

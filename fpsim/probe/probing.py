@@ -79,7 +79,7 @@ def dot(
       dtype: the dtype of both vectors, as in `fp.probe.sum`.
       a, b: the dtype of one vector, in place of `dtype`.
 
-    Results and errors are those of `fp.probe.sum`.
+    The Model that is returned has been compared with fn bit for bit. Errors are those of `fp.probe.sum`.
 
     Example:
       >>> import fpsim as fp
@@ -126,10 +126,10 @@ def matmul(
 
 
 def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
-    """Return the two operands for two formats or dtypes.
+    """Return the operands for the formats or dtypes `a` and `b`, as the public probes take them.
 
     Raises:
-      ValueError: one is an integer dtype and the other is not.
+      ValueError: one is an integer dtype and the other is not, or there is no such format.
     """
     left, right = operand_of(a, "a", integers=True), operand_of(b, "b", integers=True)
     if bool(left.integer) != bool(right.integer):
@@ -168,7 +168,7 @@ def _narrower(box: BlackBox) -> Format | None:
 
 
 def _cast_exactly(result: Any, fmt: Format) -> Any:
-    """Return a result of fn in the dtype of a narrower format, which must represent all of its values.
+    """Return what fn returned (`result`, an array or tensor) in the dtype of a narrower format, without rounding.
 
     Raises:
       ValueError: the format cannot represent a value of the result.
@@ -209,7 +209,7 @@ def _float_model(box: BlackBox) -> Model:
 
 
 def _order(box: BlackBox, unknown: list[str]) -> tuple[Counter | None, Order | None]:
-    """Return (counter or None, order or None) of a black box; without an order, append the reason to `unknown`."""
+    """Return (counter or None, order or None); without an order, append the reason, a sentence, to `unknown`."""
     counter, reasons = None, []
     for sign in (1.0, -1.0):
         try:
@@ -237,7 +237,7 @@ class _Witness:
         self.seen: dict[tuple[str, int], tuple[tuple[Array, ...], tuple[Array, ...], Array]] = {}
 
     def of(self, kind: str, seed: int = 1) -> tuple[tuple[Array, ...], tuple[Array, ...], Array]:
-        """Return operands of a kind such as "wide", drawn with a seed, block scales, and the black box's results."""
+        """Return (operands, block scales, the black box's results); kind, such as "wide", and seed: what to draw."""
         if (kind, seed) not in self.seen:
             values = drawn(kind, self.box, seed)
             scales = drawn_scales(kind, self.box, seed)
@@ -265,7 +265,7 @@ class _Witness:
 def _result(
     box: BlackBox, model: AdderCandidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]
 ) -> Array:
-    """Return the results of a candidate or a program for operands and scales of `drawn` and `drawn_scales`."""
+    """Return a candidate's or a program's results for float64 operands `values` and codes of block scales (or ())."""
     with np.errstate(all="ignore"):
         if isinstance(model, AdderCandidate):
             passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
@@ -347,7 +347,7 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 
 def _flushing(program: Program, witness: _Witness) -> Program:
-    """Return a program with the fewest flushes of subnormals that gives the black box's bits, else it unchanged."""
+    """Return the variant of a program with the black box's bits and the fewest flushes of subnormals, or itself."""
     subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
     usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
     for variant in other_flushes(program, witness.box):
@@ -359,12 +359,11 @@ def _flushing(program: Program, witness: _Witness) -> Program:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return (the first program with the black box's bits, []), or (another program or None, [a sentence]).
+    """Return (program, sentences): the first program with the black box's bits and [].
 
-    Without such a program it is the first one with the black box's bits for usual operands, and the sentence names the
-    operands at the edges of the range for which bits differ; without that it is None, and the sentence says why.
-    counter: the counter of surviving terms. order: the order of the additions. witness: the black box's results.
-    factor: the factor of the black box's sum; None for a plain sum.
+    If no program has all bits, return the first one with the bits for usual operands, and [a sentence] on the operands
+    at the edges of the range for which bits differ; else (None, [a sentence on why]). counter: the Counter of the black
+    box. order: the order of the additions. factor: the factor of the black box's sum; None for a plain sum.
     """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied

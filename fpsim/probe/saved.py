@@ -81,8 +81,8 @@ def load(path: str | Path) -> Model:
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
     """Return the fields `flushes` and `least_inputs` of an `AdditionRule` for the entry "subnormals" of an old file.
 
-    word: the entry: "keep" flushes nothing; "flush" inputs, products and sums; any other word products and sums alone.
-    operands: the operands, whose smallest normal numbers are the limits of inputs.
+    word: the entry. "keep" flushes nothing; "flush" flushes subnormal inputs, products and sums; any other word flushes
+    products and sums alone. operands: the operands; inputs below an operand's smallest normal number are flushed.
     """
     if word == "keep":
         return {}

@@ -27,7 +27,7 @@ BITS = (FEW_BITS, 24, 53)  # precisions of an unscaled sum to try
 def factor_of(box: BlackBox) -> float | None:
     """Return the factor by which a black box multiplies its sum: its result for one 1 among zeros.
 
-    Return None if the factor is 1, is not finite, or differs between terms.
+    Return None if the factor is 1, is not finite, or differs between the tried terms, which are nine at most.
     """
     places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
     alone = box.values(np.eye(box.n)[places] if box.n < PLACES**2 else _units(places, box.n))
@@ -44,9 +44,9 @@ def _units(places: Array, n: int) -> Array:
 
 
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to a format, equals the factor.
+    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to `fmt`, equals the factor.
 
-    Return None if none of them does. n: number of terms of the sum.
+    Return None if none of the three fits. n: number of terms of the sum.
     """
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
@@ -63,7 +63,7 @@ class UnscaledBox(BlackBox):
         self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
 
     def results(self, *rows: Array) -> Array:
-        """Return the sums of rows as `BlackBox.results` does, without the factor, in float64.
+        """Return the float64 sums (R,) of rows (R, n) of each operand, without the factor.
 
         If several sums have the same result after scaling, the one with the fewest significant bits is returned.
         """
@@ -87,16 +87,17 @@ class UnscaledBox(BlackBox):
 
 
 def _shortened(x: Array, bits: int) -> Array:
-    """Return floats rounded to `bits` significant bits."""
+    """Return float64 values rounded to `bits` significant bits, ties to even."""
     mantissas, exponents = np.frexp(x)
     return np.asarray(np.ldexp(np.rint(np.ldexp(mantissas, bits)), exponents - bits))
 
 
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
-    """Yield programs whose sum is multiplied by a factor (or divided), then programs whose terms are multiplied by it.
+    """Yield programs whose sum is multiplied or divided by a factor, then programs whose terms are multiplied by it.
 
-    plain: programs without a factor for the first. The second are sums in the result's format, FP32 and FP64, rounded
-    to nearest even. counter: its attribute `box` is the black box; order: the order of the black box's additions.
+    The programs of the first kind are made from `plain`, programs without a factor. Those of the second kind have sums
+    in the result's format, FP32 or FP64, rounded to nearest even. counter: its attribute `box` is the black box; order:
+    the order of the black box's additions.
     """
     for program in plain:
         yield from _scaled(program, factor)
@@ -105,7 +106,11 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 
 
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
-    """Yield a program with its sum multiplied by a factor, or divided by the factor's integer reciprocal, if any."""
+    """Yield copies of a program whose sum is multiplied by a factor, or divided by an integer whose reciprocal it is.
+
+    Copies round to the format of the sums, then to that of the results. They only multiply if the factor is a power of
+    two.
+    """
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
     forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]

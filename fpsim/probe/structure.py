@@ -157,7 +157,7 @@ def _joins(order: Order) -> str | None:
 
 
 def _path(branch: Branch) -> Iterator[Branch]:
-    """Yield the nodes below a branch that contain its first term, from the smallest sum up."""
+    """Yield the sums below a branch that contain its term with the smallest index, from the smallest sum up."""
     nodes = []
     while branch.children:
         branch = next(child for child in branch.children if child.lowest == branch.lowest)
@@ -279,5 +279,5 @@ def _words_of_lanes(count: int, clause: str, how: str) -> str:
 
 
 def _over(branch: Branch, places: dict[int, int]) -> Branch:
-    """Return the tree above some nodes of a branch, in which node n is the single term places[id(n)]."""
+    """Return the upper part of the tree `branch`, in which each node n of `places` becomes the term places[id(n)]."""
     return branch.folded(lambda n: Branch(places[id(n)]) if id(n) in places else None, joined)[id(branch)]

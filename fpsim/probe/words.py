@@ -55,7 +55,7 @@ class Described(Protocol):
 
 
 def sentences(model: Described) -> Iterator[str]:
-    """Yield the description of a model, sentence by sentence: order, arithmetic, and what is unknown."""
+    """Yield the description of a model, sentence by sentence: its order, arithmetic, and what is unknown of them."""
     noun = NOUNS[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]

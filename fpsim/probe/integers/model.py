@@ -72,7 +72,7 @@ class IntegerModel(Model):
         return tuple(unit.name for unit in integer_units() if self._is_of(unit))
 
     def _is_of(self, unit: IntegerUnit) -> bool:
-        """Return whether a unit and the model have equal results for all operands of this number of terms."""
+        """Return whether an integer unit and the model have equal results for all operands of the model's length."""
         dtypes = [operand.integer for operand in self.operands]
         if dtypes != [unit.a.dtype.name, unit.b.dtype.name] or min(unit.a.bits, unit.b.bits) < 8:
             return False
@@ -119,13 +119,21 @@ class IntegerModel(Model):
     # ---- run
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums of (..., n) integers along the last axis, in the dtype that the black box returned."""
+        """Return the sums of (..., n) integers along the last axis, in the dtype that the black box returned.
+
+        Raises:
+          ValueError: no rule was found, the model has two operands, or x has another number of terms or dtype.
+        """
         if len(self.operands) == 2:
             raise ValueError("this is the model of a product, which has two operands. Call its dot or matmul.")
         return self._run(self._integers(x, 0, "x"))
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return the dot products of (..., n) integers over the last axis, in the dtype that the black box returned."""
+        """Return the dot products of (..., n) integers over the last axis, in the dtype that the black box returned.
+
+        Raises:
+          ValueError: no rule was found, the model has one operand, or an argument has another number of terms or dtype.
+        """
         self._refuse_sum()
         return self._run(*np.broadcast_arrays(self._integers(a, 0, "a"), self._integers(b, 1, "b")))
 
@@ -135,7 +143,11 @@ class IntegerModel(Model):
     ) -> Array:  # fmt: skip
         """Return the product of (M, n) and (n, N) integers, in the dtype that the black box returned.
 
-        Scales must be None; a ValueError is raised otherwise.
+        scale_a and scale_b must be None.
+
+        Raises:
+          ValueError: no rule was found, the model has one operand, scales were passed, or an argument has another
+            number of terms or dtype.
         """
         self._refuse_sum()
         if scale_a is not None or scale_b is not None:
@@ -149,13 +161,16 @@ class IntegerModel(Model):
         return np.concatenate(parts) if parts else np.zeros((0, right.shape[1]), self.dtype)
 
     def _run(self, *values: Array) -> Any:
-        """Return the sums of rows, or the dot products of two operands' rows, by the first rule."""
+        """Return the sums (...) of one operand (..., n), or the dot products of two, by the first of `rules`."""
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return an argument x as an array, after checking the number of terms and the dtype.
+        """Return an argument `x` of a call as an array (..., n).
 
         which: the number of the operand, 0 or 1, whose dtype is required. name: the argument's name for error messages.
+
+        Raises:
+          ValueError: no rule was found, or x has another number of terms or dtype.
         """
         self._refuse_nothing()
         array = with_terms(x, self.n, name)
@@ -215,7 +230,7 @@ def integer_model(box: BlackBox) -> IntegerModel:
 
 
 def loaded(fields: dict[str, Any]) -> IntegerModel:
-    """Return the model that the fields of a file of `IntegerModel.save` describe.
+    """Return the model that the fields of a file describe, as `IntegerModel.save` writes them.
 
     Raises:
       KeyError, TypeError, ValueError: the fields do not describe such a model.

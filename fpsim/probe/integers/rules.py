@@ -97,8 +97,8 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
 def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
     """Return the terms of each sum, (..., n), or for "matmul" the products of each element, (M, N, n).
 
-    Terms are int64, or Python integers if sums might exceed it. kind: "sum", "dot" or "matmul". values: one operand of
-    a sum, or two that are multiplied.
+    Terms are int64, or Python integers (dtype object) if sums might exceed int64. kind: "sum", "dot" or "matmul".
+    values: the operands, integer arrays: one of a sum, or two that are multiplied.
     """
     most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
     wide = values[0].shape[-1] * prod(most) >= 2**62
@@ -118,7 +118,10 @@ def bounds(box: BlackBox) -> tuple[int, int]:
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule to try for a black box, the plain ones first; out: the dtype of the black box's results."""
+    """Yield every rule to try for a black box, the plain ones first.
+
+    out: the name of the dtype of the black box's results, such as "int32".
+    """
     low, high = bounds(box)
     ends = np.iinfo(out)
     reachable = low < int(ends.min) or high > int(ends.max)
@@ -137,7 +140,7 @@ def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
 
 
 def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return random integer operands: two matrices, or rows (R, n) of each operand.
+    """Return random integer operands in their dtypes: two matrices (m, n) and (n, columns), or 48 rows of each operand.
 
     kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range alone: "extremes" (at random), "runs"
     (sums leave the range and come back) or "pairs" (few nonzero terms).

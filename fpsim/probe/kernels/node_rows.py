@@ -26,7 +26,7 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 class Target(NamedTuple):
     """A format to round to, and a rounding mode such as NEAREST_EVEN.
 
-    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most`, the largest value, are left to the specification.
+    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most`, the largest value, are marked for slower code.
     """
 
     mantissa_bits: int
@@ -81,19 +81,19 @@ class NodeProgram(NamedTuple):
 
 @scalar
 def _exponent(x: Any) -> Any:
-    """Return the unbiased exponent of a float64; zeros and subnormals have -1023."""
+    """Return the unbiased exponent of a float64, as int64; zeros and subnormals have -1023."""
     return ((f64(x).view(i64) >> FRACTION) & FIELD) - BIAS
 
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """Return 2**exponent as a float64, for exponents of normal numbers."""
+    """Return 2**exponent as a float64, for an integer exponent of a normal number."""
     return i64((i64(exponent) + BIAS) << FRACTION).view(f64)
 
 
 @inner_loop
 def _make_integers(line: Any, rounding: Any) -> None:
-    """Round float64 to integers in place; rounding: NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, DOWN, or else upward."""
+    """Round a float64 row to integers in place; rounding: NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, DOWN, or else UP."""
     if rounding == NEAREST_EVEN:
         for r in range(line.size):
             line[r] = np.rint(line[r])
@@ -113,12 +113,12 @@ def _make_integers(line: Any, rounding: Any) -> None:
 
 @scalar
 def _away(x: Any) -> Any:
-    """Return the nearest integer as a float, ties away from zero."""
+    """Return a float64 rounded to the nearest integer, as float64, ties away from zero."""
     return np.copysign(np.floor(abs(x) + 0.5), x)
 
 
 def _rounder(integer: Any) -> Any:
-    """Return a loop(line, unsure, to) that rounds in place to the Target `to` by `integer`, a rounding to integers."""
+    """Return a loop(line, unsure, to) that rounds a row in place to the Target `to` by `integer`, such as np.rint."""
 
     @inner_loop
     def run(line: Any, unsure: Any, to: Any) -> None:
@@ -138,7 +138,7 @@ _round_down, _round_up = _rounder(np.floor), _rounder(np.ceil)
 
 @inner_loop
 def _round(line: Any, unsure: Any, to: Any) -> None:
-    """Round a row in place to the Target `to`; set `unsure` for nonzero numbers up to to.least, or beyond to.most."""
+    """Round a float64 row in place to the Target `to`; set int64 `unsure` for nonzero |x| <= to.least or > to.most."""
     if to.rounding == NEAREST_EVEN:
         _round_even(line, unsure, to)
     elif to.rounding == TOWARD_ZERO:
@@ -161,7 +161,7 @@ def _made_odd(s: Any, lost: Any) -> Any:
 
 @inner_loop
 def _add_two(total: Any, line: Any) -> None:
-    """Add `line` to `total` in place, rounded to odd in float64, so that a second rounding is that of the exact sum."""
+    """Add the float64 row `line` to `total` in place, rounded to odd, so that rounding again is as of the exact sum."""
     for r in range(total.size):
         x, y = total[r], line[r]
         s = x + y
@@ -171,9 +171,9 @@ def _add_two(total: Any, line: Any) -> None:
 
 @inner_loop
 def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> None:
-    """Add rows base + 1 to base + count - 1 of a stack to row `base`, rounded to odd, so that rounding again is exact.
+    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, rounded to odd, for exact rounding later.
 
-    rest: scratch for sums of the additions' errors (Boldo and Melquiond, 2008); unsure: set where they are inexact.
+    rest: scratch for sums of the additions' errors (Boldo and Melquiond, 2008); unsure: int64 flags, set if inexact.
     """
     total = stack[base, : rest.size]
     rest[:] = 0.0
@@ -198,7 +198,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round line * powers to integers (TOWARD_ZERO, DOWN or else to even); write them to `total`, or add if `adds`."""
+    """Round line * powers to integers (TOWARD_ZERO, DOWN, else to even); write them to `total`, or add if `adds`."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -212,14 +212,14 @@ def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
 
 @inner_loop
 def _raise(high: Any, line: Any) -> None:
-    """Replace each exponent in `high` by the larger one of `high` and `line`."""
+    """Replace each int64 exponent in the row `high` by that in the row `line` if that is larger."""
     for r in range(high.size):
         high[r] = max(high[r], line[r])
 
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write the last bits to keep, 2**(high - fraction_bits), to `spare`, inverses to `powers`; high: exponents."""
+    """Write last bits 2**(high - fraction_bits) to the row `spare`, inverses to `powers`; high: int64 exponents."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)
@@ -227,16 +227,16 @@ def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
 
 @inner_loop
 def _scale(line: Any, powers: Any) -> None:
-    """Multiply `line` by `powers` in place."""
+    """Multiply the float64 row `line` by the row `powers` in place."""
     for r in range(line.size):
         line[r] *= powers[r]
 
 
 @scalar
 def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, cut: Any) -> None:
-    """Add rows base + 1 to base + count - 1 of a stack to row `base`, after cutting all to common fraction bits.
+    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, after rounding all to common last bits.
 
-    These are cut.fraction_bits below the largest exponent of each sum. exponents: the stack's; powers, spare: scratch.
+    They are cut.fraction_bits below the largest of the int64 exponents of each sum. powers, spare: scratch rows.
     """
     size = powers.size
     total, high = stack[base, :size], exponents[base, :size]
@@ -251,7 +251,7 @@ def _add_cut(stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spa
 
 @inner_loop
 def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
-    """Round each number in place to `bits` mantissa bits; rounding: as for `_make_integers`; powers: a scratch row."""
+    """Round a row in place to `bits` mantissa bits; rounding: a mode such as NEAREST_EVEN; powers: a scratch row."""
     for r in range(line.size):
         scale = max(_exponent(line[r]), i64(LOWEST)) - bits
         powers[r] = _power(scale)
@@ -263,7 +263,7 @@ def _shorten(line: Any, powers: Any, bits: Any, rounding: Any) -> None:
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Write x * y to `line`; if `begins`, zero products are +0."""
+    """Write the float64 products of rows x and y to the row `line`; if `begins`, zero products are +0."""
     for r in range(line.size):
         line[r] = x[r] * y[r]
     if begins:
@@ -273,14 +273,14 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _align(aligned: Any, line: Any) -> None:
-    """Write each number's own exponent to `aligned`; zeros get NOTHING, an exponent below all others."""
+    """Write each number's exponent to the int64 row `aligned`; zeros get NOTHING, an exponent below all others."""
     for r in range(line.size):
         aligned[r] = i64(NOTHING) if line[r] == 0 else _exponent(line[r])
 
 
 @inner_loop
 def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> None:
-    """Write x's exponent (>= cut.least_a) plus y's (>= cut.least_b) to `aligned`, NOTHING where x * y (line) is 0."""
+    """Write exponents of x (>= cut.least_a) plus y (>= cut.least_b) to int64 `aligned`; NOTHING where x * y is 0."""
     for r in range(line.size):
         of_a, of_b = max(_exponent(x[r]), i64(cut.least_a)), max(_exponent(y[r]), i64(cut.least_b))
         aligned[r] = i64(NOTHING) if line[r] == 0 else of_a + of_b
@@ -288,17 +288,17 @@ def _align_by_operands(aligned: Any, line: Any, x: Any, y: Any, cut: Any) -> Non
 
 @inner_loop
 def _fill(line: Any, x: Any) -> None:
-    """Fill a row with one value."""
+    """Fill the row `line` with the number x."""
     for r in range(line.size):
         line[r] = x
 
 
 @inner_loop
 def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, rounded: Any) -> None:
-    """Write the terms x, or the products x * y if y is not empty, to the stack row `line`, rounded as the rule says.
+    """Write the terms x, or the products x * y if y is not empty, to the stack row `line`, float64, rounded by `rule`.
 
-    aligned: their exponents, written if additions cut; rounded: whether to round to the format of sums; unsure: set
-    for sums that the specification must compute.
+    rule: an Addition. rounded: whether to round to the format of sums. aligned: int64 exponents, written if the rule
+    cuts terms. unsure: int64 flags, set for sums that slower code must compute.
     """
     if y.size == 0:
         line[:] = x
@@ -317,14 +317,14 @@ def _push(line: Any, aligned: Any, x: Any, y: Any, unsure: Any, rule: Any, round
 
 @inner_loop
 def _positive(line: Any) -> None:
-    """Replace -0 by +0 in place."""
+    """Replace -0 by +0 in the row `line`, in place."""
     for r in range(line.size):
         line[r] += 0.0
 
 
 @inner_loop
 def _mark_zeros(line: Any, unsure: Any) -> None:
-    """Set unsure[r] where the sum line[r] is zero."""
+    """Set the int64 flag unsure[r] to 1 where the sum line[r] is zero."""
     for r in range(line.size):
         unsure[r] |= i64(line[r] == 0)
 
@@ -333,10 +333,10 @@ def _mark_zeros(line: Any, unsure: Any) -> None:
 def _add(
     stack: Any, exponents: Any, base: Any, count: Any, powers: Any, spare: Any, unsure: Any, rule: Any
 ) -> None:  # fmt: skip
-    """Add rows base + 1 to base + count - 1 of a stack to row `base`, exactly or cut by rule.cut; round to rule.to.
+    """Add rows base + 1 to base + count - 1 of a float64 stack to row `base`, exactly or cut, and round as `rule` says.
 
-    exponents: those of the stack's numbers, if additions cut; powers, spare: scratch rows; unsure: set for sums that
-    the specification must compute.
+    rule: an Addition. exponents: int64, like the stack, used if the rule cuts. powers, spare: scratch rows. unsure:
+    int64 flags, set for sums that slower code must compute.
     """
     size, cut = powers.size, rule.cut
     total = stack[base, :size]  # sliced, so that the compiler sees that rows have no gaps
@@ -365,7 +365,7 @@ def node_rows(
 
     Args:
       out: float64 (M, N) for a matrix product; else (1, R).
-      marked: int64, like out: set to nonzero where the specification has to compute the sum.
+      marked: int64, like out: set to nonzero where slower code (`Specification`) has to compute the sum.
       a, b: (M, n) and (n, N) float64 matrices; else (n, R) terms and factors, with (0, R) factors for a plain sum.
       of_matrices: True if a and b are the operands of a matrix product.
       program: a NodeProgram.

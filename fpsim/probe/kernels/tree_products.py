@@ -17,7 +17,10 @@ PUSH, JOIN, TAKE, ADD = range(4)
 
 @inner_loop
 def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
-    """Write x * y to `line`, for a number x and a row y; if `begins`, products with a zero operand are +0."""
+    """Write x * y to the row `line`, for a number x and a row y, all of one float dtype.
+
+    If `begins`, products with a zero operand are +0.
+    """
     for r in range(line.size):
         line[r] = x * y[r]
     if begins:
@@ -27,35 +30,38 @@ def _multiply(line: Any, x: Any, y: Any, begins: Any) -> None:
 
 @inner_loop
 def _join(line: Any, x: Any, y: Any) -> None:
-    """Add the unrounded products x * y to `line` by fused multiply-adds, for a number x and a row y."""
+    """Add the unrounded products x * y to the row `line` in place by fused multiply-adds; x: a number, y: a row."""
     for r in range(line.size):
         line[r] = fused(x, y[r], line[r])
 
 
 @inner_loop
 def _take(line: Any, x: Any, y: Any) -> None:
-    """Add the rounded products x * y to `line`, for a number x and a row y."""
+    """Add the rounded products x * y to the row `line` in place, for a number x and a row y."""
     for r in range(line.size):
         line[r] = line[r] + x * y[r]
 
 
 @inner_loop
 def _add(line: Any, other: Any) -> None:
-    """Add the row `other` to `line`."""
+    """Add the row `other` to the row `line` in place."""
     for r in range(line.size):
         line[r] = line[r] + other[r]
 
 
 @inner_loop
 def _narrow(line: Any, mode: Any, flushes: Any) -> None:
-    """Round float32 sums in place to FP16 or BF16 if `mode` says so; if `flushes`, replace subnormals by zeros."""
+    """Round a row of float32 sums in place, by `mode`: AS_IT_IS (not rounded), TO_FP16 or TO_BF16.
+
+    If `flushes`, replace subnormals by zeros.
+    """
     for r in range(line.size):
         line[r] = kept(narrowed(line[r], mode), flushes)
 
 
 @scalar
 def _meet(line: Any, action: Any, x: Any, y: Any, begins: Any) -> None:
-    """Start the sums `line` with products x * y, or add the products to them; x: a number, y: a row like `line`.
+    """Start the row of sums `line` with products x * y, or add the products to it; x: a number, y: a row like `line`.
 
     action: PUSH starts the sums, JOIN adds the unrounded products, TAKE adds the rounded ones. begins: True if products
     with which sums start are +0 where an operand is zero.

@@ -22,7 +22,7 @@ INFINITY = 0x7F800000
 
 @scalar
 def narrowed(x: Any, mode: Any) -> Any:
-    """Return a float32 rounded to nearest even, as float32; mode: AS_IT_IS (unrounded), TO_FP16 or TO_BF16."""
+    """Return a float32 rounded to nearest even, as float32; mode: AS_IT_IS (not rounded), TO_FP16 or TO_BF16."""
     if mode == AS_IT_IS or x != x:
         return x
     bits = f32(x).view(u32)
@@ -48,11 +48,14 @@ def tree_rows(
 ) -> None:  # fmt: skip
     """Run two-operand additions over the rows of `sums` in place, (n, R) float32 or float64: a row per term.
 
-    steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]; but if k = steps.term[i]
-    is not negative, the unrounded product a[k] * b[k] is added to row steps.into[i] instead. a, b: (n, R), of the dtype
-    of sums. Results are left in row steps.result.
-    After each addition float32 sums are rounded to the format of `mode` (AS_IT_IS, TO_FP16 or TO_BF16), and subnormal
-    ones become zeros if `flushes`; pass AS_IT_IS and 0 for float64. first, stop: range of columns.
+    Args:
+      sums: the terms, or their products; the results are left in row steps.result.
+      a, b: (n, R) operands of the dtype of `sums`, whose products are added unrounded.
+      steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]. But if k =
+        steps.term[i] is not negative, the unrounded product a[k] * b[k] is added to row steps.into[i] instead.
+      mode: the rounding of float32 sums after each addition, AS_IT_IS, TO_FP16 or TO_BF16; AS_IT_IS for float64.
+      flushes: 1 if subnormal float32 sums become zeros, else 0; 0 for float64.
+      first, stop: range of columns.
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):
@@ -76,11 +79,16 @@ def tree_rows(
 def mixed_rows(
     sums: Any, a: Any, b: Any, steps: Any, modes: Any, first: int, stop: int
 ) -> None:  # fmt: skip
-    """Run two-operand additions over the float64 rows of `sums`, as `tree_rows` does, but round each by its own mode.
+    """Run two-operand additions over the float64 rows of `sums` in place; each addition rounds by a separate mode.
 
-    For each i in order, row steps.taken[i], or the product of rows steps.term[i] >= 0 of a and b, is added to row
-    steps.into[i]. modes[i]: AS_IT_IS (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in float64). first,
-    stop: range of columns.
+    Args:
+      sums: (n, R), the terms, or their products; the results are left in row steps.result.
+      a, b: (n, R) float64 operands, whose products are added unrounded.
+      steps: a PairSteps. For each i in order, row steps.taken[i] is added to row steps.into[i]. But if k =
+        steps.term[i] is not negative, the unrounded product a[k] * b[k] is added to row steps.into[i] instead.
+      modes: int64, one for each addition: AS_IT_IS (rounded to float32), TO_FP16, TO_BF16 or IN_DOUBLE (left in
+        float64).
+      first, stop: range of columns.
     """
     into, taken, term = steps.into, steps.taken, steps.term
     for start in range(first, stop, SUMS_AT_ONCE):

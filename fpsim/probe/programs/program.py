@@ -85,7 +85,10 @@ class Program:
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product)."""
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
+
+        A chain adds one number after another to a running sum.
+        """
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property
@@ -149,7 +152,10 @@ class Program:
         return self._encoded(sums)
 
     def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return the operands with subnormal inputs flushed and the terms' factor applied."""
+        """Return float64 operands of any shape, with subnormal inputs made zero if the rule flushes inputs.
+
+        If the program multiplies terms by a factor, so is the first operand.
+        """
         least = self.rule.least_inputs
         values = tuple(map(flushed, values, least)) if least else values
         if self.scale is None or self.scale.how != "terms":
@@ -164,7 +170,10 @@ class Program:
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
 
     def _encoded(self, sums: Array) -> Array:
-        """Return float sums as codes of the result's format, with the sum's factor and the flush of results applied."""
+        """Return float sums as codes of the result's format, after the sum's factor and the rule's treatment of zeros.
+
+        If the rule flushes results, subnormal ones become zeros of their sign.
+        """
         if self.rule.zeros == "added":
             sums = sums + 0.0
         if self.scale is not None and self.scale.how != "terms":
@@ -184,7 +193,7 @@ class Program:
         return np.float32 if self.is_fast and self.rule.fmt != FP64 and not self.formats else np.float64
 
     def _run(self, lines: list[Array]) -> Array:
-        """Return the sums (R,) of terms, or products of two operands, (n, R), as floats."""
+        """Return float sums (R,): `lines` holds one array of terms (n, R), or two whose products are the terms."""
         with ieee_arithmetic(), np.errstate(all="ignore"):
             if self.is_fast:
                 return self._by_lines(lines)
@@ -196,7 +205,7 @@ class Program:
     # ---- the compiled loops
 
     def _by_lines(self, lines: list[Array]) -> Array:
-        """Return the sums (R,) of one or two operands (n, R) by `tree_rows`, the loop of two-operand additions."""
+        """Return the float sums (R,) of one or two operands (n, R) by `tree_rows`, a loop of two-operand additions."""
         dtype = self._dtype
         lines = [np.ascontiguousarray(x, dtype) for x in lines]  # (n, R)
         flushes = "sums" in self.rule.flushes
@@ -292,7 +301,7 @@ class Program:
         return int(depths.max())
 
     def _by_nodes(self, values: Sequence[Array]) -> Array:
-        """Return the sums (R,) of rows (R, n) of each operand by the slow specification."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand by the slow specification."""
         how = Specification(self.order, self.rule, self.exact, frozenset(self._flushed_terms))
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 

@@ -109,10 +109,11 @@ class Specification(NamedTuple):
         return flushed(sums, rule.fmt.smallest_normal) if "sums" in rule.flushes else sums
 
     def _fused(self, numbers: Array, exponents: Array) -> Array:
-        """Return the sum (R,) of each row of numbers (R, c), cut to the fraction bits below their largest exponent.
+        """Return the float64 sum (R,) of each row of numbers (R, c), which are cut to common fraction bits first.
 
-        exponents: (R, c), by which the numbers are aligned. The sum of the cut numbers is exact; it is rounded to
-        `rule.result_bits`, if that is set, and to the format of the sums.
+        These are `rule.fraction_bits` below the largest exponent of the row. exponents: (R, c), by which the numbers
+        are aligned. The sum of the cut numbers is exact; it is rounded to `rule.result_bits`, if that is set, and to
+        the format of the sums.
         """
         rule = self.rule
         assert rule.fraction_bits is not None
@@ -127,7 +128,10 @@ class Specification(NamedTuple):
 
 
 def _integers(x: Array, rounding: str) -> Array:
-    """Return floats rounded to integers by a rounding mode, as floats."""
+    """Return floats rounded to integers, as floats.
+
+    rounding: "nearest_even", "nearest_away", "toward_zero", "down" or "up".
+    """
     if rounding == "nearest_away":
         return np.copysign(np.floor(np.abs(x) + 0.5), x)
     by = {"nearest_even": np.rint, "toward_zero": np.trunc, "down": np.floor, "up": np.ceil}
@@ -140,5 +144,5 @@ def to_format(x: Array, fmt: Format) -> Array:
 
 
 def flushed(x: Array, least: float) -> Array:
-    """Return floats, with zeros of their sign in place of those below the magnitude `least`."""
+    """Return floats in which values of a magnitude below `least` are replaced by zeros of their sign."""
     return np.where(np.abs(x) < least, np.copysign(x.dtype.type(0), x), x)

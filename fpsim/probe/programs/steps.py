@@ -31,7 +31,10 @@ class PairSteps(NamedTuple):
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product)."""
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
+
+        A chain adds one number after another to a running sum.
+        """
         seen, starts = set[int](), []
         for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
             starts += [(x, term >= 0)] if x not in seen and y not in seen else []
@@ -92,13 +95,14 @@ class ProductSteps(NamedTuple):
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
     """Return the steps by which `tree_products` adds in an order.
 
-    Of both operands of an addition, the one with more terms is computed first.
+    Of the two operands of an addition, the one with more terms is computed first.
 
     Args:
       order: an order of two-operand additions.
       exact: terms whose product is not rounded before it is added.
-      plain: True if the products of all other terms can be added to a running sum directly (TAKE). False if they must
-        first be narrowed or flushed, or made +0 if an operand is zero: each is then a sum of its own (PUSH, then ADD).
+      plain: True if the products of all terms outside `exact` can be added to a running sum directly (TAKE). False if
+        they must first be narrowed or flushed, or made +0 if an operand is zero: each is then a separate sum (PUSH,
+        then ADD).
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]

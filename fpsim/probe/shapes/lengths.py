@@ -74,7 +74,7 @@ class Sweep(Mapping[int, Model]):
         return self.models[shape[-1]]
 
     def explain(self) -> str:
-        """Return the description of each model; neighbouring lengths with equal descriptions are listed together."""
+        """Return the description of each model on a line; neighbouring lengths with equal descriptions share one."""
         told = []
         for text, group in groupby(self.models.values(), key=_described):
             lengths = [model.n for model in group]

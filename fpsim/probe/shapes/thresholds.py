@@ -50,7 +50,8 @@ class ShapeThresholds:
         are no edges.
       largest: the largest value of the measure before a change; None without a measure.
       smallest: the smallest value of the measure after a change; None without a measure.
-      single: those of "M" and "N" whose change from 1 to 2 alone changes bits; () if the measure explains all edges.
+      single: ("M",), ("N",) or ("M", "N") if a change of that size from 1 to 2 changes bits and no threshold explains
+        it; else ().
       lengths: the sizes K that were tried.
     """
 
@@ -70,9 +71,10 @@ class ShapeThresholds:
 
     @staticmethod
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
-        """Return (measure, largest value before an edge, smallest value after one) if it explains the edges; else None.
+        """Return (measure, largest value before an edge, smallest value after one); None if no measure explains it.
 
-        same: pairs of shapes with equal bits, which must not cross the threshold.
+        The measure, such as "M x N", is the first of MEASURES with all edges across one threshold. same: pairs of
+        shapes with equal bits, which must not be on both sides of it.
         """
         if not edges:
             return None
@@ -120,7 +122,7 @@ def thresholds(
     Args:
       fn: fn(a, b) of (M, K) and (K, N) arrays, of any M and N.
       lengths: sizes K to try. With a single K, a threshold of N cannot be told from one of N x K.
-      a, b, layout: as for `fp.probe.matmul`, for floats only.
+      a, b, layout: formats and memory layouts of the operands, as for `fp.probe.matmul`, for floats only.
       largest: the largest number of rows and columns to try.
 
     Returns:
@@ -128,7 +130,9 @@ def thresholds(
       `.smallest`.
 
     Raises:
-      ValueError, TypeError: as for `fp.probe.matmul`; lengths is empty.
+      ValueError: lengths is empty, a format or size is invalid, or fn raises, returns another shape, returns other bits
+        for the same operands, or writes into operands.
+      TypeError: fn is not a function, or its results are not floats.
 
     Source: docs/probe.md.
 
@@ -155,7 +159,7 @@ def thresholds(
 
 
 class _Boxes:
-    """Products of a function in any shape, all of the first rows of one matrix by the first columns of another."""
+    """Products that a function computes in several shapes, from the first rows and columns of the same matrices."""
 
     def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
         self.fn, self.operands, self.largest, self.layout = fn, operands, largest, layout
@@ -177,7 +181,7 @@ class _Boxes:
         return False
 
     def _product(self, shape: Shape, kind: str, seed: int) -> Array:
-        """Return the function's product of a shape for operands of a kind and a seed."""
+        """Return the function's product (M, N) of a shape (M, N, K), for operands of a kind, as "wide", and a seed."""
         m, n, k = shape
         if shape not in self._boxes:
             self._boxes[shape] = BlackBox(self.fn, ProbedCall("matmul", k, self.operands, (m, n), layout=self.layout))
@@ -190,10 +194,11 @@ class _Boxes:
 
 
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
-    """Yield (pair of shapes, whether bits change between them) for sizes 1, 2, 4, ... to `largest` of M or N.
+    """Yield (pair of shapes, whether bits change between them), while M or N grows: 1, 2, 4, ... up to `largest`.
 
-    Of a pair with a change, the neighbours between which bits change are located and yielded. boxes: the function's
-    products; k: the size of K; axis: 0 to vary M, 1 to vary N; other: the fixed size of the other one.
+    If bits change between two such sizes, the pair that is yielded has neighbouring sizes between them, found by
+    bisection. boxes: the function's products. k: the size K. axis: 0 to vary M, 1 to vary N. other: the fixed size of
+    the other one.
     """
 
     def shape(size: int) -> Shape:
