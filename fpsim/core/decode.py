@@ -13,12 +13,17 @@ from fpsim.runtime.records import fields_of
 
 @reloadable
 class DecodeLayout(NamedTuple):
-    """A format's constants for decoding to a float of 32 or 64 bits; every field is an integer of that width.
+    """A format's constants for decoding its codes to a float of 32 or 64 bits, the target.
 
-    magnitude_mask, sign_bit: masks of a code's bits; max_code: largest finite magnitude code; infinity, own_nan:
-    magnitude code of Inf and code of the canonical NaN, all ones if the format has none; normal_from: the smallest
-    magnitude code decoded by a shift, by `shift` bits; smaller ones are converted from integers to floats; rebias:
-    added to a shifted magnitude; scale: added to the bits of a converted one; both modulo 2**width.
+    Every field is an integer: a Python int, or a NumPy unsigned integer of the target's width.
+    A magnitude code is a code without its sign bit.
+
+    magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
+    max_code: magnitude code of the largest finite value.
+    infinity: magnitude code of Inf; own_nan: whole code of the canonical NaN; all ones if the format has none.
+    normal_from: the smallest magnitude code that is decoded by shifting it left by `shift` bits and adding `rebias`.
+    scale: smaller codes are converted from integer to float, and `scale` is added to the bits of that float.
+    rebias and scale are added modulo 2**width.
     """
 
     magnitude_mask: Any
@@ -36,9 +41,10 @@ decode_fields = fields_of(DecodeLayout)
 
 
 def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) -> Any:
-    """Return the function `decode_bits`, from a code to the bits of its value, for target floats of `width` bits.
+    """Return the compiled function `decode_bits(code, f)`, which returns the bits of a float of `width` bits.
 
-    word, real: the unsigned integer and the float of that width; mantissa_bits: of that float.
+    code: unsigned integer; f: DecodeLayout, the constants of the code's format. word, real: NumPy's unsigned integer
+    and float types of `width` bits; width: 32 or 64; mantissa_bits: 23 or 52, those of `real`.
     """
     zero = word(0)
     infinity = word(((1 << (width - 1 - mantissa_bits)) - 1) << mantissa_bits)
@@ -47,7 +53,12 @@ def _make_decode_bits(word: type, width: int, mantissa_bits: int, real: type) ->
 
     @scalar
     def decode_bits(code: Any, f: DecodeLayout) -> Any:
-        """Return the bit pattern of the float that a code stands for; a NaN keeps its sign, not its payload."""
+        """Return the bit pattern of the float that equals the value of a code.
+
+        The result is an unsigned integer of the float's width. code: unsigned integer; f: DecodeLayout, the constants
+        of the code's format. The canonical NaN (code f.own_nan) becomes the quiet NaN without a sign. Any other NaN
+        becomes the quiet NaN with the code's sign; payloads are dropped.
+        """
         magnitude = word(code & f.magnitude_mask)
         normal = word(word(magnitude << f.shift) + f.rebias)
         # a subnormal is an integer times a power of two, and the conversion of so small an integer is exact

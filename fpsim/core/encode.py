@@ -29,16 +29,25 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 
 @reloadable
 class EncodeLayout(NamedTuple):
-    """A format's constants for encoding from a float of 32 or 64 bits; every field is an integer of that width.
+    """A format's constants for encoding from a source: a float32, a float64 or an exact `Number` (core/number.py).
 
-    depth: the source's exponent field of the format's smallest normal value, minus 1. place: number of low bits that
-    are split off a source whose exponent field is 0 or 1, which is depth plus the mantissa bits that a normal result
-    drops. overflow, overflow_negative: magnitude codes for a positive and a negative finite value that is too large;
-    infinite: magnitude code for Inf; nan, zero: codes of a NaN and of a zero input; nan_sign: bits that differ in the
-    code of a negative NaN; below: code of values below an unsigned format, if refuses_negative is 1. max_code: code of
-    the largest finite magnitude; flush_below: smaller magnitude codes become zero; signed_from: smallest magnitude code
-    that gets a sign; random_mask: mask of the top random_bits of 32 bits; parity: 1, or all ones if every significand
-    is odd; offset: magnitude code of the lowest normal value where exponent field 0 is ordinary, else 0.
+    Every field is an integer: a Python int, or a NumPy unsigned integer of 32 bits (float32) or 64 bits.
+    A magnitude code is a code without its sign bit.
+
+    depth: the source's exponent field of the format's smallest normal value, minus 1.
+    place: number of low bits that are split off a source whose exponent field is 0 or 1: depth plus the mantissa bits
+    that a normal result drops.
+    max_code: magnitude code of the largest finite value.
+    flush_below: smaller magnitude codes become zero; 0 flushes nothing.
+    overflow, overflow_negative: magnitude codes of the results for positive and for negative finite values that are too
+    large; only directed modes use the second one.
+    infinite: magnitude code of the result for Inf.
+    nan: code of the result for NaN; nan_sign: bits that are inverted in it for a negative NaN.
+    sign_bit: mask; signed_from: the smallest magnitude code that gets the sign bit, 1 if the format has no -0, else 0.
+    random_mask: mask of the top `random_bits` of 32 bits.
+    parity: 1, or all ones if every significand is odd.
+    offset: 0; for formats without zero and subnormals 2**mantissa_bits, which is subtracted from the magnitude.
+    zero: code of the result for 0. below: code of the result for negative values if refuses_negative is 1 (unsigned).
     """
 
     depth: Any
@@ -65,9 +74,9 @@ encode_fields = fields_of(EncodeLayout)
 
 
 def _make_deliver(word: type) -> Any:
-    """Return the function `deliver`, which turns a rounded magnitude into a signed code, for words of one width.
+    """Return the compiled function `deliver`, which turns a rounded magnitude into a signed code.
 
-    word: the unsigned integer of that width.
+    word: np.uint32 or np.uint64, the type of codes and of the layout's fields.
     """
     zero = word(0)
 
@@ -77,9 +86,12 @@ def _make_deliver(word: type) -> Any:
     ) -> Any:
         """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
-        code: rounded magnitude as a code, with an unbounded exponent; negative: 0 or 1; is_zero: the exact value is
-        zero; infinite: it is infinite or NaN; nan: it is NaN; mode: a Rounding; kind: of format and policies, PLAIN
-        (signed, -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+        All codes are unsigned integers of one width, 32 or 64 bits. code: the rounded magnitude code as if exponents
+        were unbounded; negative: sign of the value, 0 or 1. is_zero: True if the exact value is zero; infinite: True if
+        it is Inf or NaN; nan: True if it is NaN. f: EncodeLayout, the constants of the format and its policies. mode: a
+        Rounding. kind: the least general encoder that suits format and policies. PLAIN: signed, with -0, subnormals
+        kept, Inf treated like overflow; FULL: any signed format; UNUSUAL: any format. mode and kind are constants of
+        the compiled code.
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:
@@ -111,10 +123,11 @@ deliver_64 = _make_deliver(np.uint64)
 def _make_encode_bits(
     word: type, width: int, mantissa_bits: int, rounds_up: Any, split: Any, deliver: Any, real: type
 ) -> Any:
-    """Return (encode_bits, encode_parts), the encoders for source floats of `width` bits.
+    """Return the compiled functions (encode_bits, encode_parts), which encode source floats of `width` bits.
 
-    word, real: the unsigned integer and the float of that width; mantissa_bits: of that float; rounds_up, split,
-    deliver: the functions for that width.
+    word, real: NumPy's unsigned integer and float types of `width` bits; width: 32 or 64; mantissa_bits: 23 or 52,
+    those of `real`. rounds_up, split, deliver: the functions of core/rounding.py and of this file for words of that
+    width.
     """
     zero, one = word(0), word(1)
     sign_shift = word(width - 1)
@@ -130,10 +143,13 @@ def _make_encode_bits(
 
     @scalar
     def encode_parts(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return (code, rest) of one float, rounded once; rest is nonzero if bits of a finite float were rounded off.
+        """Return (code, rest) of one float rounded once to a format; both are unsigned integers of the float's width.
 
-        bits: pattern of the float; random: 32-bit word for stochastic rounding; mode: a Rounding; kind: of format and
-        policies, PLAIN (signed, -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+        rest: nonzero if rounding dropped nonzero bits of a finite float (in stochastic mode, of those that matter),
+        else 0. It does not report overflow or flushing, and has no meaning for Inf and NaN. bits: pattern of the float;
+        random: 32-bit random number, used in stochastic mode; f: EncodeLayout of the format; mode: a Rounding. kind:
+        PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+        mode and kind are constants of the compiled code.
         """
         negative = word(bits >> sign_shift)
         magnitude = word(bits & magnitude_mask)
@@ -159,10 +175,11 @@ def _make_encode_bits(
 
     @scalar
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return the code of one float, rounded once; `mode` and `kind` must be known at compile time.
+        """Return the code of one float rounded once to a format, as an unsigned integer of the float's width.
 
-        bits: pattern of the float; random: 32-bit word for stochastic rounding; mode: a Rounding; kind: of format and
-        policies, PLAIN (signed, -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+        bits: pattern of the float; random: 32-bit random number, used in stochastic mode; f: EncodeLayout of the
+        format; mode: a Rounding. kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed
+        format) or UNUSUAL (any format). mode and kind are constants of the compiled code.
         """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code

@@ -20,9 +20,11 @@ from fpsim.reload import reloadable
 
 @reloadable
 class EncodePlan(NamedTuple):
-    """The arguments of the encoder from floats of `width` bits, 32 or 64, to a format.
+    """The arguments that `encode_bits` needs to encode floats of `width` bits, 32 or 64, to one format.
 
-    kind: PLAIN, FULL or UNUSUAL (core/encode.py); layout, frozen: the EncodeLayout, as an array and as Python integers.
+    kind: the least general encoder that suits the format and its policies, PLAIN, FULL or UNUSUAL (core/encode.py).
+    layout: the fields of the EncodeLayout as a 1-D array, uint32 or uint64. frozen: the same EncodeLayout with Python
+    integers, which kernels can be compiled for.
     """
 
     width: int  # bits of the source float
@@ -39,7 +41,7 @@ def source_width(fmt: Format) -> int:
 
 @reloadable
 class Wide(NamedTuple):
-    """The layout of the source number that is rounded: mantissa bits, exponent bias and bits of its word."""
+    """The layout of source numbers to be rounded: number of mantissa bits, exponent bias, bits of a word."""
 
     mantissa_bits: int
     bias: int
@@ -50,9 +52,10 @@ class Wide(NamedTuple):
 def encode_plan(
     fmt: Format, width: int, rounding: Rounding, overflow: str, subnormals: str, random_bits: int
 ) -> EncodePlan:
-    """Return the plan by which source floats of `width` bits (32 or 64) become codes of `fmt`, cached.
+    """Return the EncodePlan by which source floats of `width` bits (32 or 64) become codes of `fmt`; cached.
 
-    overflow, subnormals: policies of `fp.encode`; random_bits: of stochastic rounding.
+    rounding, overflow, subnormals, random_bits: as in `fpsim.encode`: the mode, the name of the overflow policy, "keep"
+    or "flush", and the number of random bits of stochastic rounding (1 to 32).
     """
     source = FP32 if width == 32 else FP64
     unusual = (
@@ -81,7 +84,8 @@ def _encode_layout(
 ) -> EncodeLayout:
     """Return the EncodeLayout by which source numbers of the layout `wide` become codes of `fmt`.
 
-    rounding, overflow, subnormals, random_bits: as in `fpsim.encode`.
+    Its fields are Python integers. rounding, overflow, subnormals, random_bits: as in `fpsim.encode`: the mode, the
+    name of the overflow policy, "keep" or "flush", and the number of random bits of stochastic rounding (1 to 32).
     """
     outcome = overflow_outcome(overflow, fmt)
 
@@ -122,9 +126,11 @@ def _encode_layout(
 
 @reloadable
 class PackPlan(NamedTuple):
-    """The arguments by which `core/pack.py` rounds an exact number to a code and flags.
+    """The arguments by which `pack` (core/pack.py) rounds an exact Number to a code and its flags.
 
-    layout: fields of the EncodeLayout, uint64; rules: bits LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED.
+    layout: the fields of the EncodeLayout of the result's format, as a 1-D uint64 array. rules: facts that decide
+    flags, as a sum of bits: LOSES_INFINITY (1: an infinite result becomes another value), LOSES_NAN (2: the format has
+    no NaN), TINY_BEFORE (4: tininess is detected before rounding) and UNSIGNED (8: the format has no negative values).
     """
 
     layout: npt.NDArray[Any]
@@ -135,10 +141,11 @@ class PackPlan(NamedTuple):
 def pack_plan(
     fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, tininess: str
 ) -> PackPlan:
-    """Return the plan by which exact numbers become codes of `fmt`, with flags; cached.
+    """Return the PackPlan by which exact Numbers become codes of `fmt`, with flags; cached.
 
-    rounding, overflow, subnormals, random_bits: as in `fpsim.encode`; tininess: "before" or "after" rounding, when
-    UNDERFLOW is decided.
+    rounding, overflow, subnormals, random_bits: as in `fpsim.encode`: the mode, the name of the overflow policy, "keep"
+    or "flush", and the number of random bits of stochastic rounding. tininess: "before" or "after": whether UNDERFLOW
+    is decided before or after rounding.
     """
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)
@@ -153,10 +160,10 @@ def pack_plan(
 
 @lru_cache(maxsize=4096)
 def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
-    """Return the fields of an `OrderLayout` by which codes are compared, uint32; cached.
+    """Return the fields of the OrderLayout for comparing codes of a format, as a 1-D uint32 array; cached.
 
-    None for formats that are unsigned, have more than 32 bits or no NaN. input_subnormals: "flush" reads subnormal
-    operands as zero, "keep" does not.
+    None for formats that are unsigned, have more than 32 bits or have no NaN. input_subnormals: "flush" if subnormal
+    operands are read as zero, "keep" if not.
     """
     if not fmt.signed or fmt.bits > 32 or fmt.nan_code is None:
         return None
@@ -176,9 +183,11 @@ def order_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any] | None:
 
 @lru_cache(maxsize=4096)
 def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
-    """Return the fields of an `UnpackLayout` by which codes become exact numbers, uint64; cached.
+    """Return the fields of the UnpackLayout of a format, as a 1-D uint64 array; cached.
 
-    input_subnormals: "flush" reads subnormal operands as zero, "keep" does not.
+    By these constants codes are read as exact Numbers.
+
+    input_subnormals: "flush" if subnormal operands are read as zero, "keep" if not.
     """
     no_code = (1 << 64) - 1
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
@@ -199,9 +208,10 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 
 @reloadable
 class DecodePlan(NamedTuple):
-    """The arguments of the decoder from a format to floats of `width` bits, 32 or 64.
+    """The arguments that `decode_bits` needs to decode codes of one format to floats of `width` bits, 32 or 64.
 
-    layout, frozen: the DecodeLayout, as an array and as Python integers.
+    layout: the fields of the DecodeLayout as a 1-D array, uint32 or uint64. frozen: the same DecodeLayout with Python
+    integers, which kernels can be compiled for.
     """
 
     width: int  # bits of the target float
@@ -211,9 +221,10 @@ class DecodePlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
-    """Return the plan by which codes of `fmt` become floats of `width` bits (32 or 64), cached.
+    """Return the DecodePlan by which codes of `fmt` become floats of `width` bits (32 or 64); cached.
 
-    None if the float cannot hold the values by shifts and conversions; a table of values may serve then.
+    None if a float of that width does not hold the format's values, or only as subnormals: then the decoder's shifts
+    and conversions would be wrong, and callers use a table of the values.
     """
     target = FP32 if width == 32 else FP64
     dropped = target.mantissa_bits - fmt.mantissa_bits
@@ -240,11 +251,15 @@ def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
 
 @reloadable
 class OrderLayout(NamedTuple):
-    """A signed format's constants for comparing codes, 32-bit integers.
+    """A signed format's constants for comparing codes; every field is a 32-bit integer.
 
-    magnitude_mask, sign_bit: masks of a code's bits; max_code: largest finite magnitude code; infinity: magnitude code
-    of Inf, or all ones if there is none; own_nan: code of the canonical NaN; quiet_from: the smallest magnitude code of
-    a quiet NaN; flush_below: smaller magnitude codes are read as zero.
+    A magnitude code is a code without its sign bit.
+
+    magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit.
+    max_code: magnitude code of the largest finite value.
+    infinity: magnitude code of Inf, all ones if there is none; own_nan: whole code of the canonical NaN.
+    quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+    flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
     """
 
     magnitude_mask: Any

@@ -26,10 +26,12 @@ LARGEST_FIELD = 254  # of a finite float32
 
 
 def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
-    """Return whether `encode_nearest_32` can replace `encode_bits` for a width, a mode, a kind and a layout.
+    """Return whether `encode_nearest_32` gives the results of `encode_bits` for a source width, mode, kind and layout.
 
-    It can for float32 sources, nearest even, and formats with mantissa bits whose values, subnormals too, are within
-    float32's normal range. kind: PLAIN, FULL or UNUSUAL (core/encode.py); layout: of Python integers.
+    It does for float32 sources (width 32), mode nearest even and kinds PLAIN and FULL. The format must have 1 to 22
+    mantissa bits, and all its values, and half its smallest subnormal, must be in float32's normal range. kind: PLAIN
+    (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format). layout:
+    EncodeLayout of the format, with Python integers as fields.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False
@@ -40,16 +42,20 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
 
 
 def _beyond(layout: EncodeLayout, kept: int) -> int:
-    """Return the float32 exponent field from which on every magnitude overflows; kept: mantissa bits of the format."""
+    """Return the float32 exponent field from which on every magnitude overflows in a format.
+
+    layout: EncodeLayout of the format, with Python integers as fields; kept: the format's number of mantissa bits.
+    """
     return int(layout.max_code >> kept) + int(layout.depth) + 1
 
 
 @scalar
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
-    """Return the code of one float32, rounded to nearest even.
+    """Return the code of one float32, rounded to nearest even, as a uint32.
 
-    bits: pattern of the float32; f: a layout that `serves` accepts; mode: NEAREST_EVEN; kind: PLAIN or FULL
-    (core/encode.py); random is unused, as it stands in for `encode_bits`.
+    bits: pattern of the float32, uint32; f: EncodeLayout of a format that `serves` accepts. kind: PLAIN (signed formats
+    with -0, Inf treated like overflow) or FULL (any signed format). mode: nearest even. random: not used; it is there
+    because `encode_bits` has the same arguments.
     """
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)

@@ -29,9 +29,11 @@ LEADING = u64(1 << TOP)
 
 @reloadable
 class Number(NamedTuple):
-    """An exact number, four uint64: negative (0 or 1), field (exponent + BIAS), significand and kind.
+    """An exact number, (-1)**negative * significand * 2**(field - BIAS - TOP), with BIAS = 2**14 and TOP = 61.
 
-    kind: FINITE, INFINITE, NAN or SIGNALLING.
+    The four fields are uint64. negative: 0 or 1; field: the exponent plus BIAS; significand: 0, or 2**61 to 2**62 - 1.
+    kind: FINITE (0), INFINITE (1), NAN (2) or SIGNALLING (3, a signalling NaN). Bit 0 of the significand of a computed
+    number is sticky: it is also set if nonzero bits after it were dropped.
     """
 
     negative: Any  # 0 or 1
@@ -42,13 +44,18 @@ class Number(NamedTuple):
 
 @reloadable
 class UnpackLayout(NamedTuple):
-    """A format's constants for `unpack`, 64-bit integers.
+    """A format's constants for `unpack`, which reads codes as exact numbers; every field is a 64-bit integer.
 
-    magnitude_mask, sign_bit: masks of a code's bits; max_code: largest finite magnitude code; infinity, own_nan:
-    magnitude code of Inf and code of the canonical NaN, all ones if the format has none; quiet_from: the smallest
-    magnitude code of a quiet NaN; mantissa_bits: of the format; smallest_field: exponent field of the smallest normal
-    value; flush_below: smaller magnitude codes are read as zero; rebias: BIAS minus the format's bias and mantissa
-    bits.
+    A magnitude code is a code without its sign bit.
+
+    magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
+    max_code: magnitude code of the largest finite value.
+    infinity: magnitude code of Inf; own_nan: whole code of the canonical NaN; all ones if the format has none.
+    quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+    mantissa_bits: of the format.
+    smallest_field: exponent field of the smallest normal value: 1, or 0 if the format has no subnormals.
+    flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
+    rebias: BIAS minus the format's exponent bias and its mantissa bits.
     """
 
     magnitude_mask: Any
@@ -68,13 +75,13 @@ unpack_fields = fields_of(UnpackLayout)
 
 @scalar
 def infinite(negative: Any) -> Number:
-    """Return an infinity; negative: 0 or 1."""
+    """Return an infinity as a Number; negative: its sign as uint64, 0 or 1."""
     return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))
 
 
 @scalar
 def leading_place(word: Any) -> Any:
-    """Return the index of the highest set bit of a uint64 > 0; bit 0 is the lowest."""
+    """Return the index of the highest set bit of a uint64 > 0, as a uint64; bit 0 is the lowest."""
     high = u64(word >> u64(32))
     part = high if high != ZERO else word
     # the conversion of so small an integer is exact, and its exponent says where the highest bit is
@@ -84,7 +91,7 @@ def leading_place(word: Any) -> Any:
 
 @scalar
 def shift_right_jam(word: Any, n: Any) -> Any:
-    """Return a uint64 shifted right by n >= 0; bits lost are or-ed into bit 0."""
+    """Return the uint64 `word` shifted right by n >= 0 bits; bit 0 is also set if any bit that was lost is 1."""
     near = u64(min(n, u64(63)))
     kept = u64(word >> near)
     return u64(kept | u64(u64(kept << near) != word))
@@ -92,7 +99,12 @@ def shift_right_jam(word: Any, n: Any) -> Any:
 
 @scalar
 def normalise(negative: Any, field: Any, word: Any) -> Number:
-    """Return the finite number word * 2**(field - BIAS - TOP), for any uint64 `word`; negative: sign, also of 0."""
+    """Return (-1)**negative * word * 2**(field - BIAS - TOP) as a finite Number.
+
+    Its significand is 0 or has its highest bit at index TOP, 61. BIAS is 2**14. negative: 0 or 1, also the sign of a
+    zero; field: exponent plus BIAS; word: any integer. All are uint64. Bits of `word` beyond 62 are dropped, and bit 0
+    of the significand is set if one of them was nonzero.
+    """
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
     significand = shift_right_jam(u64(word << left), right)
@@ -102,7 +114,11 @@ def normalise(negative: Any, field: Any, word: Any) -> Number:
 
 @scalar
 def unpack(code: Any, f: UnpackLayout) -> Number:
-    """Return the exact number of a code; f: the format's layout."""
+    """Return the exact Number of a code.
+
+    code: uint64; f: UnpackLayout, the constants of the code's format. Codes below f.flush_below in magnitude become
+    zeros of their sign. The canonical NaN has sign 0; any NaN has kind NAN or SIGNALLING.
+    """
     magnitude = u64(code & f.magnitude_mask)
     negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))
     is_nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)

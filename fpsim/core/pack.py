@@ -31,9 +31,10 @@ ONE = u64(1)
 
 @scalar
 def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, mode: int) -> Any:
-    """Return 1 if x, just below the smallest normal value, would round up to it with an unbounded exponent, else 0.
+    """Return 1 if x would round up to the smallest normal value if exponents were unbounded, else 0; as a uint64.
 
-    precision: bits of the format's significand; random: 32-bit word for stochastic rounding; mode: a Rounding.
+    x: a finite Number in the binade just below the smallest normal value. random: 32-bit random number for stochastic
+    rounding. precision: bits of the format's significand, uint64; f: EncodeLayout of the format; mode: a Rounding.
     """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)
@@ -45,11 +46,13 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
 
 @scalar
 def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules: Any) -> Any:
-    """Return (code, flags) of an exact number rounded once.
+    """Return (code, flags) of an exact Number rounded once to a format; both are uint64.
 
-    raised: flags of the operation that produced x; random: 32-bit word for stochastic rounding; mode: a Rounding;
-    rules: the sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no NaN), TINY_BEFORE
-    (tininess is detected before rounding) and UNSIGNED (the format has no negative values).
+    x: the Number. raised: flags of the operation that produced x, a uint64 of bits of `fp.Flags`; the result includes
+    them. random: 32-bit random number for stochastic rounding; f: EncodeLayout, the constants of the format and its
+    policies; mode: a Rounding. rules: a sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no
+    NaN), TINY_BEFORE (tininess is detected before rounding) and UNSIGNED (the format has no negative values). INVALID,
+    or a DIVIDE_BY_ZERO of the operation, is returned without other flags.
     """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))

@@ -1,7 +1,7 @@
 """Scalar core: decides whether a magnitude rounds up, in every mode. Integers only, so CPU and CUDA agree.
 
-An exact magnitude is split at the last place of the result: `kept` counts whole units in that place, `rest` is the
-remainder, as a fraction of a unit scaled to the full width of the word (0x80000000 is exactly half a unit in 32 bits).
+An exact magnitude is split at the last bit of the result: `kept` counts whole units of that bit, `rest` is the
+remainder, as a fraction of a unit times 2**width (0x80000000 is exactly half a unit in words of 32 bits).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ RANDOM_TOP = 0xFFFFFFFF  # a random word has 32 bits
 
 
 def _make_rounds_up(word: type, width: int) -> Any:
-    """Return the function `rounds_up`, which decides whether a magnitude rounds up, for words of one width.
+    """Return the compiled function `rounds_up`, which decides whether a magnitude rounds up, for words of one width.
 
-    word: the unsigned integer of `width` bits, 32 or 64.
+    word: the unsigned NumPy integer of `width` bits, 32 or 64, which all its arguments but `mode` have.
     """
     half = word(1 << (width - 1))
     zero = word(0)
@@ -36,10 +36,13 @@ def _make_rounds_up(word: type, width: int) -> Any:
 
     @scalar
     def rounds_up(odd: Any, rest: Any, negative: Any, random: Any, random_mask: Any, mode: int) -> Any:
-        """Return 1 if the magnitude kept + rest rounds to kept + 1, 0 if it rounds to kept.
+        """Return 1 if a magnitude of kept + rest / 2**width rounds to kept + 1, and 0 if it rounds to kept, an integer.
 
-        odd: 1 if kept is odd; negative: 1 if the value is; random: a 32-bit random number of which the bits in
-        random_mask (its top ones) are compared with the same bits of rest; mode: a Rounding.
+        All arguments but `mode` and the result are unsigned integers of `width` bits. odd: 1 if kept is odd, else 0;
+        rest: the fraction beyond kept, times 2**width; negative: 1 if the value is negative, else 0. mode: a Rounding,
+        compiled in. random: 32-bit random number, used in stochastic mode: the result is 1 if the top 32 bits of rest
+        plus `random` carry out of 32 bits. Of both numbers only the bits in random_mask count, which are the top ones
+        of 32.
         """
         if mode == NEAREST_EVEN:
             # the lowest bit of rest is replaced by odd, which decides ties and nothing else
@@ -70,10 +73,10 @@ rounds_up_64 = _make_rounds_up(np.uint64, 64)
 
 
 def _make_split(word: type, width: int) -> Any:
-    """Return the function `(significand, shift, mode) -> (kept, rest)`, which splits off a significand's lowest bits.
+    """Return the compiled function `split(significand, shift, mode)`, which returns (kept, rest).
 
-    kept: the significand without its lowest `shift` bits; rest: those, as the upper bits of a word. mode: a Rounding.
-    word: the unsigned integer of `width` bits, 32 or 64, in which all are held.
+    kept: the significand without its lowest `shift` bits. rest: those bits, moved to the top of a word. mode: a
+    Rounding. word: the unsigned NumPy integer of `width` bits, 32 or 64, which significand, shift, kept and rest have.
     """
     top = word(width - 1)
     zero = word(0)
@@ -81,10 +84,12 @@ def _make_split(word: type, width: int) -> Any:
 
     @scalar
     def split(significand: Any, shift: Any, mode: int) -> Any:
-        """Return (kept, rest) of significand < 2**(width - 1), split so that `rest` holds the lowest `shift` >= 0 bits.
+        """Return (kept, rest): the significand without its lowest `shift` bits, and these bits.
 
-        From shift = width on, rest is zero or too small to matter, except in stochastic mode, which gets the exact
-        fraction rounded down to `width` bits.
+        rest is the fraction that these bits are of a unit of kept, times 2**width. significand: below 2**(width - 1);
+        shift: number of bits >= 0. Both are unsigned integers of `width` bits, as are kept and rest. mode: a Rounding,
+        compiled in. For shift >= width, kept is 0, and rest is below half a unit and not exact, but nonzero if the
+        significand is. In stochastic mode it is then the exact fraction, rounded down to `width` bits.
         """
         near = word(
             min(shift, top) & top
