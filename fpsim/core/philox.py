@@ -23,9 +23,10 @@ ROUNDS = 10
 
 @scalar
 def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return the counter c0 .. c3, four uint64, after one round of Philox with the round's key k0, k1.
+    """Return the counter (c0, c1, c2, c3), four uint64, after one round of Philox4x32 with the key words k0 and k1.
 
-    Upper halves of arguments and results may hold anything; callers truncate the last results to 32 bits.
+    Only the lower 32 bits of arguments and results count; the upper ones may hold anything. Callers mask the last
+    results.
     """
     p0 = u64(u64(c0 & LOW) * MULTIPLIER_0)
     p1 = u64(u64(c2 & LOW) * MULTIPLIER_1)
@@ -34,9 +35,9 @@ def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
-    """Return four random uint32 from the counter (c0, c1, c2, c3) and the key (k0, k1).
+    """Return four random uint32: Philox4x32-10's output for the counter (c0, c1, c2, c3) and the key (k0, k1).
 
-    These six are 32-bit integers passed as uint64.
+    c0 is the lowest word of the counter, k0 that of the key. All six are 32-bit integers passed as uint64.
     """
     for _ in range(ROUNDS):
         c0, c1, c2, c3 = _round(c0, c1, c2, c3, k0, k1)
@@ -47,11 +48,12 @@ def philox4x32(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
-    """Return both counters after round `number` (0 to 9) of Philox4x32, again as two tuples.
+    """Return two independent counters after one round of Philox4x32, as a pair of tuples of four uint64.
 
-    counters: two tuples of four uint64, c0 (the lowest word) to c3. Upper halves of words may hold anything, here and
-    in the result.
-    k0, k1: the words of the original key; the round's own key is computed from them and `number`.
+    counters: such a pair; each tuple holds the words c0 (the lowest) to c3. Only the lower 32 bits of words count, here
+    and in the result.
+    number: index of the round, 0 to 9. k0, k1: the words of the original key, uint64; the round's key is computed from
+    them and `number`.
     """
     x, y = counters
     k0, k1 = u64(u64(k0 + u64(number) * WEYL_0) & LOW), u64(u64(k1 + u64(number) * WEYL_1) & LOW)
@@ -60,20 +62,22 @@ def _round_of_two(counters: Any, number: int, k0: Any, k1: Any) -> Any:
 
 @scalar
 def _begun(counter: Any) -> Any:
-    """Return a 64-bit counter as the four uint64 words with which Philox begins, of which it uses the lower halves.
+    """Return a 64-bit counter as the four uint64 words with which Philox begins: low, high, 0 and 0.
 
-    The upper half of the first may hold anything.
+    Only the lower 32 bits of each word count; the upper half of the first may hold anything.
     """
     return counter, u64(counter >> SHIFT), u64(0), u64(0)
 
 
 @scalar
 def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
-    """Return two tuples of four words, Philox's results for the counters x and y; the random bits are the lower 32.
+    """Return the outputs of Philox4x32-10 for two counters x and y: two tuples of four uint64.
 
-    x, y: the low 64 bits of each counter, whose other bits are 0. The two run together round by round, since the rounds
-    of one counter wait for each other. Rounds are written out, as LLVM does not vectorise a loop within a loop. k0, k1:
-    the key.
+    The random bits are the lower 32 of each word; the upper ones may hold anything.
+    x, y: the low 64 bits of each counter, uint64; its other bits are 0. k0, k1: the low and the high word of the key,
+    uint64.
+    The two are computed round by round together, as each round of one counter must wait for the one before. Rounds are
+    written out, as LLVM does not vectorise a loop within a loop.
     """
     s = _round_of_two((_begun(x), _begun(y)), 0, k0, k1)
     s = _round_of_two(_round_of_two(_round_of_two(s, 1, k0, k1), 2, k0, k1), 3, k0, k1)
@@ -83,7 +87,11 @@ def philox_abreast(x: Any, y: Any, k0: Any, k1: Any) -> Any:
 
 @scalar
 def random_word(index: Any, k0: Any, k1: Any) -> Any:
-    """Return random word `index` (uint32) of the sequence with the key k0, k1; each counter yields four words."""
+    """Return random word number `index`, a uint32, of the sequence that belongs to the key k0, k1.
+
+    index: uint64; counter index // 4 yields four words, of which this is number index % 4. k0, k1: the low and the high
+    32-bit word of the seed, as uint64.
+    """
     counter = u64(index >> u64(2))
     words = philox4x32(counter, u64(counter >> SHIFT), u64(0), u64(0), k0, k1)
     return words[int(index & u64(3))]

@@ -25,11 +25,14 @@ LARGEST_OFFSET = np.int64(32767)  # of integer_format.OFFSETS
 
 @cache
 def value_of(width: int, careful: bool) -> Any:
-    """Return the function `(code, scale, sign_bit, g)` to the bits of the float32 nearest to code * scale.
+    """Return the compiled function `(code, scale, sign_bit, g) -> bits` that decodes one element of a scaled tile.
 
-    code, scale: of the element, and its tile's float32 scale; sign_bit: mask of the sign in a code; g: DecodeLayout.
-    width: bits, 32 or 64, of the float in which the product is computed; careful: scales may be NaN, 0 or Inf; a NaN
-    result then gets the sign of its code explicitly.
+    bits: uint32 pattern of the float32 nearest to (value of code) * scale. code: unsigned integer of `width` bits;
+    scale: the float32 scale of its tile; sign_bit: mask of the code's sign; g: DecodeLayout, the constants of the
+    code's format.
+
+    width: 32 or 64, bits of the float in which the product is computed. careful: True if scales may be NaN, 0 or Inf; a
+    NaN result is then set to the quiet NaN with the code's sign, as processors differ in that sign.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -48,10 +51,12 @@ def value_of(width: int, careful: bool) -> Any:
 
 @reloadable
 class ElementChoices(NamedTuple):
-    """Integers that decide how an element becomes a code: int64, compiled in as constants or read at run time.
+    """Integers (int64) that decide how an element becomes a code: compiled in as constants, or read at run time.
 
-    mode: Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (the factor divides)
-    or BY_INVERSE (it multiplies); integer: 1 if codes are two's complement integers.
+    mode: a Rounding. kind: the encoder, PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed
+    format) or UNUSUAL (any format).
+    applied: BY_SCALE if the tile's factor divides elements, BY_INVERSE if it multiplies them.
+    integer: 1 if codes are two's complement integers, else 0.
     """
 
     mode: Any
@@ -65,12 +70,17 @@ element_choices = fields_of(ElementChoices)
 
 @cache
 def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any:
-    """Return the function `(bits, factor, scale, random, f, g, e)` from an element to its code, or its value's bits.
+    """Return the compiled function `(bits, factor, scale, random, f, g, e)`, which encodes an element of a scaled tile.
 
-    bits: of the element; factor: divides or multiplies it; scale: decodes, used if `back`; random: 32-bit word; f, g:
-    EncodeLayout and DecodeLayout; e: ElementChoices. back: float32 values instead of codes; careful: factors may be
-    NaN, 0 or Inf (processors differ in the sign of the resulting NaN, which is set explicitly then). encode: the
-    rounding function, `(bits, random, f, mode, kind) -> code`; None: `encode_bits`.
+    It returns the element's code, or, if `back`, the uint32 bits of the float32 that this code and the tile's scale
+    stand for.
+    bits: pattern of the element, a float of `width` bits, 32 or 64. factor: the float that divides or multiplies it.
+    scale: float32 by which codes are decoded, read only if `back`. random: 32-bit random number for stochastic
+    rounding. f, g: EncodeLayout and DecodeLayout, the constants of the format; e: ElementChoices.
+
+    careful: True if factors may be NaN, 0 or Inf; a NaN quotient or product then gets the element's sign, as processors
+    differ in that sign.
+    encode: the rounding function `(bits, random, f, mode, kind) -> code`; None for `encode_bits`.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -98,11 +108,14 @@ def element_of(width: int, back: bool, careful: bool, encode: Any = None) -> Any
 
 @cache
 def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
-    """Return the function `(bits, factor, random, f)` to x / factor, or x * factor, as an integer; 32767 for NaN.
+    """Return the compiled function `(bits, factor, random, f)`, which rounds a scaled element to an integer.
 
-    The result is rounded and clamped to -32767 .. 32767. bits: of x, a float of `width` bits; random: 32-bit word; f:
-    EncodeLayout. mode, kind: a Rounding, and PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE
-    (divide) or BY_INVERSE (multiply).
+    It returns an int64 in -32767 .. 32767, clamped, and 32767 for NaN. bits: pattern of the element x, a float of
+    `width` bits, 32 or 64; factor: the float of its tile; random: 32-bit random number for stochastic rounding; f:
+    EncodeLayout of a format whose magnitude codes are the integers.
+
+    mode: a Rounding; kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). applied: BY_SCALE for x / factor,
+    BY_INVERSE for x * factor.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -123,6 +136,9 @@ def integer_of(width: int, mode: int, kind: int, applied: int) -> Any:
 
 @scalar
 def integer_value(code: Any, zero_point: Any, scale: Any) -> Any:
-    """Return the bits of the float32 nearest to (code - zero_point) * scale, as a uint32."""
+    """Return the uint32 bits of the float32 nearest to (code - zero_point) * scale; a NaN becomes 0x7FC00000.
+
+    code, zero_point: integers, whose difference float32 holds; scale: float32.
+    """
     value = f32(f32(np.int64(code) - np.int64(zero_point)) * scale)
     return f32(value).view(u32) if value == value else NAN_32

@@ -1,8 +1,6 @@
-"""Scalar core: turns the largest magnitude (amax) of a tile into its scale and the factor of its elements.
+"""Scalar core: turns the largest magnitude (amax) of a tile into its scale and the factor of its elements."""
 
-Floats are only divided and multiplied, by single IEEE operations; as no sum follows a product, CPU and CUDA agree.
-"""
-
+# Floats are only divided and multiplied, by single IEEE operations; as no sum follows a product, CPU and CUDA agree.
 from __future__ import annotations
 
 from functools import cache
@@ -36,8 +34,9 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: 32 or 64 bits; rule: AMAX_BY_MAX to EVEN; applied: BY_SCALE if factors divide, else BY_INVERSE; levels: 2 if
-    the array has a scale too; mode, kind: of the scale encoder; is_single: scales are FP32; encodes: max / amax first.
+    width: 32 or 64, of floats; rule: AMAX_BY_MAX to EVEN; applied: BY_SCALE (factors divide elements) or BY_INVERSE
+    (they multiply); levels: 2 if the whole array has a scale, too, else 1; mode, kind: arguments of the scales' encoder
+    (core/encode.py); is_single: True if scales are FP32; encodes: True if max / amax is computed before the scale.
     """
 
     width: int  # of the arithmetic
@@ -61,10 +60,10 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 
 @reloadable
 class ScaleRules(NamedTuple):
-    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
+    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, codes of scales (fields *_code).
 
     nan: NAN_TILE or NAN_ELEMENT; infinity: SKIP, PROPAGATE or ONE; infinite_top: amax bits that Inf counts as; emax:
-    exponent of the largest element; half_place: EVEN adds it to round amax; zero_code: of the scale of a tile of zeros.
+    exponent of the largest element; half_place: rule EVEN adds it to amax's bits; zero_code: of the scale of zeros.
     """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
@@ -86,8 +85,9 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: element; inverse: 1 / it; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale: of a
-    tile of zeros; tensor: scale of the whole array, or 1; tensor_factor: INVERSE_OF_ENCODE's scale is amax times it.
+    largest: element; inverse: 1 / largest; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale:
+    of a tile of zeros; tensor: scale of the whole array, or 1; tensor_factor: INVERSE_OF_ENCODE's scale is amax times
+    it.
     """
 
     largest: Any  # of the element format
@@ -123,9 +123,9 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """Return 2**(floor of log2(amax) - emax) as a float; 0 on underflow, Inf on overflow. CEIL uses the ceiling.
+        """Return 2**(floor of log2(amax) - emax) as a float; 0 on underflow, Inf on overflow. CEIL: ceiling of log2.
 
-        top: bits of a finite amax; half_place: what EVEN adds to them, to round amax to the element's mantissa bits.
+        top: bits of a finite amax; emax: exponent of the largest element; half_place: rule EVEN adds it to top.
         """
         if rule == EVEN:
             top = word(top + half_place)
@@ -168,9 +168,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
-        """Return the amax bits that a tile's rules use: `top`, or of_infinity or of_one where a rule demands it.
+        """Return the amax bits that a tile's rules use: `top`, or of_infinity or of_one if the tile has Inf or NaN.
 
-        nan_tile: whether a NaN makes the scale NaN; of_one, of_infinity: bits of 1 and of the amax that Inf counts as.
+        specials: HAS_NAN and HAS_INFINITY, as bits; nan_tile: True if NaN makes the scale NaN; infinity: SKIP,
+        PROPAGATE or ONE; of_one, of_infinity: bits of 1 and of the amax that Inf counts as under PROPAGATE.
         """
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
@@ -179,7 +180,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return the scale of a tile, amax / largest, as `rule` computes it, before it is rounded; top: amax bits."""
+        """Return amax / largest by `rule`, unrounded; top: amax bits; n: ScaleNumbers; levels 2: also / n.tensor."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -198,14 +199,14 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return the quotient as a scale in FP32, a finite one at most n.scale_max; Inf is kept."""
+        """Return the float `quotient` rounded to float32; a finite one gives at most n.scale_max (n: ScaleNumbers)."""
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
         return limited if quotient < infinite else scale
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale, at least n.smallest, n.zero_scale for amax 0; whether it was raised; whether amax is 0)."""
+        """Return (scale or n's limit for it, whether n.smallest replaced it, whether amax is 0); top: amax bits."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero
@@ -233,9 +234,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (largest / amax, rounded from float64 to float32, at most the largest float32; whether it was above).
+        """Return (float32 largest / amax, at most the largest float32; True if limited), which multiplies elements.
 
-        An amax (bits: top) is raised to amax_floor; if finite, its result has a finite reciprocal; of_zeros: that of 0.
+        top: amax bits; amax_floor: lowest amax; of_zeros: result for 0. A finite amax's result has a finite reciprocal.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -248,7 +249,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def decode_scale_of(encode_scale: Any, is_single: Any) -> Any:
-        """Return the float32 reciprocal of an encode scale; if not is_single, at most 2**127."""
+        """Return the float32 reciprocal of an encode scale (which multiplies); if not is_single, at most 2**127."""
         scale = f32(f32(1) / f32(encode_scale))
         if is_single:
             return scale
@@ -262,8 +263,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         invert it, instead of amax / highest. A finite amax gets a scale whose product with any tile's is finite.
         """
         empty = amax == zero
-        # of the scale format; Inf where float32 cannot hold `highest`, and every quotient is 0
-        top = f64(highest) / f64(largest)
+        top = f64(highest) / f64(largest)  # of scales; Inf if float32 cannot hold `highest`: quotients are 0
         limit = f32(f64(LARGEST) / top) if (top > f64(1)) & (top < f64(np.inf)) else LARGEST
         limit = u32(f32(limit).view(u32) - u32(1)).view(f32) if f64(limit) * top > f64(LARGEST) else limit
         if is_inverse:
@@ -346,7 +346,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, clamped from below, from above) for a decode scale; held: the code's value."""
+        """Return (scale, code, factor, clamped from below, from above); held: value of code; more: see tile_settler."""
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
         scale = n.scale_max if over else scale
@@ -362,7 +362,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, False, clamped from above) for an encode scale; held: value of `code`."""
+        """Return (scale, code, factor, False, clamped from above); held: value of `code`; more: see tile_settler."""
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

@@ -26,9 +26,9 @@ _scaled_erfc = polynomial(ERFC)
 
 @scalar
 def _tail(x: Any, square: Any) -> Any:
-    """Return exp(x**2 - square) * erfc(x) in float64, for 0 <= x <= 10.25.
+    """Return exp(x**2 - square) * erfc(x) in float64, for a float64 x in 0 .. 10.25.
 
-    square: x**2, for which the result is erfc(x), or a number close to it.
+    square: float64, x**2 rounded or a number close to it; if it is x**2, the result is erfc(x).
     """
     scaled = _scaled_erfc((x - FOUR) / (x + FOUR))
     return times(exp_of(-square), scaled / (ONE + times(x, TWO)))
@@ -36,7 +36,7 @@ def _tail(x: Any, square: Any) -> Any:
 
 @scalar
 def _near(x: Any, square: Any) -> Any:
-    """Return (large, small), two float64 whose sum is erf(x), for |x| <= 1; square: x**2."""
+    """Return (large, small), two float64 whose sum is erf(x), for a float64 |x| <= 1; square: x**2 in float64."""
     # where x has 24 bits, its product with the first 28 of 2 / sqrt(pi) is exact
     return times(x, SLOPE_HIGH), times(times(x, square), _erf_rest(square)) + times(x, SLOPE_LOW)
 

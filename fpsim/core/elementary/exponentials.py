@@ -25,14 +25,14 @@ _exp2_quotient = polynomial(EXP2)
 
 @scalar
 def clamped(x: Any, lowest: Any, highest: Any) -> Any:
-    """Return x clamped to lowest .. highest; NaN becomes lowest."""
+    """Return the float64 x clamped to lowest .. highest; NaN becomes lowest."""
     x = x if x > lowest else lowest
     return x if x < highest else highest
 
 
 @scalar
 def exp_parts(x: Any) -> Any:
-    """Return (2**k, p), two float64 with exp(x) = 2**k * (1 + p), |p| < 0.42, for |x| < 700."""
+    """Return (2**k, p), two float64 with exp(x) = 2**k * (1 + p), k an integer and |p| < 0.42, for a float64 |x| < 700."""
     shifted = times(x, LOG2_OF_E) + SHIFTER
     k = shifted - SHIFTER
     r = (x - times(k, LN2_HIGH)) - times(k, LN2_LOW)
@@ -41,7 +41,7 @@ def exp_parts(x: Any) -> Any:
 
 @scalar
 def exp_of(x: Any) -> Any:
-    """Return exp(x) in float64, for |x| < 700."""
+    """Return exp(x) in float64, for a float64 |x| < 700."""
     scale, p = exp_parts(x)
     return times(scale, ONE + p)
 
@@ -67,7 +67,7 @@ def exp2_wide(x: Any) -> Any:
 
 @scalar
 def expm1_of(x: Any) -> Any:
-    """Return exp(x) - 1 in float64 for -40 <= x < 700, with a small relative error near 0 too."""
+    """Return exp(x) - 1 in float64 for a float64 x in -40 .. 700, with a small relative error near 0 too."""
     scale, p = exp_parts(x)
     return times(scale, p) + (scale - ONE)
 

@@ -26,22 +26,22 @@ Predicate = Callable[[Any, Any], Any]
 
 @scalar
 def _never(x: Any, y: Any) -> Any:
-    """Return False, the predicate "the result is exact" of functions with no exact result except at 0 and Inf.
+    """Return False: the predicate "the result is exact" of functions with no exact result except at 0 and Inf.
 
-    x, y are unused.
+    x, y, the uint32 bits of operand and result, are not used.
     """
     return False
 
 
 @scalar
 def _one(x: Any, y: Any) -> Any:
-    """Return whether x, the bits of a float32, is 1; y is unused."""
+    """Return whether x, the uint32 bits of a float32, is 1; y is not used."""
     return x == ONE_32
 
 
 @scalar
 def _is_power(magnitude: Any) -> Any:
-    """Return whether a positive finite float32, given as bits, is a power of two."""
+    """Return whether a positive finite float32, given as uint32 bits, is a power of two."""
     subnormal = magnitude < SMALLEST_NORMAL
     word = magnitude if subnormal else u32(magnitude & MANTISSA)
     return u32(word & u32(word - ONE)) == ZERO_32 if subnormal else word == ZERO_32
@@ -49,7 +49,7 @@ def _is_power(magnitude: Any) -> Any:
 
 @scalar
 def _exponent(magnitude: Any) -> Any:
-    """Return 160 plus the exponent of a power of two, given as the bits of a positive float32."""
+    """Return 160 plus the exponent of a power of two, given as the uint32 bits of a positive float32; as a uint32."""
     field = u32(magnitude >> u32(23))
     place = ZERO_32
     for bit in range(23):
@@ -59,9 +59,9 @@ def _exponent(magnitude: Any) -> Any:
 
 @scalar
 def _integer(x: Any, y: Any) -> Any:
-    """Return whether x is a nonzero integer from -149 to 127, for which 2**x is a float32.
+    """Return whether the float32 x is an integer other than 0 with which 2**x is exact in float32.
 
-    x, y: bits of operand and result.
+    x, y: uint32 bits of operand and result, y = 2**x rounded; y must be neither 0 nor Inf.
     """
     magnitude = u32(x & MAGNITUDE_32)
     field = u32(magnitude >> u32(23))
@@ -73,27 +73,27 @@ def _integer(x: Any, y: Any) -> Any:
 
 @scalar
 def _power_of_two(x: Any, y: Any) -> Any:
-    """Return whether |x| is a power of two; x: bits of a float32; y is unused."""
+    """Return whether |x| is a power of two; x: uint32 bits of a finite float32; y is not used."""
     return _is_power(u32(x & MAGNITUDE_32))
 
 
 @scalar
 def _power_of_four(x: Any, y: Any) -> Any:
-    """Return whether x is a power of four; x: bits of a positive float32; y is unused."""
+    """Return whether x is a power of four; x: uint32 bits of a positive finite float32; y is not used."""
     return _is_power(x) & (u32(_exponent(x) & ONE) == ZERO_32)
 
 
 @scalar
 def _inverse_of_power(x: Any, y: Any) -> Any:
-    """Return whether |x| is a power of two and y is finite; x, y: bits of operand and result."""
+    """Return whether |x| is a power of two and y is not infinite; x, y: uint32 bits of operand and result."""
     return _is_power(u32(x & MAGNITUDE_32)) & (u32(y & MAGNITUDE_32) != INFINITY_32)
 
 
 @scalar
 def _cube(x: Any, y: Any) -> Any:
-    """Return whether y**3 is x; x, y: bits of operand and result.
+    """Return whether y**3 equals x exactly; x, y: uint32 bits of operand and result, of one sign.
 
-    A root of more than 8 bits has a cube of more than 24.
+    A root of more than 8 bits has a cube of more than 24 bits, which is no float32.
     """
     root = np.float64(u32(y & MAGNITUDE_32).view(np.float32))
     value = np.float64(u32(x & MAGNITUDE_32).view(np.float32))
@@ -108,10 +108,11 @@ EXACT: dict[str, Predicate] = {
 
 
 def _edge_of(pairs: tuple[tuple[int, int, int], ...]) -> Any:
-    """Return the function `(bits of x, before)`, which is 1 if x is in `pairs` and its result counts as tiny, else 0.
+    """Return the compiled function `(bits of x, before)`: 1 if x is in `pairs` and its result counts as tiny, else 0.
 
-    before: nonzero if tininess is detected before rounding. pairs: (bits of x, 1 if tiny when detected after rounding,
-    1 if tiny when detected before) for each input whose result rounds to 2**-126, the smallest normal float32.
+    The bits and the result are uint32. before: nonzero if tininess is detected before rounding. pairs: (bits of x, 1 if
+    tiny when detected after rounding, 1 if tiny when detected before it) for each input whose result rounds to 2**-126,
+    the smallest normal float32.
     """
     text = "u32(0)"
     for source, after, before in pairs:
@@ -122,9 +123,10 @@ def _edge_of(pairs: tuple[tuple[int, int, int], ...]) -> Any:
 
 
 def flags_function(name: str) -> Any:
-    """Return the function `(bits of x, bits of the result, before) -> flags` of the float32 function `name`.
+    """Return the compiled function `(bits of x, bits of the result, before) -> flags` of the float32 function `name`.
 
-    before: 1 if tininess is detected before rounding, else 0. The flags are bits of `fp.Flags`, in a uint64.
+    Bits are uint32. before: 1 if tininess is detected before rounding, else 0. flags: a uint64 of bits of `fp.Flags`.
+    name: one of the elementary functions, such as "exp".
     """
     is_exact, is_edge = EXACT.get(name, _never), _edge_of(EDGES[name])
     pole_at_zero, pole_at_minus_one = name in ("log", "log2", "rsqrt", "reciprocal"), name == "log1p"
@@ -132,9 +134,9 @@ def flags_function(name: str) -> Any:
 
     @scalar
     def flags(x: Any, y: Any, before: Any) -> Any:
-        """Return the IEEE flags of evaluating the function at x, as bits of `fp.Flags`.
+        """Return the IEEE flags of evaluating the function at x, as a uint64 of bits of `fp.Flags`.
 
-        x, y: bits of operand and result; before: 1 if tininess is detected before rounding.
+        x, y: uint32 bits of operand and result; before: 1 if tininess is detected before rounding, else 0.
         """
         magnitude, result = u32(x & MAGNITUDE_32), u32(y & MAGNITUDE_32)
         is_zero = magnitude == ZERO_32

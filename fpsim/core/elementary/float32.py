@@ -37,15 +37,16 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return the float32 function whose float64 evaluation, for any x including infinities, is `wide`.
+    """Return the compiled float32 function whose float64 evaluation, for any x including infinities, is `wide`.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. NaN becomes the
+    quiet NaN without a sign.
     """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
         bits = bits_of(x)
         y = correct(bits, narrowed(wide(f64(x))))
         return float_of(NAN_32 if u32(bits & MAGNITUDE_32) > INFINITY_32 else y)
@@ -54,15 +55,16 @@ def _of_any(wide: Function, name: str) -> Function:
 
 
 def _of_finite(wide: Function, name: str, below: float) -> Function:
-    """Return the float32 function whose float64 evaluation for finite x is `wide`; f(Inf) = Inf, f(-Inf) = below.
+    """Return the compiled float32 function whose float64 evaluation for finite x is `wide`.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. below: the result
+    for -Inf; that for Inf is Inf. NaN becomes the quiet NaN without a sign.
     """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
@@ -74,15 +76,16 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
 
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
-    """Return an odd float32 function that is constant from `constant_from` on; wide: its float64 evaluation for x >= 0.
+    """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong.
+    wide: its float64 evaluation for x >= 0. name: its key in CORRECTIONS, which lists the inputs at which rounding
+    `wide` to float32 is wrong. NaN becomes the quiet NaN without a sign.
     """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(u32(min(magnitude, largest)))))))
@@ -92,16 +95,16 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
+    """Return a compiled float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; at_zero,
-    at_infinity: the results for 0 and Inf, as bits.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_zero,
+    at_infinity: the results for +0 and Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (magnitude > ZERO_32) & (magnitude < INFINITY_32)
@@ -115,16 +118,16 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
 
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
-    """Return a float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
+    """Return a compiled float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; at_infinity: the
-    result for Inf, as bits.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_infinity: the
+    result for Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
     """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
         magnitude = u32(bits_of(x) & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude if finite else ONE_32)))))
@@ -134,16 +137,16 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
+    """Return a compiled float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; sign: the mask of
-    the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. sign: uint32 mask
+    of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
     """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for a float32 |x| <= 2**20; `wide` of the enclosing call evaluates f."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude)))))
@@ -153,17 +156,16 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 
 
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a float32 function that is NaN for negative x; wide: its float64 evaluation for finite x > 0.
+    """Return a compiled float32 function that is NaN for negative x; wide: its float64 evaluation for finite x > 0.
 
-    name: the key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong; at_zero,
-    at_infinity: the results for 0 and Inf, as bits. The result for a zero x is at_zero with the sign bit of x or-ed to
-    it, so an at_zero that is negative is the result for both zeros.
+    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_zero,
+    at_infinity: the results for 0 and Inf, as float32 bits. The result for -0 is at_zero with the sign bit set.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the value at x, a float32, of the function that `wide` evaluates, correctly rounded to float32."""
+        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (bits > ZERO_32) & (bits < INFINITY_32)
@@ -175,12 +177,12 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
 
 def _log1p() -> Function:
-    """Return the function log(1 + x) of float32: NaN below -1, -Inf at -1."""
+    """Return the compiled function log(1 + x) of float32: NaN below -1, -Inf at -1."""
     correct, wide, minus_one = replaced(CORRECTIONS["log1p"]), logarithms.log1p_of, u32(0xBF800000)
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return the float32 nearest to log(1 + x)."""
+        """Return the float32 nearest to log(1 + x), for a float32 x."""
         bits = bits_of(x)
         ordinary = (u32(bits & MAGNITUDE_32) > ZERO_32) & (
             (bits < INFINITY_32) | ((bits > SIGN_32) & (bits < minus_one))

@@ -26,7 +26,10 @@ _log_rest = polynomial(LOG)
 
 @scalar
 def split_at_root(x: Any) -> Any:
-    """Return (k, f) with x = 2**k * (1 + f), sqrt(1/2) <= 1 + f < sqrt(2), for normal x > 0; both are exact float64."""
+    """Return (k, f) with x = 2**k * (1 + f) and sqrt(1/2) <= 1 + f < sqrt(2), for a normal float64 x > 0.
+
+    k and f are float64, both exact; k is an integer.
+    """
     offset = i64(i64(f64(x).view(np.int64)) - SQRT_HALF_BITS)
     k = i64(offset >> EXPONENT_SHIFT)
     m = i64(i64(offset & MANTISSA_MASK) + SQRT_HALF_BITS).view(np.float64)
@@ -35,7 +38,7 @@ def split_at_root(x: Any) -> Any:
 
 @scalar
 def log_tail(f: Any) -> Any:
-    """Return log(1 + f) - f in float64, for 1 + f from sqrt(1/2) to sqrt(2)."""
+    """Return log(1 + f) - f in float64, for a float64 f with 1 + f from sqrt(1/2) to sqrt(2)."""
     s = f / (TWO + f)
     z = times(s, s)
     half_square = times(times(f, f), HALF)
@@ -64,7 +67,7 @@ def log2_wide(x: Any) -> Any:
 
 @scalar
 def log1p_of(t: Any) -> Any:
-    """Return log(1 + t) in float64, for finite t > -1, with a small relative error near 0 too."""
+    """Return log(1 + t) in float64, for a finite float64 t > -1, with a small relative error near 0 too."""
     u = ONE + t
     k, f = split_at_root(u)
     near = k == ZERO

@@ -30,14 +30,14 @@ ODD = i64(1)
 if numba.config.DISABLE_JIT:
 
     def times(x: Any, y: Any) -> Any:
-        """Return the product of two float64 numbers, rounded once."""
+        """Return the product of two float64 numbers, rounded once to float64, never fused with a sum."""
         return x * y
 
 else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def times(_typing: Any, x: Any, y: Any) -> Any:
-        """Return the product of two float64 numbers, rounded once."""
+        """Return the product of two float64 numbers, rounded once to float64, never fused with a sum."""
 
         def build(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
             if type(context).__name__.startswith("CUDA"):
@@ -48,9 +48,9 @@ else:
 
 
 def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Return the function that evaluates a polynomial at a float64 by Horner's rule.
+    """Return the compiled function that evaluates a polynomial at a float64 by Horner's rule, in float64.
 
-    coefficients: the constant term first.
+    coefficients: those of x**0, x**1, x**2, ...; at least one.
     """
     # numba does not unroll a loop over a tuple for certain, so the expression is written out
     text = repr(coefficients[-1])
@@ -63,9 +63,10 @@ def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
 
 
 def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
-    """Return the function `(bits of x, bits of f(x))` that replaces the result bits of listed inputs.
+    """Return the compiled function `(bits of x, bits of y)` that corrects the results y of a function at listed inputs.
 
-    pairs: (bits of x, correct bits of f(x)); other results are returned unchanged.
+    It returns the listed result if x is listed, else y unchanged. pairs: (bits of x, correct bits of the result). All
+    bits are uint32 patterns of float32.
     """
     text = "y"
     for source, result in pairs:
@@ -84,19 +85,19 @@ def bits_of(x: Any) -> Any:
 
 @scalar
 def float_of(bits: Any) -> Any:
-    """Return the float32 with these bits, a uint32."""
+    """Return the float32 that has the given bits, a uint32."""
     return u32(bits).view(np.float32)
 
 
 @scalar
 def narrowed(y: Any) -> Any:
-    """Return the bits of a float64 rounded to float32, nearest even, as a uint32."""
+    """Return the uint32 bits of a float64 rounded to float32, nearest even."""
     return u32(f32(y).view(np.uint32))
 
 
 @scalar
 def sum_to_odd(large: Any, small: Any) -> Any:
-    """Return large + small rounded to odd in float64, where |large| >= |small| or large is 0.
+    """Return large + small rounded to odd in float64; large, small: float64 with |large| >= |small|, or large is 0.
 
     An inexact sum gets an odd last bit, so that rounding it again, to float32, equals rounding the exact sum.
     """

@@ -24,9 +24,10 @@ PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # flags, as bits, of th
 
 @reloadable
 class SumLayouts(NamedTuple):
-    """Layouts of an exact sum's operands and result, its rounding mode, and `rules`, a sum of bits of core/pack.py.
+    """The layouts of an exact sum's operands and result, and how the sum is rounded.
 
-    a, b: of the factors; c: of the numbers that sums start from; result: of the sums.
+    a, b: UnpackLayouts of the factors; c: that of the numbers that sums start from; result: EncodeLayout of the sums.
+    mode: a Rounding. rules: bits that `pack` takes (core/pack.py), which decide flags only.
     """
 
     a: UnpackLayout
@@ -39,9 +40,9 @@ class SumLayouts(NamedTuple):
 
 @scalar
 def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
-    """Return the SumLayouts made of `words`, four arrays of layout fields for a, b, c and the result.
+    """Return the SumLayouts made of `words`, four arrays: the layout fields of a, b, c and the result.
 
-    mode: a Rounding; rules: the bits that `pack` takes.
+    mode: a Rounding; rules: bits that `pack` takes (core/pack.py), which decide flags only.
     """
     a, b, c, result = words
     return SumLayouts(unpack_fields(a), unpack_fields(b), unpack_fields(c), encode_fields(result), mode, rules)
@@ -49,10 +50,14 @@ def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
 
 @scalar
 def exact_sum(rows: Rows, i: int, j: int, products: Any, digits: Any, origin: Any, f: SumLayouts, word: Any) -> Any:
-    """Return the code of c[i, j] plus the dot product of row i of a and column j of b, rounded once.
+    """Return the code, a uint64, of c[i, j] plus the dot product of row i of a and column j of b, rounded once.
 
-    rows: codes of the operands; products: False to sum column j of b without a; digits: int64 array that holds the
-    exact sum, whose first digit counts units of 2**origin; word: 32-bit random word for stochastic rounding.
+    rows: the operands, arrays of codes: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty. products: False to sum
+    column j of b instead of products. digits: int64 scratch array, which is overwritten, for the exact sum; its first
+    digit counts units of 2**origin. f: SumLayouts, the formats and the rounding mode. word: 32-bit random number for
+    stochastic rounding.
+    A sum with NaN, or with Inf of both signs, is NaN; one with Inf of one sign is that Inf. A zero sum is -0 if all
+    terms are -0, or in mode DOWN if they are not all +0.
     """
     a, b, c, row = rows.a, rows.b, rows.c, i * rows.step
     a_bits, b_bits = i64(f.a.mantissa_bits), i64(f.b.mantissa_bits)

@@ -24,25 +24,26 @@ HALF = u64(32)
 
 
 def digits_for(lowest: int, highest: int) -> int:
-    """Return the number of 32-bit digits that hold any sum of up to 2**30 terms.
+    """Return the number of 32-bit digits that hold any exact sum of up to 2**30 terms.
 
-    The terms are multiples of 2**lowest below 2**highest.
+    The terms are multiples of 2**lowest and less than 2**highest in magnitude.
     """
     return (highest - lowest) // DIGIT + SPARE_DIGITS
 
 
 @scalar
 def clear(digits: Any) -> None:
-    """Set all digits to 0 in place."""
+    """Set all elements of the int64 array `digits` to 0 in place."""
     for i in range(digits.size):
         digits[i] = i64(0)
 
 
 @scalar
 def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) -> None:
-    """Add (-1)**negative * word * 2**exponent to the digits in place, for any uint64 `word` and exponent >= origin.
+    """Add (-1)**negative * word * 2**exponent to an exact sum, in place.
 
-    digits: int64; digit i counts units of 2**(origin + 32 * i).
+    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i) and may be negative. word: any uint64.
+    negative: 0 or 1; exponent: int64, at least origin.
     """
     place = i64(exponent - origin)
     digit, shift = i64(place >> i64(5)), u64(place & i64(31))
@@ -56,18 +57,20 @@ def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) 
 
 @scalar
 def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
-    """Add a finite term to the digits in place.
+    """Add a finite Term (core/sums/term.py: sign, significand, exponent) to an exact sum, in place.
 
-    digits: int64; digit i counts units of 2**(origin + 32 * i); mantissa_bits: of the term's format.
+    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i). x: the term; mantissa_bits: those of
+    its format.
     """
     add_word(digits, origin, x.negative, u64(x.significand), i64(x.exponent - mantissa_bits))
 
 
 @scalar
 def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
-    """Add the product of two finite terms to the digits in place.
+    """Add the product of two finite Terms (core/sums/term.py: sign, significand, exponent) to an exact sum, in place.
 
-    digits: int64; digit i counts units of 2**(origin + 32 * i); mantissa_bits: sum of those of both formats.
+    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i). x, y: the factors; mantissa_bits:
+    those of both formats, added.
     """
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
@@ -82,7 +85,10 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
 @scalar
 def _carry(digits: Any) -> Any:
-    """Bring every digit into 0 .. 2**32 - 1 in place; return the carry out of the last digit, -1 for a negative sum."""
+    """Bring every element of the int64 array `digits` into 0 .. 2**32 - 1 in place, and return the last carry.
+
+    The carry out of the last digit is an int64: 0, or -1 for a negative sum.
+    """
     carry = i64(0)
     for i in range(digits.size):
         value = i64(digits[i] + carry)
@@ -93,10 +99,10 @@ def _carry(digits: Any) -> Any:
 
 @scalar
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
-    """Return the sum of the digits as an exact number: its leading 62 bits, and a sticky bit for the rest.
+    """Return an exact sum as a Number with 62 significant bits; bit 0 is also set if any bit after them is nonzero.
 
-    digits: int64, which are overwritten; digit i counts units of 2**(origin + 32 * i). zero_negative: sign, 0 or 1, of
-    a sum that is zero.
+    digits: int64 array of the sum, which is overwritten; digit i counts units of 2**(origin + 32 * i). zero_negative:
+    sign, 0 or 1, of the result if the sum is zero.
     """
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:

@@ -23,9 +23,10 @@ TARGET_FIELDS = RULES + 1
 
 @scalar
 def _times(x: Number, y: Number, absent: Any) -> Any:
-    """Return x * y without flags; if `absent`, there is no factor x, and the result is y.
+    """Return the Number x * y, or y if `absent` is True, which means that there is no factor x.
 
-    Significands have up to 31 bits, that of y any number if `absent`. A NaN loses its sign.
+    x and y must have at most 31 significant bits; y may have more if `absent`. A NaN becomes the quiet NaN without a
+    sign.
     """
     if absent:
         return exact_arithmetic.nan() if y.kind >= u64(NAN) else y
@@ -35,9 +36,11 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z, or y + z if `absent` (there is no factor x), exact except for a sticky bit.
+    """Return the Number x * y + z, or y + z if `absent` is True, which means that there is no factor x.
 
-    An exact zero from a product and a z of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0.
+    It is exact but for bit 0, which is also set if any bit that was dropped is 1. x and y must have at most 31
+    significant bits; y may have more if `absent`. An exact zero from a product and a z of unlike signs is -0 if the
+    mode, a Rounding, is DOWN, else +0.
     """
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
@@ -45,28 +48,33 @@ def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
 
 @scalar
 def _wide_times(x: Number, y: Number, absent: Any) -> Any:
-    """Return x * y of numbers of up to 53 bits, exact except for a sticky bit; `absent` is ignored."""
+    """Return the Number x * y; its bit 0 is also set if any bit that was dropped is 1.
+
+    x and y may have all 62 significant bits. `absent` is ignored: it is there because `_times` has it.
+    """
     product, _ = wide_products.multiply_double(x, y)
     return product
 
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return x * y + z of numbers of up to 53 bits, exact except for a sticky bit.
+    """Return the Number x * y + z, for Numbers of up to 53 significant bits.
 
-    An exact zero from a product and a z of unlike signs is -0 if the mode is DOWN, else +0. `absent` is ignored.
+    It is exact but for bit 0, which is also set if any bit that was dropped is 1. An exact zero from a product and a z
+    of unlike signs is -0 if the mode, a Rounding, is DOWN, else +0. `absent` is ignored: it is there because
+    `_times_plus` has it.
     """
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total
 
 
 def code_lanes(wide: bool = False) -> LaneSteps:
-    """Return the functions multiply, add and fused of `LaneSteps` for sums that are stored as codes of any format.
+    """Return the LaneSteps (functions multiply, add and fused) for running sums that are stored as codes of any format.
 
     If the layout of operand a is all zero, a stands for the factor 1, and the terms are the elements of b.
 
     Args:
-      wide: products are of numbers with more than 31 significant bits, and no factor is absent.
+      wide: True if factors have more than 31 significant bits; then operand a must have a format.
     """
     times, times_plus = (_wide_times, _wide_times_plus) if wide else (_times, _times_plus)
 

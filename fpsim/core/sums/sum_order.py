@@ -1,7 +1,7 @@
 """Scalar core: the order in which the terms of a sum are added, for several sums at once.
 
 `LaneSteps` multiplies and adds the terms: one lane, an element of a vector register, holds one sum.
-A tile is `n` neighbouring columns of one row of the results; its sums are computed together, lane by lane.
+A tile is `n` neighbouring columns of one row of the results; its sums are computed together, one in each lane.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ RUN, PRODUCT, OUTER = range(3)  # rows of a tile's scratch array: the sum of a c
 
 @reloadable
 class Rows(NamedTuple):
-    """The operands of M * N sums, as codes: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty.
+    """The operands of M * N sums of K terms: a (M, K), b (K, N) or (M * K, N), c (M, N) or empty.
 
-    step: the number of rows of b that belong to one row of a; 0 if all rows of a use the same (K, N).
+    The arrays hold codes, or the bits of float64 values, as unsigned integers.
+    Sum (i, j) adds a[i, k] * b[i * step + k, j] for k = 0 .. K - 1, and c[i, j] unless c is empty. step: 0 if all rows
+    of a use the same (K, N) array, K if each row of a has its own K rows of b.
     """
 
     a: Any  # (M, K)
@@ -38,9 +40,11 @@ class Rows(NamedTuple):
 
 @reloadable
 class Targets(NamedTuple):
-    """Layouts by which terms a and b are read and sums are rounded, as arrays of integers.
+    """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
-    inner: of the sums within a chunk; outer: of the sum of the chunks, and of c.
+    a, b: fields of the operands' layouts. inner: layout of sums within a chunk (consecutive terms that are added
+    first); outer: layout of the sum of the chunks' sums, and of c. The class in `lanes` that is used decides what the
+    fields are.
     """
 
     a: Any
@@ -51,9 +55,10 @@ class Targets(NamedTuple):
 
 @reloadable
 class Randomness(NamedTuple):
-    """The rounding mode of sums, and the source of random words for stochastic rounding.
+    """The rounding mode of sums, and the source of random numbers for stochastic rounding.
 
-    stride: random words per output; k0, k1: low and high word of the seed; first: index of the first output.
+    mode: a Rounding; stride: number of 32-bit random words per output; k0, k1: low and high 32-bit word of the seed;
+    first: flat index of the first output.
     """
 
     mode: Any
@@ -65,9 +70,9 @@ class Randomness(NamedTuple):
 
 @reloadable
 class SumTile(NamedTuple):
-    """The part of the results whose sums are computed together: columns j .. j + n - 1 of row i.
+    """A part of the results whose sums are computed together: columns j .. j + n - 1 of row i.
 
-    output: flat index, in C order, of the first of them.
+    output: flat index of the first of these results, in C order; random numbers depend on it.
     """
 
     i: Any  # the row
@@ -78,10 +83,11 @@ class SumTile(NamedTuple):
 
 @reloadable
 class ChainOrder(NamedTuple):
-    """The order of sums that add one term after the other.
+    """The order of sums in which each term is added to a running sum.
 
-    chunk: terms of one partial sum; single: there is only one, which starts from c, and no sum of partial sums; fused:
-    products are not rounded.
+    chunk: number of consecutive terms in one partial sum. single: True if there is one chunk only, whose sum starts
+    from c; False if the sums of chunks are added to an outer sum, which starts from c. fused: True if products are not
+    rounded before they are added.
     """
 
     chunk: Any  # terms of a chunk
@@ -91,7 +97,7 @@ class ChainOrder(NamedTuple):
 
 @reloadable
 class AdditionTargets(NamedTuple):
-    """Layouts for adding one sum to another: `term` of the sum that is added, `total` of the result."""
+    """Layouts (arrays of integers) for adding one sum to another: `term` of the added sum, `total` of the result."""
 
     term: Any
     total: Any
@@ -99,7 +105,11 @@ class AdditionTargets(NamedTuple):
 
 @reloadable
 class Words(NamedTuple):
-    """Scratch arrays, (4, n): the random words of four roundings of n products, of n sums, and of n sums of chunks."""
+    """Scratch arrays of shape (4, n) for the random words of four successive roundings in each of n lanes.
+
+    products: for roundings of products; sums: for those of sums; joins: for those of additions of a chunk's sum to the
+    outer sum.
+    """
 
     products: Any
     sums: Any
@@ -108,16 +118,19 @@ class Words(NamedTuple):
 
 @reloadable
 class LaneSteps(NamedTuple):
-    """Functions that multiply and add for one representation of sums, on n lanes at once; R rounds to the sum's format.
+    """Functions that multiply and add for one representation of sums, on n lanes at once.
 
-    multiply `(x, k, tile, t, i, words, w, f, mode)`: t[i, j] = R(product of term k in lane j), for j < tile.n.
-    add `(t, i, x, k, n, words, w, targets, mode)`: t[i, j] = R(t[i, j] + x[k, j]), for j < n.
-    fused `(x, k, tile, t, i, words, w, f, mode)`: t[i, j] = R(t[i, j] + product of term k in lane j), for j < tile.n.
+    R(x) is x rounded to a sum's format.
+    multiply `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(product of term k in lane j), for j < tile.n.
+    add `(t, i, x, k, n, words, w, targets, mode)`: set t[i, j] = R(t[i, j] + x[k, j]), for j < n.
+    fused `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(t[i, j] + product of term k in lane j), for j <
+    tile.n.
 
-    t: array of which row i is written, one sum a column, as 64-bit words. In multiply and fused, x: Rows, whose product
-    of term k in lane j is a[tile.i, k] * b[tile.i * step + k, tile.j + j]; tile: SumTile; f: Targets, R rounds to
-    f.inner. In add, x: an array like t, which may be t; targets: AdditionTargets. words[w, j]: random word of R in lane
-    j; mode: a Rounding.
+    t: array of 64-bit words, one sum per column, whose row i is written in place.
+    x, in multiply and fused: Rows. The product of term k in lane j is a[tile.i, k] * b[tile.i * step + k, tile.j + j].
+    tile: SumTile. f: Targets; R rounds to f.inner.
+    x, in add: an array like t, or t itself. targets: AdditionTargets; R rounds to targets.total.
+    words[w, j]: 32-bit random number of R in lane j, used in stochastic mode. mode: a Rounding.
     """
 
     multiply: Any
@@ -126,9 +139,10 @@ class LaneSteps(NamedTuple):
 
 
 def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> None:
-    """Set words[w, j], w < 4, j < n, to the random word of rounding step + w of output + j.
+    """Set words[w, j], for w < 4 and j < n, to the random number of rounding step + w of output number output + j.
 
-    words: (4, n or more) array of 32-bit words; step: index of a rounding, a multiple of four; r: source of the words.
+    words: (4, n or more) array of 32-bit words, written in place. output: flat index of a result. step: index of a
+    rounding among those of one result, a multiple of four. r: Randomness, the seed and the number of words per result.
     """
     for j in range(n):
         number = u64(u64(output + u64(j)) + r.first)
@@ -142,7 +156,11 @@ def fill_words(words: Any, n: int, output: Any, step: Any, r: Randomness) -> Non
 
 @scalar
 def first_of_sums(terms: int) -> Any:
-    """Return the index of the random word of the first sum, a multiple of four, after those of `terms` products."""
+    """Return the index of a result's first random word for roundings of sums, as a uint64.
+
+    terms: the number of products per result, whose random words come before. The index is `terms` rounded up to a
+    multiple of four.
+    """
     return u64((terms + 3) // 4 * 4)
 
 
@@ -159,13 +177,19 @@ def tile_in_order(
 ) -> Function:  # fmt: skip
     """Return the function that computes a tile of sums in the order of Sequential, FusedMultiplyAdd or Chunked.
 
-    Its arguments are `(x, out, tile, chain, f, r, t, words)`. x: Rows; out: (M, N) words, of which it fills the tile;
-    tile: SumTile; chain: ChainOrder; f: Targets; r: Randomness; t: (3, n) scratch array, whose rows RUN, PRODUCT and
-    OUTER hold the sum of a chunk, its next product and the sum of chunks; words: scratch arrays, Words. If
-    chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of chunks from c, or 0.
-    lanes: the arithmetic; join: the `add` for sums of chunks; fill_words: this file's function, compiled. ahead `(x,
-    tile, chain, k, stop, f, r, t, words)`: may add some of the terms k .. stop - 1 to t[RUN] by other means, and
-    returns their number.
+    These are the public classes of sum orders in which each term is added to a running sum. The function's arguments
+    are `(x, out, tile, chain, f, r, t, words)`; it writes to `out` and uses t and words as scratch arrays.
+    x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile. chain:
+    ChainOrder.
+    f: Targets. r: Randomness. t: (3, n) array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next
+    product and the sum of chunks. words: Words.
+    If chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of chunks from c, or
+    0.
+
+    lanes: LaneSteps, the arithmetic; join: the function `add` for sums of chunks; fill_words: this file's function,
+    compiled.
+    ahead: function `(x, tile, chain, k, stop, f, r, t, words)` that may add terms k, k + 1, ... (up to stop - 1) to
+    t[RUN] by other means; it returns how many it added.
     """
     multiply, add, fuse = lanes
 
@@ -213,9 +237,10 @@ def tile_in_order(
 
 @scalar
 def number_levels(numbers: Any, terms: int) -> None:
-    """Set numbers[level] to the number of sums below that level of a pairwise tree over `terms` terms.
+    """Set numbers[level], in place, to the number of sums below that level of a pairwise tree over `terms` terms.
 
-    It is the index of the level's first sum, where sums are counted level by level from the terms up.
+    It is the index of the level's first sum if sums are counted level by level, from the terms up. numbers: 1-D
+    integers.
     """
     left, number = terms, 0
     for level in range(numbers.size):
@@ -235,15 +260,19 @@ def no_subtree(
 def tile_by_pairs(
     lanes: LaneSteps, fill_words: Function, ahead: Function = no_subtree, levels: int = 0
 ) -> Function:  # fmt: skip
-    """Return the function that computes a tile of sums in the order of Pairwise.
+    """Return the function that computes a tile of sums in the order of Pairwise: neighbours are added, level by level.
 
-    Its arguments are `(x, out, tile, f, r, stack, numbers, words)`. x: Rows; out: (M, N) words, of which it fills the
-    tile; tile: SumTile; f: Targets; r: Randomness; numbers: as `number_levels` fills it; words: scratch arrays, Words.
-    The stack holds the totals of complete subtrees: one of 2**level terms for each bit that is set in k when term k is
-    read. Term k completes one subtree per trailing one of k; the last term completes all, and a subtree without a left
-    neighbour moves up a level unchanged. c is added to the total, last. lanes: the arithmetic; fill_words: this file's
-    function, compiled. ahead `(x, tile, k, f, r, stack, height, numbers, words)`: may write the total of the 2**levels
-    terms from k on to stack[height] by other means and return True; else it returns False.
+    Its arguments are `(x, out, tile, f, r, stack, numbers, words)`; it writes to `out`, and uses stack and words as
+    scratch arrays. x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile.
+    f: Targets.
+    r: Randomness. numbers: as `number_levels` fills it. words: Words.
+    The stack holds the totals of complete subtrees, one per row: one of 2**level terms for each bit that is set in k
+    when term k is read. Term k completes one subtree for each trailing one bit of k; the last term completes all. A
+    subtree without a left neighbour moves up a level unchanged. c is added to the total, last.
+
+    lanes: LaneSteps, the arithmetic; fill_words: this file's function, compiled.
+    ahead: function `(x, tile, k, f, r, stack, height, numbers, words)` that may write the total of the 2**levels terms
+    from k on to stack[height] by other means and return True; else it returns False.
     """
     multiply, add, _ = lanes
 

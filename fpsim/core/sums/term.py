@@ -23,7 +23,8 @@ NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # kin
 class Term(NamedTuple):
     """A number (-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64.
 
-    kind: FINITE, INFINITE or NAN.
+    negative: 0 or 1. significand: an integer with the hidden bit; 0 for Inf and NaN. exponent: that of the code; for
+    subnormals and zero, that of the smallest normal value. kind: FINITE (0), INFINITE (1) or NAN (2).
     """
 
     negative: Any  # 0 or 1
@@ -34,7 +35,10 @@ class Term(NamedTuple):
 
 @scalar
 def term_of(code: Any, f: UnpackLayout) -> Term:
-    """Return a code as a Term; f: the layout of its format."""
+    """Return a code as a Term: sign, significand, exponent of the code, and kind.
+
+    code: uint64; f: UnpackLayout, the constants of the code's format.
+    """
     magnitude = u64(code & f.magnitude_mask)
     field = u64(magnitude >> f.mantissa_bits)
     mantissa = u64(magnitude ^ u64(field << f.mantissa_bits))
@@ -50,7 +54,7 @@ def term_of(code: Any, f: UnpackLayout) -> Term:
 
 @scalar
 def specials_of_product(x: Term, y: Term) -> Any:
-    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or NO_SPECIAL."""
+    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite."""
     if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
         return HAS_NAN
     if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):
@@ -65,7 +69,7 @@ def specials_of_product(x: Term, y: Term) -> Any:
 
 @scalar
 def specials_of(x: Term) -> Any:
-    """Return flags for a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or NO_SPECIAL if it is finite."""
+    """Return the flag of a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite."""
     if x.kind == i64(NAN):
         return HAS_NAN
     if x.kind == i64(FINITE):
@@ -75,9 +79,10 @@ def specials_of(x: Term) -> Any:
 
 @scalar
 def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
-    """Return the code of a sum with NaN or Inf among its terms: `nan`, or `infinity` with the right sign.
+    """Return the code of a sum that has NaN or Inf among its terms: `nan`, or `infinity` with the right sign.
 
-    specials: flags of NaN and of Inf by sign, not NO_SPECIAL; sign_bit: of the codes.
+    Codes are uint64. specials: the terms' flags HAS_NAN, HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed, not 0. A sum with
+    NaN, or with Inf of both signs, is `nan`. sign_bit: mask of the codes' sign.
     """
     if (specials & HAS_NAN) | (specials == (HAS_PLUS | HAS_MINUS)):
         return nan
@@ -86,7 +91,10 @@ def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
 
 @scalar
 def shifted(magnitude: Any, left: Any) -> Any:
-    """Return magnitude * 2**left truncated to an integer, for an int64 >= 0 that does not overflow; left may be < 0."""
+    """Return magnitude * 2**left truncated to an integer, as an int64; left may be negative.
+
+    magnitude: an int64 >= 0; the result must not overflow. left: an int64.
+    """
     up = min(max(left, i64(0)), i64(62))
     down = min(max(-left, i64(0)), i64(62))
     return i64(i64(magnitude << up) >> down)
@@ -94,12 +102,12 @@ def shifted(magnitude: Any, left: Any) -> Any:
 
 @scalar
 def signed(negative: Any, magnitude: Any) -> Any:
-    """Return -magnitude if `negative` is nonzero, else magnitude (int64)."""
+    """Return -magnitude if `negative` is not 0, else magnitude; all are int64."""
     return i64(-magnitude) if negative != i64(0) else magnitude
 
 
 @scalar
 def magnitude_of(total: Any) -> Any:
-    """Return (1 if total < 0 else 0, |total|), both uint64, for an int64 total."""
+    """Return (1 if total < 0 else 0, |total|), two uint64, for an int64 total."""
     negative = u64(total < i64(0))
     return negative, u64(i64(-total) if total < i64(0) else total)

@@ -14,11 +14,13 @@ i64 = np.int64
 
 @reloadable
 class IntegerFacts(NamedTuple):
-    """Constants of an integer unit: products per instruction, range of the result, whether it saturates.
+    """Constants of an integer matrix instruction, integers.
 
-    terms: products per instruction; lowest, highest: range of the accumulator; saturates: True if sums are clamped to
-    it, False if they wrap; pair_lowest, pair_highest: range to which the sum of two neighbouring products is clamped
-    before it is accumulated; 0 if it is not.
+    terms: products per instruction.
+    lowest, highest: range of the accumulator and of results.
+    saturates: True if sums are clamped to that range, False if they wrap modulo 2**32.
+    pair_lowest, pair_highest: range to which the sum of two neighbouring products is clamped before it is added to the
+    accumulator; pair_highest is 0 if such sums are not clamped.
     """
 
     terms: Any
@@ -31,9 +33,9 @@ class IntegerFacts(NamedTuple):
 
 @scalar
 def within(total: Any, u: IntegerFacts) -> Any:
-    """Return the sum `total` as the accumulator holds it: clamped to u.lowest .. u.highest, or wrapped modulo 2**32.
+    """Return the int64 `total` as the accumulator holds it: clamped to u.lowest .. u.highest, or wrapped modulo 2**32.
 
-    It is clamped if u.saturates; the wrapped sum is the one in u.lowest .. u.lowest + 2**32 - 1.
+    It is clamped if u.saturates; the wrapped sum is the one in u.lowest .. u.lowest + 2**32 - 1. u: IntegerFacts.
     """
     if u.saturates:
         return min(max(i64(total), i64(u.lowest)), i64(u.highest))
@@ -42,9 +44,10 @@ def within(total: Any, u: IntegerFacts) -> Any:
 
 @scalar
 def integer_step(a: Any, b: Any, start: Any, c: Any, u: IntegerFacts) -> Any:
-    """Return c plus the next u.terms products of a and b from index `start` on, clamped or wrapped.
+    """Return c plus the next u.terms products of a and b from index `start` on, clamped or wrapped, as an int64.
 
-    c, in range, is the accumulator; a, b: integers of a row and a column.
+    a, b: 1-D arrays of integers, a row of A and a column of B; fewer products are added where the row ends. c: the
+    accumulator, an integer in u.lowest .. u.highest. u: IntegerFacts, the constants of the instruction.
     """
     total, stop = i64(c), min(i64(start + u.terms), i64(a.size))
     if u.pair_highest > i64(0):

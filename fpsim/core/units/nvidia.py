@@ -40,11 +40,15 @@ PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
 class UnitLayout(NamedTuple):
     """Constants of one matrix instruction, 64-bit integers.
 
-    terms: products per instruction; fraction_bits: kept below the largest exponent; floor_exponent: exponent of a zero
-    term; mode: Rounding of the result; lost: number of low bits of the result that are always 0, which the layout of
-    the result lacks; nan: code of its NaN; block: terms that share a scale, or 0; kept_a, kept_b, kept_scale_bits:
-    masks of the bits of operands' and scales' codes that count; step: terms of K from one instruction to the next;
-    origin: exponent of the lowest digit of an exact sum.
+    terms: products per instruction; fraction_bits: number of bits that are kept below the largest exponent.
+    floor_exponent: the lowest exponent to which terms are aligned, also if all of them are zero.
+    mode: Rounding of the result.
+    lost: number of low bits of the result's code that are always 0; the layout of the result does not have them.
+    nan: code of the instruction's NaN.
+    block: number of terms that share a scale, or 0 without scales.
+    kept_a, kept_b, kept_scale_bits: masks of the bits of operands' and scales' codes that the instruction reads.
+    step: terms of K from one instruction to the next.
+    origin: the lowest digit of an exact sum counts units of 2**origin.
     """
 
     terms: Any  # products per step
@@ -66,7 +70,11 @@ unit_fields = fields_of(UnitLayout)
 
 @reloadable
 class Layouts(NamedTuple):
-    """Layouts of a matrix instruction: formats of a, b, c (the accumulator) and scales, and encoding of its result."""
+    """The formats of a matrix instruction, as constants for reading and for writing codes.
+
+    a, b, c, scale: UnpackLayouts of both operands, of the accumulator and of scales. result: EncodeLayout of the
+    result.
+    """
 
     a: UnpackLayout
     b: UnpackLayout
@@ -80,7 +88,7 @@ WORDS = len(UnpackLayout._fields)
 
 @scalar
 def layouts_in(words: Any) -> Layouts:
-    """Return the Layouts in an int array that holds the fields of all five layouts, one after the other."""
+    """Return the Layouts in a 1-D integer array that holds the fields of all five layouts, one after the other."""
     a, b, c, scale = (
         words[0:WORDS],
         words[WORDS : 2 * WORDS],
@@ -94,20 +102,31 @@ def layouts_in(words: Any) -> Layouts:
 
 @scalar
 def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
-    """Return the code of x rounded once to the bits of the result; mode: a Rounding."""
+    """Return the code, a uint64, of the Number x rounded once to the bits of the result.
+
+    f: EncodeLayout of the result without the u.lost low bits, which are appended as zeros; mode: a Rounding; u:
+    UnitLayout.
+    """
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))
 
 
 @scalar
 def special_result(specials: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code of a sum with NaN or Inf among its terms; specials: flags HAS_NAN, HAS_PLUS and HAS_MINUS."""
+    """Return the code, a uint64, of a sum with NaN or Inf among its terms.
+
+    specials: flags HAS_NAN, HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed. f: EncodeLayout of the result without the
+    u.lost low bits; u: UnitLayout, constants of the instruction.
+    """
     return special_code(specials, u64(u.nan), u64(f.infinite << u64(u.lost)), u64(f.sign_bit << u64(u.lost)))
 
 
 @scalar
 def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code of total * 2**exponent, total an int64, rounded once as the unit does; a zero gets the sign +."""
+    """Return the code, a uint64, of total * 2**exponent, rounded once by u.mode; a zero gets the sign +.
+
+    total, exponent: int64; f: EncodeLayout of the result; u: UnitLayout, constants of the instruction.
+    """
     negative, magnitude = magnitude_of(total)
     x = normalise(negative, u64(i64(exponent + i64(BIAS + TOP))), magnitude)
     return packed(x, f, u.mode, u)
@@ -115,7 +134,10 @@ def rounded(total: Any, exponent: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 
 @scalar
 def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
-    """Return the code unchanged, but +0 for -0."""
+    """Return the uint64 code, with +0 in place of -0.
+
+    f: EncodeLayout of the result without the u.lost low bits; u: UnitLayout, constants of the instruction.
+    """
     return ZERO if code == u64(f.sign_bit << u64(u.lost)) else code
 
 
@@ -123,13 +145,16 @@ def positive_zero(code: Any, f: EncodeLayout, u: UnitLayout) -> Any:
 def fused_step(
     a: Any, b: Any, start: Any, stride: Any, c: Any, scale_exponent: Any, specials: Any, f: Layouts, u: UnitLayout
 ) -> Any:
-    """Return the code of c plus the products of one instruction, all added exactly after being cut, and rounded once.
+    """Return the code of c plus the products of one instruction, truncated, added exactly, and rounded once by u.mode.
 
     c and the products are aligned to the largest exponent of those that are not 0 (at least u.floor_exponent) and
     truncated to u.fraction_bits bits after it; a zero result is +0.
-    a, b: codes of a row and a column; start: index of the first product; stride: the products are of elements start,
-    start + 1, start + stride, start + stride + 1, ..., so 2 for consecutive ones; scale_exponent: added to the exponent
-    of every product; specials: flags of NaN and Inf in scales.
+    a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the first product, int64. stride: the
+    products are of elements start, start + 1, start + stride, start + stride + 1, ..., so 2 for consecutive ones;
+    elements beyond the row's end count as 0. c: code of the accumulator; the result is the code of the new one, both
+    uint64.
+    scale_exponent: int64, added to the exponent of every product. specials: flags HAS_NAN, HAS_PLUS (+Inf) and
+    HAS_MINUS (-Inf) of scales, or-ed. f: Layouts, the formats; u: UnitLayout, constants of the instruction.
     """
     largest = u.floor_exponent
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -165,8 +190,11 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
     """Return the code of c plus the products of one instruction, multiplied by the scales of its block.
 
     c and the scaled products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, added
-    exactly, and rounded once. a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, one per block
-    of u.block terms, which are powers of two; start: index of the first product.
+    exactly, and rounded once by u.mode.
+    a, b: 1-D arrays of codes, a row of A and a column of B; scale_a, scale_b: 1-D arrays of codes of their scales,
+    powers of two, one per block of u.block terms. start: index of the first product, int64. c: code of the accumulator;
+    the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants of the
+    instruction.
     """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -179,7 +207,8 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
 def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
     """Return (exact dot product of up to 16 codes, nonzero if any product is nonzero), two int64.
 
-    a, b: codes of a row and a column; start: index of the first. The dot product is in units of 2**-PRODUCT_BITS.
+    a, b: 1-D arrays of FP4 (E2M1) codes, a row of A and a column of B; start: index of the first product; the dot
+    product ends at the row's end. It is in units of 2**-PRODUCT_BITS. f: Layouts, the formats of the instruction.
     """
     total, any_product = i64(0), i64(0)
     for k in range(start, min(start + GROUP, a.size)):
@@ -193,12 +222,15 @@ def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
 
 @scalar
 def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of c plus four exact dot products of 16 terms, each multiplied by the scales of its block.
+    """Return the code of c plus exact dot products of 16 terms, each multiplied by the scales of its block.
 
-    c and the dot products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, added
-    exactly, and rounded once. A dot product's exponent is the sum of its scales' exponents, even if it cancels to zero.
-    a, b: codes of a row and a column; scale_a, scale_b: codes of their scales, one per block of u.block terms; start:
-    index of the first product.
+    There are u.terms / 16 of them, fewer at the row's end. c and the dot products are aligned to the largest exponent,
+    truncated to u.fraction_bits bits after it, added exactly, and rounded once by u.mode. A dot product's exponent is
+    the sum of its scales' exponents, even if its products cancel to zero.
+    a, b: 1-D arrays of FP4 (E2M1) codes, a row of A and a column of B; scale_a, scale_b: 1-D arrays of codes of their
+    scales, one per block of u.block terms. start: index of the first product, int64. c: code of the accumulator; the
+    result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants of the
+    instruction.
     """
     largest = u.floor_exponent
     z = term_of(c, f.c)
@@ -235,8 +267,11 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
 def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of two FP16 instructions: terms 0, 1 of every four, then terms 2, 3.
 
-    The first starts from +0, the second from the first's result; c is added last, and that sum rounded to nearest even.
-    a, b: codes of a row and a column; start: index of the first product.
+    The first instruction starts from +0, the second from the first's result; c is added last, and that sum rounded to
+    nearest even.
+    a, b: 1-D arrays of codes, a row of A and a column of B; start: index of the first product, int64. c: code of the
+    accumulator; the result is the code of the new one, both uint64. f: Layouts, the formats; u: UnitLayout, constants
+    of the instruction.
     """
     partial = ZERO
     for half in range(2):

@@ -26,9 +26,12 @@ Step = Callable[..., Any]
 def steps_by_rule() -> dict[Rule, Step]:
     """Return the function that computes one matrix instruction, by its `Rule`; cached.
 
-    Each is `(row of a, column of b, scale_a, scale_b, first term, accumulator, digits, f, u) -> code`; the first four
-    are arrays of codes, of which scale_a and scale_b hold one per block of u.block terms; first term: index of the
-    instruction's first product; accumulator: a code; f: Layouts; u: UnitLayout; digits: scratch array.
+    Each function is `(a, b, scale_a, scale_b, start, c, digits, f, u) -> code`; it returns the code, a uint64, of the
+    new accumulator.
+    a, b: 1-D arrays of codes, a row of A and a column of B. scale_a, scale_b: 1-D arrays of codes of their scales, one
+    per block of u.block terms; not read by rules without scales. start: index of the instruction's first product,
+    int64. c: code of the accumulator. digits: int64 scratch array, overwritten. f: Layouts, the formats of the
+    instruction; u: UnitLayout, its constants.
     """
 
     @scalar

@@ -23,19 +23,29 @@ ROUNDS_UP = 25  # leading bits of a significand, which round up to a power of tw
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the field of a Number (exponent + BIAS) of the smallest normal value of a format."""
+    """Return the field (exponent + BIAS) that a format's smallest normal value has as a Number, as a uint64.
+
+    f: UnpackLayout, the format's constants.
+    """
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
 
 @scalar
 def _flushed_input(x: Number, least_field: Any) -> Number:
-    """Return x, or a zero of its sign if its field is below least_field, that of the smallest normal value."""
+    """Return the Number x, or a zero of its sign if it is below the smallest normal value.
+
+    least_field: field (exponent + BIAS) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    """
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
 
 
 @scalar
 def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of x rounded once to 24 bits, nearest even; below 2**-126 then, a zero of its sign."""
+    """Return the float32 code, a uint64, of the Number x rounded once to 24 bits, nearest even.
+
+    A result that is below 2**-126 after rounding with an unbounded exponent becomes a zero of its sign. A NaN becomes
+    the unit's NaN. f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    """
     if x.kind >= u64(NAN):
         return u64(u.nan)
     least = _least_field(f.c)
@@ -47,9 +57,10 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
 
 @scalar
 def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -> Number:
-    """Return element k of a row of codes as a number, float32 subnormals flushed; +0 beyond the row's end.
+    """Return codes[k] as an exact Number, or +0 if k is beyond the array's end; float32 subnormals become zeros.
 
-    kept: mask of the code's bits that count; least_field: field of the smallest normal float32.
+    codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
+    least_field: field (exponent + BIAS) of the smallest normal float32; smaller values become zeros of their sign.
     """
     if k >= i64(codes.size):
         return zero(ZERO)
@@ -58,7 +69,12 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -
 
 @scalar
 def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the code of a[k] * b[k] + c, rounded once and flushed; c: a float32 code that is not subnormal."""
+    """Return the float32 code, a uint64, of a[k] * b[k] + c, rounded once, with tiny operands and results flushed.
+
+    a, b: 1-D arrays of codes; elements beyond their end are +0. c: uint64 float32 code that is not subnormal. f:
+    Layouts, the formats of the instruction; u: UnitLayout, its constants. Operands and results below 2**-126 become
+    zeros.
+    """
     least = _least_field(f.c)
     x, y = _operand(a, k, u.kept_a, f.a, least), _operand(b, k, u.kept_b, f.b, least)
     total, _ = fma(x, y, unpack(c, f.c), NEAREST_EVEN)
@@ -67,7 +83,10 @@ def _multiply_add(a: Any, b: Any, k: Any, c: Any, f: Layouts, u: UnitLayout) -> 
 
 @scalar
 def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return c, the code of the accumulator before an instruction, with a zero of its sign in place of a subnormal."""
+    """Return c, the uint64 code of the accumulator before an instruction; a subnormal becomes a zero of its sign.
+
+    f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    """
     return _flushed_code(_flushed_input(unpack(c, f.c), _least_field(f.c)), f, u)
 
 
@@ -75,7 +94,10 @@ def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
 def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c after one fused multiply-add per product of an instruction, the last product first.
 
-    a, b: codes of a row and a column; start: index of the first product.
+    Each one is rounded to nearest even; operands, c and results below 2**-126 become zeros of their sign.
+    a, b: 1-D arrays of codes, a row of A and a column of B; products beyond their end are +0. start: index of the first
+    product, int64. c: code of the accumulator; the result is the code of the new one, both uint64. f: Layouts, the
+    formats; u: UnitLayout, constants of the instruction.
     """
     total = _accumulator(c, f, u)
     for i in range(u.terms - 1, -1, -1):
@@ -85,7 +107,10 @@ def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitL
 
 @scalar
 def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
-    """Return the float32 code of x + y, two such codes, rounded to nearest even, with subnormals flushed."""
+    """Return the float32 code of x + y, rounded to nearest even; a result below 2**-126 becomes a zero of its sign.
+
+    x, y: float32 codes as uint64, as is the result. f: Layouts, the formats of the instruction; u: UnitLayout.
+    """
     total, _ = add(unpack(x, f.c), unpack(y, f.c), NEAREST_EVEN)
     return _flushed_code(total, f, u)
 
@@ -94,8 +119,10 @@ def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
 def two_chains_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c + (even + odd): chains of fused multiply-adds from +0 over the even and the odd products.
 
-    Both sums are rounded to nearest even, with subnormals flushed. a, b: codes of a row and a column; start: index of
-    the instruction's first product. Chains end where the row ends.
+    All sums are rounded to nearest even; operands, c and results below 2**-126 become zeros of their sign.
+    a, b: 1-D arrays of codes, a row of A and a column of B; the chains end at their end. start: index of the
+    instruction's first product, int64. c: code of the accumulator; the result is the code of the new one, both uint64.
+    f: Layouts, the formats; u: UnitLayout, constants of the instruction.
     """
     even, odd = ZERO, ZERO
     stop = min(i64(start + u.terms), i64(a.size))
