@@ -32,7 +32,7 @@ def clamped(x: Any, lowest: Any, highest: Any) -> Any:
 
 @scalar
 def exp_parts(x: Any) -> Any:
-    """Return (2**k, p), two float64 with exp(x) = 2**k * (1 + p), k an integer and |p| < 0.42, for a float64 |x| < 700."""
+    """Return (2**k, p), two float64 with exp(x) = 2**k * (1 + p), integer k, |p| < 0.42, for a float64 |x| < 700."""
     shifted = times(x, LOG2_OF_E) + SHIFTER
     k = shifted - SHIFTER
     r = (x - times(k, LN2_HIGH)) - times(k, LN2_LOW)

@@ -46,7 +46,7 @@ def _of_any(wide: Function, name: str) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
+        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         y = correct(bits, narrowed(wide(f64(x))))
         return float_of(NAN_32 if u32(bits & MAGNITUDE_32) > INFINITY_32 else y)
@@ -64,7 +64,7 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
+        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
@@ -85,7 +85,7 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
+        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(u32(min(magnitude, largest)))))))
@@ -104,7 +104,7 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
+        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (magnitude > ZERO_32) & (magnitude < INFINITY_32)
@@ -127,7 +127,7 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
+        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         magnitude = u32(bits_of(x) & MAGNITUDE_32)
         finite = magnitude < INFINITY_32
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude if finite else ONE_32)))))
@@ -146,7 +146,7 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for a float32 |x| <= 2**20; `wide` of the enclosing call evaluates f."""
+        """Return f(x) correctly rounded to float32, for a float32 |x| <= 2**20; the outer `wide` evaluates f."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         y = correct(magnitude, narrowed(wide(f64(float_of(magnitude)))))
@@ -165,7 +165,7 @@ def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> F
 
     @scalar
     def rounded(x: Any) -> Any:
-        """Return f(x) correctly rounded to float32, for any float32 x; `wide` of the enclosing call evaluates f in float64."""
+        """Return f(x) correctly rounded to float32, for any float32 x; the outer `wide` evaluates f in float64."""
         bits = bits_of(x)
         magnitude = u32(bits & MAGNITUDE_32)
         ordinary = (bits > ZERO_32) & (bits < INFINITY_32)
