@@ -57,7 +57,7 @@ def emulation_of(name: str) -> Emulation:
 
 
 def _of_unit(name: str) -> Emulation:
-    """Return the emulation of the matrix unit with this name; rivals are other units with its operands and results."""
+    """Return the emulation of the matrix unit `name`; its rivals are other units with the same operands and results."""
     of = unit(name)
     if isinstance(of, IntegerUnit):
         return _of_integers(of)
@@ -84,23 +84,29 @@ def _of_integers(of: IntegerUnit) -> Emulation:
 
 
 def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
-    """Return c + a @ b of each row by the matrix unit `of`, for bit patterns of the operands, as bit patterns."""
+    """Return c + sum of a * b along each row, computed by the matrix unit `of`, as bit patterns (N,).
+
+    a, b: (N, terms) bit patterns of the unit's elements. c: (N,) bit patterns of the accumulator.
+    """
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 bit patterns x rounded to FP16 codes; rounding, subnormals: modes of `fp.encode`."""
+    """Return float32 values, given by their bits x (uint32), rounded to FP16 codes (uint16).
+
+    rounding, subnormals: modes of `fp.encode`.
+    """
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
 def _from_half(x: Array) -> Array:
-    """Return FP16 codes as float32 bit patterns."""
+    """Return the values of FP16 codes (uint16) as float32 bits (uint32)."""
     return decode(x, FP16).view(np.uint32)
 
 
 def _flushed_from_half(x: Array) -> Array:
-    """Return FP16 codes as float32 bit patterns, with subnormals as zeros of their sign."""
+    """Return the values of FP16 codes (uint16) as float32 bits (uint32), with subnormals as zeros of their sign."""
     return _from_half(np.where(x & 0x7C00, x, x & np.uint16(0x8000)))
 
 
@@ -110,7 +116,7 @@ def _of_half_to_float() -> Emulation:
 
 
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
-    """Return float32 bit patterns x rounded to BF16 codes.
+    """Return float32 values, given by their bits x (uint32), rounded to BF16 codes (uint16).
 
     flush: whether float32 subnormals count as zero. rounding: mode of `fp.encode`.
     """
@@ -128,7 +134,10 @@ def _of_to_bf16() -> Emulation:
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
-    """Return float64 bit patterns rounded to FP16 codes; through: whether to round to float32 first."""
+    """Return float64 values, given by their bits x (uint64), rounded to FP16 codes (uint16).
+
+    through: whether to round them to float32 first.
+    """
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
         return encode(values.astype(np.float32) if through else values, FP16)
@@ -157,18 +166,21 @@ def _arithmetic(operation: str) -> Emulation:
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
-    """Return the codes of an operation of fpsim, such as "add", on codes of a format; options: its keywords."""
+    """Return the codes that an arithmetic function of fpsim, such as "add", computes from codes of the format `fmt`.
+
+    codes: the operands. options: keywords of the function, such as rounding.
+    """
     result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
     return result
 
 
 def _half(operation: str, *codes: Array) -> Array:
-    """Return the FP16 codes of an operation such as "fma" on FP16 codes."""
+    """Return the FP16 codes of an operation such as "fma", rounded to nearest even, on FP16 codes."""
     return _of_format(FP16, operation, *codes)
 
 
 def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
-    """Return the codes of a * b + c, with the product rounded before the addition."""
+    """Return the codes of a * b + c in the format `fmt`, with the product rounded before the addition."""
     return _of_format(fmt, "add", _of_format(fmt, "multiply", a, b), c)
 
 
@@ -180,10 +192,11 @@ def _of_fused() -> Emulation:
 
 
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
-    """Return c + a * b for complex FP16 numbers, (N, 2) codes (real, imaginary).
+    """Return c + a * b for complex FP16 numbers, all (N, 2) codes (real, imaginary).
 
-    With a = ar + ai i and so on, the real part is fma(-ai, bi, fma(ar, br, cr)), the imaginary one
-    fma(ar, bi, fma(ai, br, ci)). swapped: the outer product of each is the inner one.
+    With a = ar + ai i and so on, the real part is fma(-ai, bi, fma(ar, br, cr)), the imaginary one fma(ar, bi, fma(ai,
+    br, ci)). With `swapped`, the products are added in the other order: fma(ar, br, fma(-ai, bi, cr)) and fma(ai, br,
+    fma(ar, bi, ci)).
     """
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
     minus = ai ^ np.uint16(0x8000)

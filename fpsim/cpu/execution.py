@@ -48,7 +48,11 @@ def run(instruction: str, *operands: Array) -> Array:
 
 
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return N results of an instruction, after checking dtypes and shapes; operands and result as for `run`."""
+    """Return N results of an instruction, after checking that it can be run, and dtypes and shapes of its operands.
+
+    row: the instruction. operands: arrays of bit patterns, which the result has too, as for `run`. Raises a CpuError or
+    ValueError as `run` does.
+    """
     require(row)
     if isinstance(row, TileInstruction):
         return _on_tiles(row, operands)
@@ -70,21 +74,29 @@ def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
 
 
 def _rows(result: Array, count: int, row: Instruction) -> Array:
-    """Return the first `count` results of a padded buffer, (count,) or (count, words of a result)."""
+    """Return the first `count` results of a padded buffer, with shape (count,), or (count, 2) for complex results.
+
+    result: flat buffer. row: the instruction.
+    """
     rows = result[: count * row.result.words]
     return rows.reshape(count, row.result.words) if row.result.words > 1 else rows
 
 
 def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
-    """Return the error that operand `i` of an instruction, x, must be an array of `wanted`, a dtype and shape."""
+    """Return the ValueError for an operand of an instruction with a wrong dtype or shape.
+
+    row: the instruction. i: number of the operand. wanted: the dtype and shape that it must have, as text. x: the
+    operand.
+    """
     return ValueError(f"operand {i} of {row.name} must be an array of {wanted}; got {shown(x)}: {x.dtype}, {x.shape}.")
 
 
 def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return c + sum of a * b for each of N rows, (N,) bit patterns: the diagonals of 16 x 16 tile products.
+    """Return c + sum of a * b for each of N rows, (N,) bit patterns, computed by an AMX instruction.
 
-    operands: a and b (N, terms), c (N,). Tile a holds 16 rows of a, tile b the same rows of b as its columns, so that
-    the product's diagonal has the 16 results.
+    operands: a and b (N, terms), c (N,). Tile a holds 16 rows of a, and tile b holds the same 16 rows of b as its
+    columns. The results are the diagonals of the 16 x 16 products of such tiles. Raises a ValueError for other dtypes
+    or shapes.
     """
     a, b, c = operands
     count, terms = a.shape if a.ndim == 2 else (-1, 0)
@@ -115,7 +127,7 @@ def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
 
 
 def _padded(c: Array, tiles: int) -> Array:
-    """Return accumulators (N,) as (tiles, 16), padded with zeros."""
+    """Return accumulators c, (N,) uint32, as rows of 16, (tiles, 16), padded with zeros."""
     memory = np.zeros(tiles * SIDE, np.uint32)
     memory[: c.size] = c
     return memory.reshape(tiles, SIDE)

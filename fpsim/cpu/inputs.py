@@ -59,9 +59,10 @@ def terms_of(row: AnyInstruction) -> int:
 
 
 def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
-    """Return kind of inputs -> operands of the instruction `name`, for about count / (number of kinds) results each.
+    """Return test inputs of the instruction `name`, {kind of inputs: operands}.
 
-    Instructions on one FP16 operand get all 65,536 codes instead.
+    Each kind has about count / (number of kinds) results. Instructions on one FP16 operand get all 65,536 codes
+    instead. seed: seed of the draws.
 
     Source: docs/cpu.md describes the kinds.
 
@@ -105,7 +106,11 @@ Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return kind of inputs -> function that draws them, for the float instruction `name` with operands `of`."""
+    """Return {kind of inputs: function that draws them} for the float instruction `name`.
+
+    of: formats and shapes of the operands. A function is called with (generator, of, number of results), and returns
+    the operands as arrays of codes.
+    """
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
     if len(of.formats) == 1:
@@ -123,7 +128,10 @@ def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...
 
 
 def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of random bit patterns for `count` results."""
+    """Return operands of random bit patterns for `count` results.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     return tuple(
         rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
     )
@@ -141,7 +149,10 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 
 
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of either sign around 1, for `count` results; every rounding of a result loses bits."""
+    """Return operands of either sign around 1, for `count` results; every rounding of a result loses bits.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
 
@@ -149,8 +160,9 @@ def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operand
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of `count` results that nearly cancel, so that results show where intermediate sums are rounded.
 
-    The last operand, such as the addend, is minus the exact result of the others, moved by up to 2 codes. In dot
-    products the second half of the products also nearly cancels the first.
+    The last operand, such as the addend, is minus the exact result of the other operands, moved by up to 2 codes. In
+    dot products the second half of the products also nearly cancels the first. rng: the generator. of: formats and
+    shapes of the operands, which are arrays of codes.
     """
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
@@ -174,7 +186,10 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`."""
+    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
     if len(factors) == 1:  # tiny numbers with tiny ones, with ordinary ones, and with powers of two
@@ -192,7 +207,10 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`."""
+    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
     if len(factors) == 1:
@@ -205,7 +223,10 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary."""
+    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary.
+
+    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    """
     operands = []
     for fmt, shape in _shaped(of, count):
         infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits
@@ -223,7 +244,10 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or one source ulp off."""
+    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or next to such a number.
+
+    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    """
     (source,) = of.formats
     with np.errstate(all="ignore"):
         codes = rng.integers(0, of.edge.infinity_code or of.edge.top_magnitude, count).astype(of.edge.storage)
@@ -235,13 +259,19 @@ def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
 
 
 def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`."""
+    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`.
+
+    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    """
     (source,) = of.formats
     lowest = of.edge.min_exponent
     return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
 
 
 def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the largest value of the result's format, `of.edge`."""
+    """Return `count` numbers around the largest value of the result's format, `of.edge`.
+
+    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
+    """
     (source,) = of.formats
     return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

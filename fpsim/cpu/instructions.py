@@ -93,7 +93,7 @@ FROM_DOUBLE = "llvm.x86.avx512fp16.mask.vcvtpd2ph.512"
 def _called(result: str, name: str, operands: list[tuple[str, str]]) -> tuple[str, str]:
     """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration).
 
-    result: LLVM's type of the result. operands: (type, value) of each.
+    result: LLVM's type of the result. operands: (LLVM's type, value) of each operand.
     """
     values = ", ".join(f"{kind} {value}" for kind, value in operands)
     return f"%r = call {result} @{name}({values})", f"declare {result} @{name}({', '.join(k for k, _ in operands)})"
@@ -166,7 +166,7 @@ def _integer_dots() -> list[Instruction]:
 
 
 def _dots() -> list[Instruction]:
-    """Return the vector instructions that are matrix units of fpsim."""
+    """Return the vector instructions that compute dot products, each of which fpsim has as a matrix unit."""
     order = [(FLOATS.llvm, "%x2"), (BF16_PAIRS.llvm, "%x0"), (BF16_PAIRS.llvm, "%x1")]
     call, declared = _called(FLOATS.llvm, BF16_DOT, order)
     return [

@@ -42,7 +42,7 @@ def text_of(instruction: AnyInstruction) -> str:
 
 
 def _vector_text(row: Instruction) -> str:
-    """Return LLVM code of the function `run` for a vector instruction."""
+    """Return LLVM code of the function `run`, which `text_of` describes, for a vector instruction."""
     body = []
     for i, register in enumerate(row.operands):
         body += [f"%p{i} = getelementptr {register.llvm}, ptr %o{i}, i64 %i",
@@ -54,9 +54,9 @@ def _vector_text(row: Instruction) -> str:
 
 
 def _tile_text(row: TileInstruction) -> str:
-    """Return LLVM code of the function `run` for an AMX instruction: tile 0 holds c, then d; tile 1 a; tile 2 b.
+    """Return LLVM code of the function `run`, which `text_of` describes, for an AMX instruction.
 
-    Rows of a tile are 64 bytes apart in memory.
+    Tile 0 holds c, then d; tile 1 holds a, and tile 2 holds b. Rows of a tile are 64 bytes apart in memory.
     """
     declared = ["void @llvm.x86.ldtilecfg(ptr)", "void @llvm.x86.tileloadd64(i8, ptr, i64)",
                 f"void @{row.intrinsic}(i8, i8, i8)", "void @llvm.x86.tilestored64(i8, ptr, i64)",
@@ -129,9 +129,9 @@ def compiled(name: str) -> Function:
 
 
 def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
-    """Return LLVM's target machine: a baseline x86-64 processor with the features that an instruction requires.
+    """Return LLVM's target machine: a baseline x86-64 processor with the features that the instruction requires.
 
-    triple: LLVM's name of the system to compile for; None for this system, whose code can be run.
+    triple: LLVM's name of the system to compile for, as text; None for this system, whose code can be run.
     """
     from llvmlite import binding
 

@@ -68,9 +68,9 @@ def dot_add(
 
 
 def _codes(x: npt.ArrayLike, element: Any, unit: MatrixUnit | IntegerUnit, name: str) -> Array:
-    """Return an operand of a unit as codes in the element's dtype; raise the errors of `fp.dot_add` for others.
+    """Return the operand x of a unit as codes in the element's dtype; raise the errors of `fp.dot_add` for wrong ones.
 
-    element: format of the operand's elements in the unit. name: argument in errors.
+    element: the unit's element that x must have. name: the argument that errors name.
     """
     if isinstance(unit, IntegerUnit):
         return integer_operand(x, element, unit, name)

@@ -83,7 +83,10 @@ class RecordedInstruction(NamedTuple):
 
 
 def _thinned(operands: Operands, count: int, seed: int) -> Operands:
-    """Return operands for at most `count` results, a random selection in their order if there are more."""
+    """Return operands for at most `count` results: all of them, or a random selection in their order.
+
+    operands: arrays with one row per result. seed: seed of the selection.
+    """
     size = len(operands[0])
     if size <= count:
         return operands
@@ -138,7 +141,10 @@ def replay(path: str | Path) -> CpuReport:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of an opened recording: format, about, entries; raise ValueError for another format."""
+    """Return the metadata of a recording, opened as `data` from `path`: a dict of format, about and entries.
+
+    Raises a ValueError if there is none, or if its format is another one.
+    """
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
     if meta.get("format") != FORMAT:
         got = f"its format is {meta['format']!r}" if "format" in meta else "it has no metadata"

@@ -108,7 +108,10 @@ def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> I
 
 
 def _row(row: AnyInstruction, kind: str, operands: Operands) -> InstructionRow:
-    """Return the report's row for one kind of inputs of an instruction."""
+    """Return the report's row for one kind of inputs of an instruction, after running and emulating it.
+
+    row: the instruction. kind: name of the kind. operands: arrays of bit patterns, one row per result.
+    """
     emulation = emulation_of(row.name)
     count, differing, other_nans, first = 0, 0, 0, ""
     same = {name for name, _ in emulation.rivals}

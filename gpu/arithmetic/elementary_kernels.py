@@ -29,12 +29,20 @@ KIND, RAISED, KIND_MASK, ONE = u64(KIND_SHIFT), u64(RAISED_SHIFT), u64(3), u64(1
 def tabulated_kernel(mode: int) -> Any:
     """Return the GPU kernel (a, codes, flags, significands, fields, states, out, rules, seed) -> None of look-ups.
 
-    It rounds the exact results of a table, an ExactTable, for the 1-D codes `a`, which are its indices. mode: number of
-    the rounding mode. codes, flags: results; empty flags are not written. significands, fields: significand and
-    exponent field of each exact result. states: bit 0 is its sign, bits 1 and 2 are its kind (0 finite, 1 Inf, 2 NaN),
-    and bits from 3 on the flags that it raises before rounding. out: EncodeLayout of the result as integers. rules: sum
-    of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py, which decide flags. seed: its low and high
-    32 bits.
+    It reads the exact result of each code in a table, rounds it to the result's format, and writes the code.
+
+    Args:
+      mode: number of the rounding mode.
+
+    Arguments of the kernel:
+      a: 1-D codes, which are indices of the table.
+      codes, flags: receive the codes and the flags of the results; an empty `flags` is not written.
+      significands, fields: significand and exponent field of each exact result.
+      states: bits of each exact result: bit 0 is the sign; bits 1 and 2 are the kind (0 finite, 1 Inf, 2 NaN); bits
+      from 3 on are the flags that it raises before rounding.
+      out: an EncodeLayout, the constants by which the result is encoded, as integers.
+      rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py, which decide flags.
+      seed: low and high 32 bits of the seed of stochastic rounding.
     """
 
     def look_up(
@@ -57,10 +65,10 @@ def tabulated_kernel(mode: int) -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the GPU kernel (x, results, flags, before) -> None of the function `name` of float32.
+    """Return the GPU kernel (x, results, flags, before) -> None of an elementary function of float32.
 
-    x, results: uint32 bits. flags: uint8; empty flags are not written. before: 1 if tininess is detected before
-    rounding.
+    name: the function, such as "exp". x, results: 1-D uint32 bits of float32; results are written. flags: uint8,
+    written unless empty. before: 1 if tininess is detected before rounding, 0 if after.
     """
     function, flags_of = FUNCTIONS[name], flags_function(name)
 

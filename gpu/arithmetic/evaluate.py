@@ -19,11 +19,17 @@ from fpsim.gpu.device.launch import fetched, launch, zeroed
 
 
 def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], target: Any = None) -> Any:
-    """Return the result of the operation `name` on GPU arrays; with the keyword `flags`, a tuple (result, flags).
+    """Return the result of the elementwise operation `name` on GPU arrays, as an array of the operands' library.
 
-    values: the operands, of which at least one is on the GPU. keywords: those of the call, as for `fpsim.add`;
-    flags=True has the flags of each element as result, flags="any" their union. target: the format that convert and
-    from_int round to, or the dtype of to_int; None for other operations.
+    Args:
+      name: an operation, such as "add".
+      values: the operands: arrays, of which at least one is on the GPU, and numbers.
+      keywords: keyword arguments of the call, as for `fpsim.add`.
+      target: the format that convert and from_int round to, or the dtype of to_int; None for other operations.
+
+    Returns:
+      The result alone if the keyword `flags` is False. If it is True, (result, uint8 array with the flags of each
+      element). If it is "any", (result, Flags that at least one element raised).
     """
     chosen, integer = complete(name, keywords), None
     if name == "from_int":
@@ -50,9 +56,9 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
 
 
 def _union(raised: Any, inputs: GpuOperands) -> Flags:
-    """Return the union of the flags of all elements, fetched to the CPU.
+    """Return the Flags that at least one element raised; wait for the GPU.
 
-    raised: the flags, 1-D uint8 on the GPU. inputs: the operands, which have as many elements.
+    raised: the flags of each element, 1-D uint8 on the GPU. inputs: the operands, with as many elements.
     """
     union = zeroed(1, np.uint32)
     launch(union_kernel(), inputs.like, inputs.size, raised, union, each=64)

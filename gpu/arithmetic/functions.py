@@ -83,7 +83,10 @@ def described(function: Callable[..., Any], about: str, ending: str) -> str:
 
 
 def _example(called: ArrayOperation) -> Iterator[str]:
-    """Yield the arguments, as code, of an example call with arrays of codes."""
+    """Yield the arguments, as code, of an example call with arrays of codes.
+
+    called: the operation, with the names of its operands, of its target (such as "fmt") and of its keywords.
+    """
     yield from ["codes"] * len(called.operands)
     if called.target in TARGETS:
         yield TARGETS[called.target]

@@ -24,10 +24,10 @@ class GpuOperands(NamedTuple):
 
     Attributes:
       words: each operand as a 1-D array of unsigned integers.
-      steps: distance of elements in each, 1, or 0 for a single element.
-      formats: format of each.
-      shape: the broadcast shape.
-      owner: the first operand that is on the GPU.
+      steps: for each operand, the distance from one element to the next: 1, or 0 for a single element.
+      formats: format of each operand.
+      shape: the broadcast shape, which the result has.
+      owner: the first operand that is on the GPU; the result has its library.
       typed: whether all operands have float dtypes.
     """
 
@@ -50,9 +50,10 @@ class GpuOperands(NamedTuple):
 
 
 def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
-    """Return the validated operands of the operation `name`: arrays on the GPU, and numbers, which are copied there.
+    """Return the validated operands of the operation `name`.
 
-    fmt: the format of codes, or one for each operand; None for arrays of float dtypes.
+    values: arrays on the GPU, and numbers, which are copied there. fmt: the format of codes, or a sequence of one
+    format for each operand; None for arrays of float dtypes.
 
     Raises:
       ValueError: codes without a format, codes outside it, or shapes that do not broadcast.
@@ -113,10 +114,13 @@ def _number(value: Any, wanted: Any, label: str) -> GpuArray:
 
 
 def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
-    """Return the format of an operand: that of its dtype, else `wanted`; label: the operand's name in errors.
+    """Return the format of an operand: that of its dtype, else `wanted`.
+
+    x: the operand. wanted: a format by name or object, or None. label: the operand's name in errors.
 
     Raises:
-      ValueError: x has no format, another one than wanted, or codes outside it.
+      ValueError: x has no format, another one than `wanted`, elements of another size than the format's codes, or codes
+        outside the format.
     """
     wanted_fmt = None if wanted is None else find_format(wanted)
     if x.fmt is None and wanted_fmt is None:
@@ -132,10 +136,10 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return (the array for results in a format, its memory as unsigned integers, the operands).
+    """Return (array for codes of `fmt`, its memory as 1-D unsigned integers, operands that do not overlap it).
 
-    out: the caller's array, or None to allocate one, of the format's dtype if the operands have float dtypes, else of
-    codes. Operands that overlap `out` are copied.
+    out: the caller's array, or None for a new one. A new one has the format's dtype if all operands have float dtypes,
+    else the unsigned dtype of codes. Operands that overlap `out` are replaced by copies.
     """
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
@@ -144,9 +148,9 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 
 
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return (the array for results of a dtype, its memory as unsigned integers, the operands).
+    """Return (array for results of `dtype`, its memory as 1-D unsigned integers, operands that do not overlap it).
 
-    out: the caller's array, or None to allocate one. Operands that overlap `out` are copied.
+    out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by copies.
     """
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:
@@ -155,9 +159,10 @@ def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any,
 
 
 def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Format]:
-    """Return (x as a GPU array of codes, their format).
+    """Return (x as a GPU array, the format of its elements).
 
-    wanted: the format of codes; None if x has a float dtype. name: the argument that errors name.
+    x: array on the GPU of codes or of floats. wanted: the format of codes; None if x has a float dtype. name: the
+    argument that errors name.
 
     Raises:
       ValueError: the codes have no format, or are outside it.
@@ -173,5 +178,5 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
 
 
 def result_dtype(fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of a format, or the unsigned dtype of its codes if it has none."""
+    """Return the NumPy or ml_dtypes dtype of a format, or the unsigned dtype of its codes if it has none."""
     return DTYPES.get(fmt, fmt.storage)

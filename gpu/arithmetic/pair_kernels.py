@@ -24,16 +24,21 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the grouping of elements for operands of `bits` bits and results of `target_bits` bits."""
+    """Return the grouping of elements, by which a thread loads several at once.
+
+    bits, target_bits: width in bits of an operand's elements and of the result's.
+    """
     return grouping(bits, target_bits, elements=PAIRS_AT_ONCE if max(bits, target_bits) == 8 else 8)
 
 
 @cache
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
-    """Return the scalar function (a, b, c, table) -> entry of a table for one or two codes; c is not used.
+    """Return a compiled scalar function (a, b, c, table) -> entry of a 1-D table for one or two codes; c is not used.
 
-    The entry is table[a] for one code, table[a << bits[1] | b] for two. bits: of each code. word_bits: of the integers
-    that hold the codes; higher bits than the codes' are ignored.
+    The entry is table[a] for one code, and table[a << bits[1] | b] for two.
+
+    bits: width of each code, so that its length is the number of codes. word_bits: width of the integers that hold the
+    codes; bits above a code's width are ignored.
     """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code
@@ -48,7 +53,9 @@ def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
 
 @cache
 def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int, shared_words: int) -> Any:
-    """Return the GPU kernel (a, b, c, results, wide_*, sa, sb, sc, words, entries) -> None of an elementwise function.
+    """Return the GPU kernel of an elementwise function.
+
+    Its arguments are (a, b, c, results, wide_a, wide_b, wide_c, wide_results, sa, sb, sc, words, entries).
 
     Args:
       function: the scalar function (a, b, c, table) -> result.
@@ -56,8 +63,11 @@ def elementwise_kernel(function: Any, bits: int, target_bits: int, operands: int
       operands: the number of operands that are read: a, then b, then c.
       shared_words: 32-bit words of the table that are copied to shared memory first; 0 to read it from global memory.
 
-    Of the kernel's arguments, wide_a ... wide_results are the same arrays as groups of elements, sa, sb and sc the
-    distance of groups in a, b and c (0 for a single one), words and entries the table as uint32 and as its entries.
+    Arguments of the kernel:
+      a, b, c, results: 1-D unsigned integers; results are written.
+      wide_a ... wide_results: the same arrays as groups, integers that hold several elements.
+      sa, sb, sc: distance from one element or group of a, b and c to the next; 0 for an operand of one element.
+      words, entries: the table as uint32, and as its entries.
     """
     length, depth = elements_at_once(bits, target_bits)
     mask = u64((1 << bits) - 1)

@@ -43,9 +43,11 @@ NO_WORDS = np.zeros(1, np.uint32)
 
 
 def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write the results of an operation to `results`, and its flags to `flags` unless that array is empty.
+    """Write the results of an elementwise operation to `results`, and its flags to `flags` unless that is empty.
 
-    results: 1-D unsigned integers. flags: 1-D uint8. The fastest implementation is used.
+    operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
+    truth values, classes or integers. flags: 1-D uint8. The fastest implementation that has the same bits is used: a
+    table of all results, float32 arithmetic, or the integer core.
     """
     if inputs.size == 0:
         return
@@ -62,9 +64,10 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write the results and flags of an operation, computed by the integer core, on the GPU.
+    """Write the results and flags of an elementwise operation, computed on the GPU by the integer core.
 
-    results: 1-D unsigned integers. flags: 1-D uint8, not written if empty.
+    operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
+    truth values, classes or integers. flags: 1-D uint8, not written if empty.
     """
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     if name in ELEMENTARY and operation.formats == (FP32,):
@@ -107,12 +110,15 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
-    """Launch a kernel over the operands' elements; its arguments are the operands' arrays, then `arguments`."""
+    """Launch a GPU kernel over all elements; its arguments are the arrays of the operands, then `arguments`."""
     launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
 def no_flags() -> Any:
-    """Return an empty uint8 array, for no flags; each GPU has one, so that CUDA graphs can record calls."""
+    """Return an empty uint8 array on the GPU, which tells kernels to write no flags.
+
+    Each GPU has one such array, so that CUDA graphs can record calls.
+    """
     return _nothing(device_number(), "u1")
 
 
@@ -123,13 +129,21 @@ def _nothing(device: int, dtype: str) -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return (arrays, distances of elements) of three operands; the first operand is repeated for missing ones."""
+    """Return (arrays, steps) of exactly three operands, with the first one in place of those that are missing.
+
+    arrays: 1-D unsigned integers. steps: the distance from one element to the next: 1, or 0 for a single or missing
+    one.
+    """
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
 
 def _is_short(operation: Operation) -> bool:
-    """Return whether float32 arithmetic (`float_arithmetic`) computes an operation's results exactly."""
+    """Return whether float32 arithmetic computes the bits of an operation.
+
+    It does for the operations and formats of `float_arithmetic.serves`, with one format for all operands and the
+    result, rounding to nearest even, overflow to Inf or NaN, and subnormals that stay.
+    """
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
     ieee = rounds_as_ieee and operation.input_subnormals == "keep"
@@ -140,9 +154,10 @@ def _is_short(operation: Operation) -> bool:
 
 
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
-    """Write the results of a scalar function of the operands, launched over groups of elements.
+    """Write results of a scalar function of codes, by threads that load groups of neighbouring elements.
 
-    results: 1-D unsigned integers. table: the array on the GPU that the function reads, or None.
+    function: the compiled scalar function (a, b, c, table) -> result. inputs: the operands. results: 1-D unsigned
+    integers, written. table: the 1-D GPU array that the function reads, or None.
     """
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
@@ -174,7 +189,7 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
-    """Write the results of an operation, looked up in a table of all its results."""
+    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results."""
     if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
@@ -184,9 +199,10 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _table(operation: Operation, dtype: str, device: int) -> Any:
-    """Return the results for every combination of the operands' codes, computed on the GPU, cached per GPU.
+    """Return the table of an operation's results for all codes of its operands, 1-D on the GPU, computed there.
 
-    dtype: of the results. device: the GPU's number.
+    The index of a pair (a, b) is a << bits of b | b. dtype: NumPy dtype string of the results. device: number of the
+    current GPU, so that each GPU has its own cached table.
     """
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))

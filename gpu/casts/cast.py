@@ -196,9 +196,10 @@ def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
 def fill_codes(
     source: GpuArray, codes: Any, options: CastOptions, target: Format | None = None, back: DecodePlan | None = None
 ) -> None:
-    """Write the codes of floats, rounded as the options say, to `codes`, a 1-D unsigned array.
+    """Write the codes of floats, rounded as the options say, to `codes`, a 1-D array of unsigned integers.
 
-    With target (FP32 or FP64) and back, the codes are decoded again, and the bits of their values are written instead.
+    With target (FP32 or FP64) and back (the plan that decodes the codes to that format), the values of the codes are
+    computed too, and their float bits are written instead of the codes.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
@@ -222,9 +223,10 @@ def fill_codes(
 
 
 def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
-    """Write the bits of the values of codes to `values`, a 1-D unsigned array; target: FP32 or FP64.
+    """Write the values of codes to `values`, a 1-D unsigned array that receives float bits.
 
-    owner: the array whose stream and size are used. codes: 1-D codes of the format.
+    owner: the array whose stream and size are used. codes: 1-D codes of the format `fmt`. target: FP32 or FP64, the
+    format of the values.
     """
     plan = decode_plan(fmt, target.bits)
     if plan is None:
@@ -237,11 +239,12 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 
 
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
-    """Launch the kernel of a cast from `source` to `target`, 1-D unsigned arrays.
+    """Launch the kernel of a cast from `source` to `target`, 1-D arrays of unsigned integers.
 
-    way: the kernel's parameters. like: the array whose stream is used. plans: those of the source's decoding, the
-    encoding and the result's decoding; None for a stage that the cast lacks. The kernel is passed the layouts of the
-    plans, except those that `way` compiles in. seed: of stochastic rounding.
+    way: the kernel's compile-time parameters. like: the array whose library's stream is used. plans: three plans: to
+    decode the source, to encode, and to decode the result; None for a stage that the cast does not have. The kernel
+    reads the constants of the plans from arrays, except those that `way` compiles in. seed: the seed of stochastic
+    rounding, or 0.
     """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)

@@ -1,1 +1,1 @@
-"""Scalar functions that only the GPU uses."""
+"""Scalar functions that only GPU kernels call: encoders to nearest even, and arithmetic on codes in float32."""

@@ -61,7 +61,7 @@ def bits_of(x: Any) -> Any:
 
 @scalar
 def load_half(code: Any) -> Any:
-    """Return the value of an FP16 code as float32."""
+    """Return the float32 value of an FP16 code, an unsigned integer of any width."""
     magnitude = u32(code & HALF_MAGNITUDE)
     bits = bits_of(f32(u32(magnitude << HALF_SHIFT).view(np.float32) * HALF_SCALE))
     bits = u32(bits | INFINITY) if magnitude >= HALF_INFINITY else bits
@@ -70,25 +70,25 @@ def load_half(code: Any) -> Any:
 
 @scalar
 def load_bfloat(code: Any) -> Any:
-    """Return the value of a BF16 code as float32."""
+    """Return the float32 value of a BF16 code, an unsigned integer of any width."""
     return u32(code << u32(16)).view(np.float32)
 
 
 @scalar
 def _load_single(code: Any) -> Any:
-    """Return the value of an FP32 code as float32."""
+    """Return the float32 value of an FP32 code, an unsigned integer: the float with the same 32 bits."""
     return u32(code).view(np.float32)
 
 
 @scalar
 def _store_single(bits: Any) -> Any:
-    """Return float32 bits as an FP32 code, with the canonical NaN for every NaN."""
+    """Return the bits of a float32, as uint32, as an FP32 code: equal, but with one canonical NaN for every NaN."""
     return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
 
 
 @cache
 def _load_byte(fmt: Format) -> Any:
-    """Return the scalar function code -> float32 value of a format of 8 bits."""
+    """Return a compiled scalar function from a code of an 8-bit format, an integer, to its float32 value."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
     g = constants_of(DecodeLayout, u32, plan.frozen)
@@ -102,7 +102,11 @@ def _load_byte(fmt: Format) -> Any:
 
 @cache
 def _store(fmt: Format) -> Any:
-    """Return the scalar function float32 bits -> code, rounded to nearest even; a NaN loses its sign."""
+    """Return a compiled scalar function that rounds a float32 to a code of the format `fmt`, to nearest even.
+
+    The function takes the bits of the float32 as uint32, and returns the code as uint32. NaN with either sign gives the
+    same code.
+    """
     if fmt == FP32:
         return _store_single
     plan = encode_plan(fmt, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
@@ -127,9 +131,11 @@ SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 @cache
 def float_function(fmt: Format, name: str) -> Any:
-    """Return the scalar function (a, b, c, table) -> code of the operation `name` on codes of a format.
+    """Return a compiled scalar function (a, b, c, table) -> code of an operation on codes of the format `fmt`.
 
-    Operands that the operation lacks, and the table, are not used.
+    name: an operation for which `serves(fmt, name)` is True. a, b, c: codes of the operands, as unsigned integers. The
+    function ignores operands that the operation does not have, and always ignores `table`; other functions with these
+    arguments look results up in it. The result is rounded once to nearest even; its code is a uint32.
     """
     if fmt == BF16 and name in ("multiply", "divide"):
         from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat
@@ -155,11 +161,11 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """Return the scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
+    """Return a compiled scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
 
-    load: code -> float32 value. store: float32 bits -> code, rounded to nearest even.
-
-    Products are exact in float32 for FP16 and formats of 8 bits, in float64 for BF16.
+    a, b, c: codes of the format `fmt`. load: scalar function from a code to its float32 value. store: scalar function
+    from float32 bits to a code, rounded to nearest even. The product is computed in float64 for BF16 and in float32 for
+    the other formats, where it is exact.
     """
     if fmt != BF16:
         fused_32 = real_width(32).fused

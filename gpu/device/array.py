@@ -1,4 +1,4 @@
-"""Reads GPU arrays of torch, cupy and numba as words, the unsigned integers of their bits, and allocates results."""
+"""Reading of GPU arrays of torch, cupy and numba as flat unsigned integers of their bits, and allocation of results."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ def gpu_array(x: Any, name: str) -> GpuArray:
 
 
 def _flat(array: Any, like: Any, name: str) -> Any:
-    """Return a numba array as a flat one, copied on the GPU if its memory is not contiguous in C order.
+    """Return a numba GPU array as a flat one, copied on the GPU if its memory is not contiguous in C order.
 
-    like: the caller's array, on whose library's stream the copy runs.
+    like: the caller's array; the copy runs on the stream of its library. name: the argument's name in the message.
+    Raises a TypeError if a stride is not a multiple of the element's size.
     """
     if array.is_c_contiguous():
         return array.reshape(math.prod(array.shape))
@@ -79,14 +80,20 @@ def _flat(array: Any, like: Any, name: str) -> Any:
 
 
 def _refuse_other_device(x: Any, name: str) -> None:
-    """Raise a TypeError if a cupy array is on another GPU than numba's current one."""
+    """Raise a TypeError if `x` is a cupy array on another GPU than numba's current one.
+
+    x: a GPU array; those of other libraries are not checked. name: the argument's name in the message.
+    """
     device = getattr(x.device, "id", None) if is_cupy(x) else None
     if device is not None and device != device_number():
         raise TypeError(_on_other_device(name, str(device)))
 
 
 def _on_other_device(name: str, device: str) -> str:
-    """Return the error text for an array on another GPU."""
+    """Return the error text for an array on another GPU than numba's current one.
+
+    name: the argument's name. device: the GPU of the array, such as "1" or "cuda:1".
+    """
     return (
         f"{name} must be on numba's current GPU, {device_number()}; got one on {device}. Work under "
         f"numba.cuda.gpus[{device.rpartition(':')[2]}], or move it."
@@ -94,7 +101,11 @@ def _on_other_device(name: str, device: str) -> str:
 
 
 def _through_dlpack(x: Any, name: str) -> GpuArray:
-    """Return an array that supports only DLPack, imported by torch or cupy, which synchronise the streams."""
+    """Return a `GpuArray` of an array that offers its memory only by DLPack, imported by torch or else by cupy.
+
+    These synchronise the streams of both libraries. name: the argument's name in messages. Raises a TypeError if
+    neither torch nor cupy is installed.
+    """
     for library in ("torch", "cupy"):
         if library in sys.modules or importlib.util.find_spec(library):
             with one_sentence(f"reading {name} by DLPack"):
@@ -106,7 +117,11 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 
 
 def _torch_array(x: Any, name: str) -> GpuArray:
-    """Return a torch CUDA tensor as a `GpuArray`, detached from autograd."""
+    """Return a torch CUDA tensor as a `GpuArray`, detached from autograd, and copied if it is not contiguous.
+
+    name: the argument's name in messages. Raises a TypeError if the tensor is on the CPU, on a GPU that is not the
+    current one of torch and of numba, is sparse, or holds complex numbers, bools or floats of no known format.
+    """
     from numba import cuda
 
     torch = sys.modules["torch"]
@@ -132,15 +147,18 @@ def _torch_array(x: Any, name: str) -> GpuArray:
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
-    """Return (result array, its memory as words: flat unsigned integers).
+    """Return (result array, the same memory as a flat numba array of unsigned integers).
 
     Args:
-      source: the array whose library and device the result gets.
-      shape, dtype: shape and dtype of the result; a dtype of ml_dtypes that the library lacks becomes that of codes.
-      out: an array to return instead of a new one, or None.
+      source: the operand whose library and device the result gets.
+      shape, dtype: shape and dtype of the result. A dtype that the library lacks, such as one of ml_dtypes, is replaced
+        by the unsigned integer dtype of the same size, which holds codes.
+      out: the caller's array, to be returned instead of a new one, or None. A new array is uninitialised.
 
     Raises:
-      TypeError, ValueError: `out` has another library, shape or dtype, or is not contiguous.
+      TypeError: `out` is not an array on the GPU.
+      ValueError: `out` has another library, shape or dtype, or is not contiguous.
+      GpuError: the GPU has no memory for a new array.
     """
     if out is not None:
         taken = gpu_array(out, "out")
@@ -162,19 +180,23 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
 
 def _is_one_run(x: Any) -> bool:
-    """Return whether an array's memory is contiguous in C order."""
+    """Return whether the memory of a torch, cupy or numba GPU array is contiguous in C order."""
     if is_torch(x):
         return bool(x.is_contiguous())
     return bool(x.is_c_contiguous() if is_numba(x) else x.flags.c_contiguous)
 
 
 def dtype_name(x: Any) -> str:
-    """Return the name of an array's dtype, as NumPy and ml_dtypes have it."""
+    """Return the name of an array's dtype, such as "float32"; torch's prefix "torch." is removed."""
     return str(x.dtype).removeprefix("torch.")
 
 
 def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
-    """Return a function (shape, dtype) -> new uninitialised array of another array's library, on its device."""
+    """Return a function (shape, dtype) -> new uninitialised array of the library of the array `like`.
+
+    torch allocates it on the device of `like`, cupy and numba on their current device. A dtype that the library lacks
+    is replaced as `kept_dtype` says.
+    """
     if is_torch(like):
         torch = sys.modules["torch"]
 
@@ -191,6 +213,9 @@ def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
 
 
 def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
-    """Return a dtype if the library of the array `like` has it, else the unsigned dtype of its codes."""
+    """Return `dtype` if the library of the array `like` has it, else the unsigned integer dtype of the same size.
+
+    torch is asked for a dtype of that name. cupy and numba have only NumPy's built-in dtypes.
+    """
     known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
     return dtype if known else np.dtype(WORDS[dtype.itemsize])

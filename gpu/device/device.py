@@ -88,7 +88,10 @@ def require_device() -> None:
 
 
 def require_capability(needed: tuple[int, int], noun: str) -> None:
-    """Raise a GpuError if the GPU has a lower compute capability (major, minor) than needed; noun: the work."""
+    """Raise a GpuError if there is no usable GPU, or if its compute capability is lower than `needed`.
+
+    needed: (major, minor). noun: the subject of the message, such as "an FP8 product".
+    """
     require_device()
     has = capability()
     if has < needed:

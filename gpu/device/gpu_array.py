@@ -29,7 +29,7 @@ class GpuArray(NamedTuple):
 
     @property
     def matrix(self) -> Any:
-        """Words in the shape of the array; as one axis if it has no axes."""
+        """Words in the shape of the array, or as an array of one element on one axis if it has no axes."""
         return self.words.reshape(*self.shape) if self.shape else self.words
 
     @property

@@ -32,9 +32,10 @@ Words = npt.NDArray[Any]
 
 
 def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, each: int = 1) -> None:
-    """Run a kernel over `size` elements on the stream that the library of the array `like` uses.
+    """Run a kernel over `size` elements on the stream of the library of the array `like`; do nothing if `size` is 0.
 
-    arguments: of the kernel; each: elements that a thread processes at once.
+    arguments: the arguments of the kernel. each: number of elements that a thread processes at once. It determines the
+    number of blocks; blocks have 256 threads.
 
     Raises:
       GpuError: the GPU's memory is full, or the launch failed.
@@ -64,7 +65,9 @@ def _configured(kernel: Any, *configuration: Any) -> Any:
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel in `blocks` blocks of `threads` threads, on the stream that the library of the array `like` uses.
+    """Run a kernel in `blocks` blocks of `threads` threads, on the stream of the library of the array `like`.
+
+    arguments: the arguments of the kernel. If `blocks` is 0, nothing is run.
 
     Raises:
       GpuError: the GPU's memory is full, or the launch failed.
@@ -78,11 +81,14 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel with `shared` bytes of dynamic shared memory in every block; return False if the GPU lacks them.
+    """Run a kernel with `shared` bytes of dynamic shared memory per block; return whether the GPU allows so much.
 
-    Then the kernel has not run. Every block first fills its memory, so there are only as many blocks as the
-    multiprocessors hold at once. like: an array, on whose library's stream the kernel runs. size: number of elements.
-    arguments: of the kernel. each: elements that a thread processes at once.
+    If it returns False, the kernel has not run. Every block first fills its shared memory, so there are only as many
+    blocks as the multiprocessors hold at once.
+
+    like: an array, on whose library's stream the kernel runs. size: number of elements; if it is 0, nothing is run and
+    True returned. arguments: the arguments of the kernel. each: number of elements that a thread processes at once.
+    Raises a GpuError if a launch with at most 48 KiB of shared memory fails.
     """
     if size == 0:
         return True
@@ -108,9 +114,10 @@ def launch_shared(
 
 
 def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
-    """Request more shared memory than kernels have by default, `shared` bytes; return whether it was granted.
+    """Request `shared` bytes of shared memory for a kernel, more than the default; return whether it was granted.
 
-    It uses private parts of numba, and returns False with a numba or driver where these differ.
+    arguments: the arguments with which the kernel is going to be called, from which its compiled version follows. The
+    function uses private parts of numba, and returns False with a numba or driver where these differ.
     """
     try:
         from numba.cuda.cudadrv import driver
@@ -142,7 +149,10 @@ def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> An
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
-    """Return bytes as an array of a dtype and shape on the GPU, cached by content; device: index of the current GPU."""
+    """Return a copy on the GPU of an array, given as bytes, NumPy dtype string and shape; cached by these arguments.
+
+    device: index of the current GPU, so that each GPU has its own copy.
+    """
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
@@ -150,12 +160,15 @@ def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> A
 
 
 def uploaded(layout: Words) -> Any:
-    """Return a constant NumPy array on the GPU; equal arrays are copied once and cached."""
+    """Return a copy on the GPU of a NumPy array that never changes; equal arrays are copied once and share the copy."""
     return _uploaded(layout.tobytes(), layout.dtype.str, layout.shape, device_number())
 
 
 def uploaded_rows(*layouts: Words) -> Any:
-    """Return constant arrays of one dtype on the GPU as rows of a matrix; shorter ones are padded with zeros."""
+    """Return flat NumPy arrays of one dtype, which never change, on the GPU as the rows of a matrix.
+
+    Shorter arrays are padded with zeros at the end. Equal matrices are copied once and share the copy.
+    """
     return uploaded(as_rows(*layouts))
 
 
@@ -172,7 +185,11 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
 
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
-    """Return a flat array of `size` zeros on the GPU, visible to every stream; raise as `scratch` does."""
+    """Return a flat GPU array of `size` zeros of `dtype`, which kernels on every stream can read at once.
+
+    Raises:
+      GpuError: the GPU's memory is full, or torch is recording a CUDA graph.
+    """
     refuse_capture()
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
@@ -190,7 +207,11 @@ def refuse_capture() -> None:
 
 
 def fetched(array: Any) -> Words:
-    """Return a GPU array as a NumPy array, after the work of all streams is done."""
+    """Return a GPU array of numba as a NumPy array, after the work of all streams is done.
+
+    Raises:
+      GpuError: the copy failed, or torch is recording a CUDA graph.
+    """
     refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()

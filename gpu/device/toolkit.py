@@ -78,7 +78,10 @@ def _is_installed(package: str) -> bool:
 
 
 def _found() -> Path | None:
-    """Return the folder of nvcc's toolkit, or the usual one; None if neither has NVVM's device library."""
+    """Return the folder of the toolkit that `nvcc` belongs to, or else /usr/local/cuda; None if neither has libdevice.
+
+    libdevice is the folder nvvm/libdevice with NVIDIA's device library.
+    """
     nvcc = shutil.which("nvcc")
     roots = [*([Path(nvcc).resolve().parent.parent] if nvcc else []), USUAL]
     return next((root for root in roots if (root / "nvvm" / "libdevice").is_dir()), None)

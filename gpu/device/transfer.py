@@ -15,9 +15,9 @@ from fpsim.gpu.device.streams import stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
-    """Return a GPU array as a NumPy array, after the work that its library has queued is done.
+    """Copy a GPU array of torch, cupy or numba to a NumPy array of the same shape and dtype, and return it.
 
-    name: the argument's name, for error messages.
+    The copy waits for the work that the array's library has queued. name: the argument's name, for error messages.
     """
     array = gpu_array(x, name)
     stream = stream_of(array.like)
@@ -28,20 +28,23 @@ def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
 
 
 def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
-    """Copy a NumPy array to `words`, a flat GPU array of the same size, on the stream of `like`'s library."""
+    """Copy a NumPy array to `words`, a flat numba GPU array, on the stream of the library of the array `like`.
+
+    words: unsigned integers of the same number and size as the elements of `source`; overwritten with their bits.
+    """
     if source.size:
         flat = np.ascontiguousarray(source).reshape(-1).view(f"u{source.dtype.itemsize}")
         words.copy_to_device(flat, stream=stream_of(like))
 
 
 def cleared(like: Any, words: Any) -> None:
-    """Fill `words`, a flat GPU array, with zeros, on the stream of `like`'s library."""
+    """Fill `words`, a flat numba GPU array, with zeros, on the stream of the library of the array `like`."""
     launch(fill_kernel(), like, words.size, words, words.dtype.type(0))
 
 
 @cache
 def fill_kernel() -> Any:
-    """Return the kernel (out, word), which sets all elements of `out` to `word`."""
+    """Return the compiled GPU kernel (out, word), which sets all elements of the flat array `out` to `word`."""
 
     def fill(out: Any, word: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):

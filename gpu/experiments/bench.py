@@ -77,7 +77,10 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """Return the measurements of some parts (None for all), only those in SHORT if `short`, and that of a copy."""
+    """Return the calls to measure: a copy, and those of the given parts.
+
+    parts: names of parts, such as "casts"; None for all. short: True for only the calls whose names are in SHORT.
+    """
     return [
         work for work in WORKS
         if work.part == COPY or (work.part in (parts or PARTS) and (not short or work.name in SHORT))
@@ -90,8 +93,8 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -> None:
     """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
 
-    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. Calls without time left get a speed with an
-    error.
+    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. works: the calls. Calls for which no time is
+    left get a speed with an error.
     """
     known: dict[str, Speed] = {}
     for i, work in enumerate(works):
@@ -110,7 +113,8 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
     """Return the speed of a call at the full size or, if `seconds` are too few for that, at the small size.
 
-    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. beside: the speed to compare with, or None.
+    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. work: the call. beside: the speed of the call
+    that it is compared with, or None.
     """
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
     times = silicon.measure(work, small, seconds / 8)
@@ -146,7 +150,10 @@ def _elements(silicon: Any, work: BenchWork) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if everything was measured, 1 if a measurement failed, 2 without a GPU or a folder."""
+    """Run the command; return 0 if all was measured, 1 if a measurement failed, 2 without a GPU or folder.
+
+    It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
+    """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")
     parser.add_argument("--minutes", type=float, default=4, help="time limit for all measurements")
@@ -170,9 +177,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rows_alone(options: argparse.Namespace) -> int:
-    """Run the benchmark in a process that a validation started, and append each speed to options.rows; return 0.
+    """Run the benchmark in a process that a validation started, and append each speed to a file; return 0.
 
-    options: of the command: rows (path of a file, a JSON object a line), hardware, parts, short, minutes.
+    options: the command's options. rows is the path of the file, which gets a JSON object per line; hardware, parts,
+    short and minutes are as for `bench`.
     """
     began = time.monotonic()
     with open(options.rows, "a") as file:

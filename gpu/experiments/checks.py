@@ -35,7 +35,11 @@ NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
 
 
 class Check(NamedTuple):
-    """A comparison to run: part, name and inputs for the report, and a function that returns the compared row."""
+    """A comparison to run: names for the report, and a function that computes it.
+
+    part: the validation's part. name: the compared call. inputs: name of the inputs. run: returns the report row with
+    the result.
+    """
 
     part: str
     name: str
@@ -44,7 +48,10 @@ class Check(NamedTuple):
 
 
 def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
-    """Return at least `size` float32 values: random bit patterns, ties and limits of narrow formats, special values."""
+    """Return at least `size` float32 values: random bit patterns, ties and limits of narrow formats, special values.
+
+    lab: the settings, whose seed is used.
+    """
     rng = np.random.default_rng([lab.seed, 32])
     patterns = rng.integers(0, 1 << 32, size // 2, np.uint32).view(np.float32)
     with np.errstate(over="ignore"):
@@ -56,7 +63,10 @@ def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
 
 
 def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
-    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values."""
+    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values.
+
+    lab: the settings, whose seed and size are used.
+    """
     every = np.arange(1 << 16, dtype=np.uint16)
     size = 1 << (12 if lab.small else 22)
     return {
@@ -66,7 +76,10 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu, those of all float32 inputs first, being the fastest."""
+    """Yield comparisons of casts by PTX, torch and fp.gpu; the fastest, of all float32 inputs, come first.
+
+    lab: the settings of the validation.
+    """
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
@@ -89,9 +102,9 @@ def casts(lab: Lab) -> Iterator[Check]:
 
 
 def _sweep(lab: Lab, kind: str) -> ValidationRow:
-    """Compare PTX's conversion to a format with fp.gpu.encode for every float32; return the row.
+    """Compare PTX's conversion to a format with fp.gpu.encode for every float32; return the report row.
 
-    kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
+    lab: the settings. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     compared, differing, first = lab.hardware.sweep(kind)
     return row_of_difference(WordDifference(compared, differing, 0, first))
@@ -100,7 +113,7 @@ def _sweep(lab: Lab, kind: str) -> ValidationRow:
 def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> ValidationRow:
     """Compare a cast of fp.gpu with the CPU's, bit by bit; return the report row.
 
-    name: the function, such as "encode". fmt, x, options: its format, input and keyword arguments.
+    lab: the settings. name: the function, such as "encode". fmt, x, options: its format, input and keyword arguments.
     """
     want = as_words(getattr(public(), name)(x, fmt, **options))
     got = lab.hardware.twin(name, x, fmt=fmt, **options)
@@ -110,7 +123,7 @@ def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> 
 def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
     """Compare torch's GPU cast with fp.encode under several overflow modes; return the report row of the best mode.
 
-    kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
+    lab: the settings. x: array of floats. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
 
@@ -118,7 +131,7 @@ def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
 def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
     """Compare PTX's conversion with fp.encode under several overflow modes; return the report row of the best mode.
 
-    kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
+    lab: the settings. x: array of floats. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
     """
     return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
 
@@ -142,10 +155,10 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
 
 
 def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
-    """Return a report row for a difference; part, name and inputs are "", for the caller to fill in.
+    """Return a report row for a difference; its part, name and inputs are "", for the caller to fill in.
 
-    model: the model that was compared, or ""; rivals: the number of other models with the same bits; expected: whether
-    the model is the predicted one.
+    of: the difference. model: the model that was compared, or "". rivals: the number of other models with the same
+    bits. expected: whether the model is the predicted one.
     """
     note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
@@ -161,7 +174,10 @@ OPERATIONS = {
 
 
 def arithmetic(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's."""
+    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's.
+
+    lab: the settings of the validation.
+    """
     for fmt in (E4M3, E5M2, FP16, BF16, FP32):
         for name, count in OPERATIONS.items():
             modes: tuple[dict[str, Any], ...] = ({},)
@@ -195,7 +211,7 @@ CHAINED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
 def matmuls(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of fp.gpu.matmul and of chained tensor-core instructions with the CPU's fp.matmul.
 
-    They cover units of several rules, promotions and schedules.
+    They cover units of several rules, promotions and schedules. lab: the settings of the validation.
     """
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
@@ -223,14 +239,20 @@ def matmuls(lab: Lab) -> Iterator[Check]:
 
 
 def _chain_matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; return the row."""
+    """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; return the report row.
+
+    lab: the settings. codes: the operands. options: keyword arguments of both.
+    """
     want = as_words(matmul(*codes, **options))
     got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))
     return row_of_difference(difference(got, want, str(options.get("out_fmt", "fp32"))))
 
 
 def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Compare fp.gpu.matmul with fp.matmul; return the row. options: keyword arguments of both."""
+    """Compare fp.gpu.matmul with fp.matmul; return the report row.
+
+    lab: the settings. codes: the operands. options: keyword arguments of both.
+    """
     kind = "bf16" if options.get("out_fmt") == "bf16" else "fp32"
     want = as_words(matmul(*codes, **options))
     return row_of_difference(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
@@ -240,7 +262,7 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
     """Return (label, `count` arrays of codes) as operands of an operation with `count` operands.
 
     They are all codes (one operand, up to 16 bits), all pairs (two operands, 8 bits), else 2**20 random codes, or 2**12
-    if lab.small.
+    if lab.small. lab: the settings.
     """
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -256,7 +278,8 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
     """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
 
-    name: the function, such as "add". fmt: format of the operands `codes`. options: keyword arguments.
+    lab: the settings. name: the function, such as "add". fmt: format of the operands `codes`. options: keyword
+    arguments.
     """
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)

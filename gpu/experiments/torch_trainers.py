@@ -72,16 +72,19 @@ def bf16(width: int, steps: int, text: str | None = None, device: str = "cuda") 
 
 
 def fp8(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train as `bf16`, but with linear layers (except the head) in FP8 by torch's scaled_mm; return the same.
+    """Train the reference transformer with linear layers (except the head) in FP8 by torch's scaled_mm.
 
-    Each operand has one scale, from its own amax. width, steps, text: as for `fpsim.train.run`. device: "cuda", or
-    "cpu" for a test without a GPU.
+    Return losses, times and memory. Other operations run in BF16, as in `bf16`. Each operand has one scale, from its
+    own amax. width, steps, text: as for `fpsim.train.run`. device: "cuda", or "cpu" for a test without a GPU.
     """
     return trained(width, steps, text, _with_fp8, device)
 
 
 def _with_fp8(torch: Any, model: Any) -> None:
-    """Make every linear layer of a model, except the head, multiply in FP8; torch: the module."""
+    """Make every linear layer of a torch model, except the head, multiply in FP8, in place.
+
+    torch: the module. model: the transformer.
+    """
 
     def cast(x: Any, dtype: Any, largest: float) -> tuple[Any, Any]:
         scale = (x.abs().amax().float() / largest).clamp_min(1e-12)

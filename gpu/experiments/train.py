@@ -163,7 +163,8 @@ def run_case(
 ) -> None:  # fmt: skip
     """Train a case emulated on the CPU and on each backend, and pass a report row for each run to `each_row`.
 
-    deadline: the time of time.monotonic() at which the case ends; text: path of a text to train on, or None.
+    deadline: the time of time.monotonic() at which the case ends. backends: names, such as "gpu". text: path of a text
+    to train on; None for Python's help topics.
     """
     began = time.monotonic()
     share = (deadline - began) / (len(backends) + 2)
@@ -180,9 +181,9 @@ def run_case(
 
 
 class _Steps(NamedTuple):
-    """A case to train, keyword arguments of `fpsim.train.run` (`fields`), and the time at which training ends.
+    """A case to train, with its settings and a time limit.
 
-    end: a time of time.monotonic().
+    fields: keyword arguments of `fpsim.train.Settings`. end: the time of time.monotonic() at which training ends.
     """
 
     case: TrainingCase
@@ -190,10 +191,10 @@ class _Steps(NamedTuple):
     end: float
 
     def taken(self, backend: str, base: list[dict[str, Any]] | None) -> tuple[list[dict[str, Any]], TrainingRow]:
-        """Train on a backend; return the log rows of its steps, and the report row of the run.
+        """Train on a backend; return (log of each step, the report row of the run).
 
-        base: the log rows of the emulated run, with whose digests those of each step are compared until one differs;
-        None for the emulated run itself.
+        A log has the loss, the digest and the seconds of its step. base: the logs of the emulated run, with whose
+        digests those of each step are compared until one differs; None for the emulated run itself.
         """
         train = public().train
         result = TrainingRow(self.case.name, backend)
@@ -212,7 +213,10 @@ class _Steps(NamedTuple):
         return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
 
     def _named(self, base: list[dict[str, Any]], backend: str) -> str:
-        """Return sentences on the first difference between the emulated run, with log rows `base`, and a backend's."""
+        """Return sentences on the first difference between the emulated run and the run on a backend.
+
+        base: for each step of the emulated run, a dict with its loss and digest.
+        """
         train = public().train
         settings = train.Settings(**self.fields)
         recipe = self.case.made
@@ -222,7 +226,10 @@ class _Steps(NamedTuple):
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
-    """Return a report row, completed with loss, digests, time and memory from the log rows of a run's steps."""
+    """Return a report row, completed with loss, digests, time and memory of a run's steps.
+
+    rows: for each step, a dict with "loss", "digest" and "seconds"; if it is empty, the row is returned unchanged.
+    """
     if not rows:
         return result
     losses = [row["loss"] for row in rows[-LAST:]]
@@ -266,8 +273,8 @@ def _command(
 ) -> list[str]:
     """Return the command line that runs one case in a process, which appends its report rows to `file`.
 
-    name: of the case. minutes: its time limit. backends: those to compare. text: path of a text, or None. steps: their
-    number, None for the case's own.
+    name: of the case. minutes: its time limit. backends: names of the backends to compare. text: path of a text, or
+    None. steps: number of steps; None for the case's own.
     """
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
@@ -280,7 +287,10 @@ def _command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all digests are equal, 1 if not or if a run failed, 2 without a GPU or folder."""
+    """Run the command; return 0 if all digests are equal, 1 if not or if a run failed, 2 without a GPU or folder.
+
+    It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
+    """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")
     parser.add_argument("--minutes", type=float, default=4, help="time for all runs together")

@@ -191,7 +191,7 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store up to MOST_KEPT products of a case whose bits no model predicts in a file, if there are any.
+    """Store up to MOST_KEPT products of a case whose bits no model predicts in a file; write none if there are none.
 
     judgement: the result of the case. path: the .npz file, which `fpsim.gpu.replay` reads.
     """
@@ -230,11 +230,11 @@ def _in_processes(
 
     Args:
       parts: names of the parts.
-      seconds: the time limit that processes are told.
-      most: seconds after which they are killed; the results that a process has written until then are kept.
+      seconds: the time limit that each process observes.
+      most: seconds after which a process is killed; the results that it has written until then are used.
       lab: settings, with the name of the hardware's module.
       keep: folder in which to store products whose bits no model predicts, or None.
-      results: results of all parts, to which these are added.
+      results: results of all parts, to which those of `parts` are added.
       report: called without arguments.
     """
     rows: dict[str, list[ValidationRow]] = {part: [] for part in parts}
@@ -270,7 +270,10 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all is equal, 1 if something differs or failed, 2 without a GPU or folder."""
+    """Run the command; return 0 if all is equal, 1 if something differs or failed, 2 without a GPU or folder.
+
+    It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
+    """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")
     parser.add_argument("--minutes", type=float, default=7, help="time for all parts together")
@@ -315,7 +318,11 @@ def _interrupted(record: Path, began: float) -> int:
 
 
 def _one_part(options: argparse.Namespace) -> int:
-    """Run a part of the validation, and append each comparison to the file `options.rows`; return 0."""
+    """Run one part of the validation, and append each comparison to a file; return 0.
+
+    options: the command's options: part, hardware, seed, small, rows (path of the file, which gets a JSON object per
+    line), seconds (time limit), and keep (folder for products whose bits no model predicts, or None).
+    """
     began = time.monotonic()
     silicon = importlib.import_module(options.hardware)
     lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)

@@ -87,7 +87,7 @@ def _packaged() -> Iterator[str]:
 
 
 def _typed(loaded: Any) -> Any:
-    """Return the library after setting the argument and result types of the functions that this module calls."""
+    """Return the ctypes library `loaded` after setting argument and result types of the functions called here."""
     pointer, size, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     types: dict[str, list[Any]] = {
         "cublasLtCreate": [pointer], "cublasLtMatmulDescCreate": [pointer, integer, integer],
@@ -124,7 +124,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 @cache
 def _handle() -> Any:
-    """Return the handle of cuBLASLt, created at the first call and cached."""
+    """Return the handle of cuBLASLt, a ctypes pointer, created at the first call and cached."""
     handle = ctypes.c_void_p()
     _call("cublasLtCreate", ctypes.byref(handle))
     return handle
@@ -132,9 +132,10 @@ def _handle() -> Any:
 
 @contextmanager
 def _made(kind: str, *arguments: Any) -> Iterator[Any]:
-    """Create a descriptor of cuBLASLt for a `with` block, and destroy it afterwards.
+    """Create a descriptor of cuBLASLt, a ctypes pointer, for a `with` block, and destroy it afterwards.
 
-    kind: type of the descriptor, such as "MatmulDesc". arguments: of its Create function.
+    kind: type of the descriptor, such as "MatmulDesc". arguments: the arguments of its Create function after the
+    pointer.
     """
     descriptor = ctypes.c_void_p()
     _call(f"cublasLt{kind}Create", ctypes.byref(descriptor), *arguments)
@@ -145,7 +146,11 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
-    """Set an attribute of the descriptor `where` of a kind such as "MatmulDesc" to a ctypes value."""
+    """Set an attribute of a cuBLASLt descriptor to a ctypes value.
+
+    kind: type of the descriptor, such as "MatmulDesc". where: the descriptor. attribute: number of the attribute in
+    cublasLt.h.
+    """
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
@@ -228,8 +233,9 @@ def lt_matmul(
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
     """Run the first algorithm of cuBLASLt's heuristic on torch's stream, wait, and return the algorithm's fields.
 
-    The result is written into the tensor of `sides.d`. scales: float32 tensors (of sides.a, of sides.b) for FP8, else
-    None. fast_accum, workspace: as for `lt_matmul`.
+    sides: the operands and the result; the product is written into the tensor of `sides.d`. scales: for FP8,
+    one-element float32 tensors (scale of sides.a, scale of sides.b); None for other formats. fast_accum: value of
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM. workspace: bytes of workspace that the algorithm may use.
     """
     torch = torch_module()
     with ExitStack() as made:
@@ -264,7 +270,10 @@ def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspa
 
 
 def _fields(best: _Result) -> Fields:
-    """Return the fields of the algorithm in a heuristic's result; 0 for fields that the algorithm does not have."""
+    """Return the configuration of the algorithm that a heuristic has selected: id, tile, stages, split-K and others.
+
+    They are cuBLASLt's attributes CUBLASLT_ALGO_CONFIG_*, as integers; 0 for one that the algorithm does not have.
+    """
     values = []
     for attribute in range(len(Fields._fields)):
         value, written = ctypes.c_uint32(), ctypes.c_size_t()

@@ -49,7 +49,10 @@ RECIPES = {
 
 
 def about() -> dict[str, str]:
-    """Return facts for records, name -> text: the GPU, its driver, and versions of CUDA, cuBLASLt, torch and Triton."""
+    """Return facts for records, name -> text: the GPU, its driver, and versions of CUDA, cuBLASLt, torch and Triton.
+
+    A driver, cuBLASLt or Triton whose version cannot be read has the text "unknown (name of the exception)".
+    """
     require_device()
     torch = torch_module()
     facts = {
@@ -141,11 +144,11 @@ def scaled_mm(
 
 
 def _block_scales(scales: Any, kind: str) -> Any:
-    """Return scales (rows or blocks of rows, K / 128) in the layout that torch requires for a scaling type.
+    """Return float32 scales as a tensor in the memory layout that torch requires for a scaling type.
 
-    kind: "BlockWise1x128": the shape stays, and column after column is stored. "BlockWise128x128": the result is
-    (K / 128 padded to a multiple of 4, blocks), stored along K; without the padding torch reads wrong scales (pytorch
-    issue 166752).
+    scales: tensor (rows or blocks of 128 rows, K / 128). kind: "BlockWise1x128" stores the same shape column after
+    column. "BlockWise128x128" returns the transpose, with K / 128 padded by zeros to a multiple of 4, stored along K;
+    without the padding torch reads wrong scales (pytorch issue 166752).
     """
     if kind == "BlockWise1x128":
         # the stride of an axis of one element is arbitrary, but torch accepts only the usual one
@@ -158,7 +161,7 @@ def _block_scales(scales: Any, kind: str) -> Any:
 
 
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
-    """Raise ValueError for arguments of `scaled_mm`, which documents them, that torch does not support."""
+    """Raise ValueError for arguments that torch does not support; they are those of `scaled_mm`."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
     known(recipe, tuple(RECIPES), "recipe")

@@ -34,10 +34,11 @@ def torch_module() -> Any:
 
 
 def tensor(x: Any, kind: str) -> Any:
-    """Return codes, or floats, as a contiguous tensor on the GPU with the torch dtype of the format `kind`.
+    """Return codes or floats as a contiguous tensor on the GPU, with the torch dtype of the format `kind`.
 
-    kind: "e4m3", "e5m2", "fp16", "bf16", "fp32", "tf32" (float32) or "fp64". Bits are kept, not converted. Raises
-    TypeError for elements of another size.
+    x: NumPy array or torch tensor, whose bits are reinterpreted, not converted. kind: "e4m3", "e5m2", "fp16", "bf16",
+    "fp32", "tf32" (float32) or "fp64". Raises TypeError for a NumPy array whose elements have another size; the
+    elements of a torch tensor must have the right size, which is not checked.
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
@@ -52,17 +53,20 @@ def tensor(x: Any, kind: str) -> Any:
 
 
 def words(x: Any) -> Words:
-    """Return the bits of a tensor as a NumPy array of unsigned integers of the same size."""
+    """Return the bits of a torch tensor as a NumPy array of its shape, of unsigned integers of its element size."""
     return np.asarray(integers_of(x.detach().contiguous()).cpu().numpy().view(f"u{x.element_size()}"))
 
 
 def column_major(x: Any, kind: str) -> Any:
-    """Return a (K, N) matrix of the format `kind` as a tensor on the GPU that is stored column after column."""
+    """Return a (K, N) matrix as a tensor on the GPU that is stored column after column.
+
+    x: NumPy array or torch tensor of codes or floats of the format `kind`, which `tensor` describes.
+    """
     return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()
 
 
 def floats(x: Any) -> Any:
-    """Return a number or an array of scales as a float32 tensor on the GPU."""
+    """Return a number or an array of scales, of NumPy or torch, as a float32 tensor of the same shape on the GPU."""
     torch = torch_module()
     if is_torch(x):
         return x.detach().to(DEVICE, torch.float32)

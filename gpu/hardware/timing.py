@@ -33,7 +33,10 @@ class TorchArrays:
         return torch.randn(shape, device=DEVICE, dtype=getattr(torch, kind))
 
     def codes(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of random codes of a format of up to 16 bits, uint8 or uint16, of this shape."""
+        """Return a tensor of this shape of uniformly random codes of a format of up to 16 bits.
+
+        fmt: name of the format. The dtype is uint8 for formats of up to 8 bits, else uint16.
+        """
         torch, bits = torch_module(), find_format(fmt).bits
         if bits <= 8:
             return torch.randint(0, 1 << bits, shape, device=DEVICE, dtype=torch.uint8)

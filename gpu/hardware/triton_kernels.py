@@ -45,9 +45,11 @@ def dot_kernel(  # type: ignore[no-untyped-def]
     a, b, c, d, m, n, k,
     block_m: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, imprecise: tl.constexpr,
 ):  # fmt: skip
-    """Write d = c + a @ b; a: (m, k) row-major, b: (k, n) column-major, c, d: (m, n) float32.
+    """Write d = c + a @ b by a loop of `tl.dot` over blocks of K.
 
-    Block sizes divide m, n and k. imprecise: max_num_imprecise_acc, 0 for Triton's default.
+    a, b, c, d are pointers to matrices: a (m, k) row-major, b (k, n) column-major, c and d (m, n) float32 row-major.
+    block_m, block_n and block_k divide m, n and k. imprecise: max_num_imprecise_acc of `tl.dot`; 0 for Triton's
+    default.
     """
     rows = tl.program_id(0) * block_m + tl.arange(0, block_m)
     columns = tl.program_id(1) * block_n + tl.arange(0, block_n)
@@ -68,11 +70,12 @@ def dot_kernel(  # type: ignore[no-untyped-def]
 def scaled_dot_kernel(  # type: ignore[no-untyped-def]
     a, b, scale_a, scale_b, d, n, k, tile: tl.constexpr, a_first: tl.constexpr, fused: tl.constexpr,
 ):  # fmt: skip
-    """Add scale_a * scale_b * (a @ b) to d, block after block of K; the sum of a block starts from +0.
+    """Add a @ b to d, where the sum over each block of 2 * tile terms of K is multiplied by its scales first.
 
-    A program computes tile x tile results from blocks of 2 * tile terms. a: (m, k) row-major, b: (k, n) column-major,
-    d: (m, n) float32, scale_a: (m, blocks), scale_b: (blocks, n). a_first: multiply the sum of a block by scale_a, then
-    by scale_b, instead of by their product. fused: multiply and add with one rounding.
+    The sum of a block starts from +0, and its result is scale_a * scale_b * sum. A Triton program computes tile x tile
+    elements of d. All matrices are pointers: a (m, k) row-major, b (k, n) column-major, d (m, n) float32, scale_a (m,
+    blocks) and scale_b (blocks, n) float32, with blocks = k / (2 * tile). a_first: multiply the sum by scale_a, then by
+    scale_b, instead of by their product. fused: multiply by the last factor and add to d with one rounding.
     """
     block: tl.constexpr = 2 * tile
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
@@ -99,9 +102,10 @@ def scaled_dot_kernel(  # type: ignore[no-untyped-def]
 
 @_kernel
 def convert_kernel(source, codes, size, block: tl.constexpr, asm: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Write a PTX conversion of source[i], float32, to codes[i], int32, for i < size.
+    """Convert source[i], float32, by PTX instructions, and write the code to codes[i], int32, for i < size.
 
-    block: elements of a program. asm: PTX text that computes the code $0 from the float32 $1.
+    source, codes: pointers. block: number of elements of a Triton program. asm: PTX text that computes the code $0 from
+    the float32 $1.
     """
     places = tl.program_id(0) * block + tl.arange(0, block)
     inside = places < size
@@ -139,10 +143,12 @@ def dot(
 
 
 def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: bool, fused: bool) -> None:
-    """Launch `scaled_dot_kernel`, which adds the scaled product a @ b to d, on torch CUDA tensors.
+    """Launch `scaled_dot_kernel`, which adds the scaled product of a and b to d in place, on torch CUDA tensors.
 
-    a: (m, k) row-major; b: (k, n) column-major; d: (m, n) float32; scale_a: (m, k / 128); scale_b: (k / 128, n).
-    a_first, fused: as for `fp.gpu.hardware.scaled_dot`.
+    a: (m, k) row-major. b: (k, n) column-major. d: (m, n) float32. scale_a: (m, k / 128) and scale_b: (k / 128, n),
+    float32 scales of sums of 128 terms. a_first: multiply a sum by scale_a, then by scale_b, instead of by their
+    product. fused: multiply by the last factor and add to d with one rounding. m and n are multiples of 64, and k of
+    128.
     """
     require_triton()
     m, k = a.shape

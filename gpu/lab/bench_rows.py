@@ -52,7 +52,7 @@ STOCHASTIC = {"rounding": "stochastic", "seed": 7}
 
 
 def _casts() -> list[BenchWork]:
-    """Return the measurements of casts."""
+    """Return the calls to measure for casts: encode and decode of several formats."""
     rows = []
     for fmt, size in BYTES.items():
         for words, options in (("", {}), (" stochastic", STOCHASTIC)):
@@ -63,7 +63,7 @@ def _casts() -> list[BenchWork]:
 
 
 def _arithmetic() -> list[BenchWork]:
-    """Return the measurements of operations on codes, and of softmax along rows, which has no target."""
+    """Return the calls to measure for arithmetic on codes, and for softmax along rows, which has no target."""
     rows = [
         BenchWork("arithmetic", f"{name} {fmt}", name, (fmt,) * count, {"fmt": fmt}, (count + 1) * BYTES[fmt], SHARE)
         for name, count in (("add", 2), ("multiply", 2), ("fma", 3))
@@ -73,7 +73,7 @@ def _arithmetic() -> list[BenchWork]:
 
 
 def _scaled() -> list[BenchWork]:
-    """Return the measurements of `encode_scaled`."""
+    """Return the calls of `encode_scaled` to measure."""
     # a code is stored in one byte, also for E2M1
     plans = (("E4M3", "TILE_1X128", 4 / 128), ("E4M3", "MX", 1 / 32), ("E2M1", "NVFP4", 1 / 16))
     return [
@@ -84,7 +84,7 @@ def _scaled() -> list[BenchWork]:
 
 
 def _products() -> list[BenchWork]:
-    """Return the measurements of matrix products, those by cuBLAS first."""
+    """Return the matrix products to measure, those by cuBLAS first."""
     plans: tuple[tuple[str, str, int | None, float], ...] = (
         ("E4M3", "hopper_e4m3_f32", 128, FP8_RATE), ("E4M3", "hopper_e4m3_f32", None, FP8_RATE),
         ("FP16", "hopper_f16_f32", 128, 0.0), ("BF16", "hopper_bf16_f32", 128, 0.0),

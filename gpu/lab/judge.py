@@ -90,9 +90,9 @@ Tried = tuple[LibraryModel, list[WordDifference]]
 def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
     """Return (model, its difference for each product) of each model that can be computed, in the order of trying.
 
-    known: what the library reported on its algorithm; done: (product, output of the hardware) pairs; deadline: time of
-    time.monotonic() beyond which models are tried only until one fits or four were tried. If no model can be computed,
-    the first error is raised.
+    case: the products and their models. known: what the library reported on its algorithm. done: pairs (product, output
+    of the hardware). deadline: time of time.monotonic() beyond which models are tried only until one fits or four were
+    tried. If no model can be computed, the first error is raised.
     """
     tried: list[Tried] = []
     failure: Exception | None = None
@@ -116,8 +116,8 @@ def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, 
 
     Args:
       row: the row of one product, still without a model.
-      best: the model, and its difference for each product of the case.
-      place: the index of the row's product.
+      best: the model, and its difference for each product that the hardware computed.
+      place: index of the row's product in these differences.
       rivals: the number of other models with the same bits.
       others: the number of other models that were tried.
       expected: whether the model is the predicted one.
@@ -132,7 +132,7 @@ def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, 
 
 
 def _family(model: LibraryModel) -> LibraryModel:
-    """Return a model without what a library's heuristic chooses: the number of slices of K, and their merging."""
+    """Return a model without the number of slices of K and their merging, which a library's heuristic chooses."""
     return model._replace(schedule=re.sub(r", (split_k|merge)=\d+", "", model.schedule))
 
 

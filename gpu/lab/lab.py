@@ -66,10 +66,10 @@ def unit_name(chip: str, pair: Pair) -> str:
 
 
 def problems_of(lab: Lab, shape: Shape, pair: Pair, sets: Sequence[str], **more: Any) -> tuple[ProductProblem, ...]:
-    """Return a product of a shape (M, N, K) for each named set of inputs; in a small validation only for one set.
+    """Return a product of a shape (M, N, K) for each named set of inputs; in a small validation for one set only.
 
-    pair: names of the operands' formats; sets: names of sets of inputs, from SETS, such as "cancelling"; more: further
-    fields of `ProductProblem`.
+    lab: the settings. pair: names of the operands' formats. sets: names of sets of inputs, from SETS, such as
+    "cancelling". more: further fields of `ProductProblem`.
     """
     unit = unit_name(lab.chip, pair)
     turn = zlib.crc32(repr((shape, pair, sorted(more))).encode()) % len(sets)
@@ -91,7 +91,10 @@ def always(models: Sequence[LibraryModel]) -> Models:
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return the numbers in SPLITS of slices of K, for which each slice has at least `grain` terms."""
+    """Return those numbers in SPLITS into which K can be divided so that a slice has at least `grain` terms.
+
+    k: number of terms, K. The number 1 is always included.
+    """
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 
@@ -101,25 +104,26 @@ def named(shape: Shape, *words: str) -> str:
 
 
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
-    """Return models of cuBLAS's FP8 products with every split of K, and of some other libraries' schedules.
+    """Return models of cuBLAS's FP8 products with every number of slices of K, and of some other libraries' schedules.
 
-    cuBLAS with fast accumulation comes first if `fast`, else cuBLAS with promoted sums.
+    lab: the settings. k: number of terms. fast: True to put cuBLAS with fast accumulation first, False to put cuBLAS
+    with promoted sums first.
     """
     models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
     return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
-    """Return a model: cuBLAS's schedule on the chip with a number of slices of K, and fast accumulation if `fast`."""
+    """Return the model of cuBLAS's schedule on the chip with `split` slices of K, and fast accumulation if `fast`."""
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
     return LibraryModel(f"cublas({', '.join(words)})")
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation, with the hardware's chip as units and as schedules name it.
+    """Return the settings of a validation, with the chip that `about` names.
 
-    silicon: the hardware's functions; about: facts on the GPU, such as its "capability"; small: True for few and small
-    products.
+    silicon: an object with the functions of `fpsim.gpu.hardware`. about: facts on the GPU; its "capability", such as
+    "9.0", selects the chip. seed: seed of the inputs. small: True for few and small products.
     """
     capability = about.get("capability", "")
     if not capability:
@@ -129,7 +133,10 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
 
 
 def about_of(silicon: Any) -> dict[str, str]:
-    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports."""
+    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports.
+
+    silicon: an object with the function `about` of `fpsim.gpu.hardware`.
+    """
     about = dict(silicon.about())
     capability = about.get("capability", "")
     named = find(capability)

@@ -154,9 +154,9 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
 
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
-    """Return an operand's codes for the unit `name` converted to codes for `unit`, whose format has all their values.
+    """Return the codes of an operand, converted to the format that `unit` reads, which holds all their values.
 
-    side: "a" or "b", the operand.
+    codes: codes in the format of the unit `name`. side: "a" or "b", the operand.
     """
     source, wanted = getattr(find_unit(name), side), getattr(unit, side)
     if source == wanted:

@@ -65,10 +65,10 @@ def side_by_side(
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
-    """Start a process, with its share of the cores if `together` > 1 run at the same time.
+    """Start a process; if `together` > 1 processes run at the same time, it gets its share of the cores.
 
-    name: of the process. command: command(name, file) returns its command line. folder: it writes lines to name.jsonl
-    and errors to name.txt there.
+    name: name of the process. command: command(name, file) returns its command line. folder: the process writes lines
+    to name.jsonl and errors to name.txt in this folder.
     """
     root = str(Path(public().__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))

@@ -56,9 +56,10 @@ class Entry(NamedTuple):
 
 
 def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
-    """Write the entries that fit into MOST_BYTES to an .npz file; return a sentence for each of the others.
+    """Write the entries that fit into MOST_BYTES to an .npz file; return a sentence for each entry that does not fit.
 
-    about: facts on the GPU; left_out: sentences on products that were left out before.
+    about: facts on the GPU, which the file stores. left_out: sentences on products that were left out before, which the
+    file stores too.
     """
     chosen: list[Entry] = []
     without: list[str] = []
@@ -144,7 +145,10 @@ def opened(path: str | Path, writer: str) -> Any:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return an opened recording's metadata; raise a ValueError if there is none or its format version differs."""
+    """Return the metadata of a recording, opened as `data` from `path`.
+
+    Raises a ValueError if there are none, or if they have another format version.
+    """
     if "meta" not in data:
         raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())

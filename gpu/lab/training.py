@@ -48,7 +48,7 @@ class TrainingRow:
 
 
 def training_row(fields: dict[str, Any]) -> TrainingRow:
-    """Return a run from the dict that a report's JSON holds."""
+    """Return a run from `fields`, the dict of its attributes in a report's JSON, with digests as a list."""
     return TrainingRow(**{**fields, "digests": tuple(fields["digests"])})
 
 
@@ -108,7 +108,7 @@ class TrainingReport:
         return "\n".join(lines)
 
     def _cells(self, row: TrainingRow) -> tuple[str, ...]:
-        """Return the table's cells for one run; its time is also given relative to the emulated run's."""
+        """Return the table's cells for one run, with its time also relative to the emulated run of the same case."""
         base = next((one for one in self.rows if (one.case, one.backend) == (row.case, "emulated")), None)
         ratio = "" if row.milliseconds is None or base is None or not base.milliseconds else (
             f"{row.milliseconds / base.milliseconds:.2f}")  # fmt: skip

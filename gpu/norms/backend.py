@@ -25,9 +25,10 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class GpuNorms:
-    """The GPU as a backend of softmax and norms; `NormBackend` describes the methods.
+    """The GPU as a backend of softmax and norms: the array operations of which these consist.
 
-    Codes of operands are a `GpuArray` whose `fmt` is their format.
+    `NormBackend` in fpsim/norms/backend.py describes the methods. An operand is a pair `Values`: its codes, a
+    `GpuArray` here, and their format.
     """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
@@ -39,11 +40,14 @@ class GpuNorms:
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 
     def reshaped(self, x: Values, shape: tuple[int, ...]) -> Values:
-        """Return values reshaped to a shape with the same number of elements."""
+        """Return the operand `x` with another shape of the same number of elements, without a copy."""
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`.
+
+        operands: codes with their formats, which may differ. The result has codes of `fmt`.
+        """
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
@@ -51,8 +55,8 @@ class GpuNorms:
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
         """Return the result of the operation `name`, such as "divide", as an array of the first operand's library.
 
-        options: format and rounding of the result. typed: True for the dtype of the format, if the library has one;
-        False for codes.
+        operands: codes with their formats. options: format and rounding of the result. typed: True for the dtype of the
+        format, if the library has one; False for codes.
         """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
@@ -61,11 +65,14 @@ class GpuNorms:
         return _evaluated(name, operands, {"out_fmt": fmt, "out": result, **keywords})
 
     def rounded(self, x: Values, fmt: Format) -> Values:
-        """Return values rounded to nearest even to the format `fmt`."""
+        """Return the operand `x` rounded to nearest even to the format `fmt`, with the same shape."""
         return _held(evaluate("convert", (x.codes,), {}, fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, which keeps the size 1; NaN if an element is NaN."""
+        """Return the largest element along an axis, which stays in the shape with size 1; NaN if an element is NaN.
+
+        The result has the format of `x`.
+        """
         real = FP32 if FP32.holds(x.fmt) else FP64
         before, count, behind = around(x.codes, axis)
         words = _floats(x, real)
@@ -107,12 +114,15 @@ class GpuNorms:
 
 
 def _held(array: Any, fmt: Format) -> Values:
-    """Return a result of a function of fpsim.gpu, an array of codes, as an operand of the format `fmt`."""
+    """Return `array`, codes of the format `fmt` on the GPU, as an operand: the codes with their format."""
     return Values(gpu_array(array, "a result")._replace(fmt=fmt), fmt)
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of an operation such as "divide"; keywords: out_fmt, out, and options of a cast."""
+    """Return the result of an elementwise operation such as "divide" on the GPU.
+
+    operands: codes with their formats. keywords: out_fmt (format of the result), out, and options of its rounding.
+    """
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

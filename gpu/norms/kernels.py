@@ -22,12 +22,15 @@ f32, f64, u32, u64 = np.float32, np.float64, np.uint32, np.uint64
 
 @cache
 def lanes_kernel(squares: bool) -> Any:
-    """Return the kernel `(terms, totals, count, lanes, behind)` that adds the terms of each lane, or their squares.
+    """Return the GPU kernel `(terms, totals, count, lanes, behind)` that adds terms, or their squares, in lanes.
 
-    Lane l adds the terms l, l + lanes, l + 2 * lanes, ... along the axis in turn, from +0, as in `fp.LaneSum`. terms:
-    bit patterns of float32, (before, count, behind). totals: receives the sums, (before, lanes, behind), added in
-    float32; squares are computed and added in float64. The square of a float32 is exact there, so a compiler that fuses
-    square and addition changes no bits.
+    Lane l adds the terms l, l + lanes, l + 2 * lanes, ... along the axis, one after another from +0, as `fp.LaneSum`
+    does.
+
+    squares: whether squares are added. terms: float32 bits in the shape (before, count, behind): the axes before the
+    one summed together, that axis, and the axes after it together. totals: receives the sums, (before, lanes, behind),
+    float32, or float64 for squares. Both arrays are flat. Squares are computed and added in float64. The square of a
+    float32 is exact there, so a compiler that fuses square and addition changes no bits.
     """
     real: Any = f64 if squares else f32
 
@@ -46,10 +49,11 @@ def lanes_kernel(squares: bool) -> Any:
 
 @cache
 def join_kernel() -> Any:
-    """Return the kernel `(totals, sums, lanes, behind)` that adds the lanes of `lanes_kernel` to one sum.
+    """Return the GPU kernel `(totals, sums, lanes, behind)` that adds the sums of all lanes to one.
 
-    The upper half of the lanes is added to the lower half until one is left, which is written to sums (before, behind)
-    as float32 bits. totals, (before, lanes, behind), is overwritten.
+    totals: sums of lanes from `lanes_kernel`, flat, in the shape (before, lanes, behind); overwritten. The upper half
+    of the lanes is added to the lower half until one is left. sums: receives it as float32 bits, in the shape (before,
+    behind). lanes: a power of two. behind: number of elements along the axes after the summed one.
     """
 
     def join(totals: Any, sums: Any, lanes: Any, behind: Any) -> None:
@@ -67,11 +71,12 @@ def join_kernel() -> Any:
 
 @cache
 def largest_kernel(bits: int) -> Any:
-    """Return the kernel `(floats, largest, count, parts, behind)` that finds the largest element of parts of an axis.
+    """Return the GPU kernel `(floats, largest, count, parts, behind)` that finds largest elements along an axis.
 
-    floats: bit patterns of floats of `bits` bits, (before, count, behind). largest: receives the largest element of
-    each part, likewise, (before, parts, behind). Part p has the elements p, p + parts, p + 2 * parts, ... along the
-    axis; parts is at most `count`.
+    floats: flat bit patterns of floats of `bits` bits, 32 or 64, in the shape (before, count, behind): the axes before
+    the searched one together, that axis, and the axes after it together. parts: number of parts of the axis, at most
+    `count`; part p has the elements p, p + parts, p + 2 * parts, .... largest: receives the bits of the largest element
+    of each part, (before, parts, behind); NaN if an element is NaN.
     """
     word: Any = u32 if bits == 32 else u64
     fmt = FP32 if bits == 32 else FP64

@@ -59,9 +59,10 @@ def codes_of(x: Any, name: str) -> GpuArray:
 
 
 class Gpu(IntegerMatrices):
-    """The GPU as a backend of matrix products, whose float matrices are bit patterns (uint32, or uint64 for FP64 sums).
+    """The GPU as a backend of matrix products: the operations that the products' pipeline calls.
 
-    Results are arrays of the library of `owner`, and are computed on its stream.
+    Float matrices are bit patterns in GPU memory: uint32, or uint64 for units with FP64 sums. Results are arrays of the
+    library of `owner`, and are computed on its stream.
     """
 
     merges_slices = False
@@ -101,7 +102,10 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return the operands' codes and block scales as a `GpuProduct` over all terms of K, in order."""
+        """Return codes and block scales as a `GpuProduct` over all terms of K, in ascending order.
+
+        a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for units without them.
+        """
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
@@ -120,12 +124,19 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a matrix of bit patterns filled with one value of a float dtype, in `out` if that is given."""
+        """Return a matrix of bit patterns filled with one value of a float dtype.
+
+        out: the matrix to fill; None for a new one.
+        """
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Return the values of c, at which a unit's sums start, as float32 (or float64) patterns, in `out` if given."""
+        """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums).
+
+        c: (M, N) codes of the unit's results, or floats of their dtype. out: the matrix for the bits; None for a new
+        one.
+        """
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
@@ -141,7 +152,7 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes as bit patterns of their float32 values; FP64 codes are not converted.
+        """Return codes as a matrix of the bits of their float32 values; FP64 codes are not converted.
 
         Raises:
           ValueError: the codes do not have the shape `shape`.
@@ -152,9 +163,9 @@ class Gpu(IntegerMatrices):
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """Return float32 patterns rounded to nearest even to `fmt`, as float32 patterns.
+        """Return the GPU matrix x, float32 bits, rounded to nearest even to `fmt`, as float32 bits.
 
-        FP8 saturates, as in NVIDIA's cvt.
+        Overflow in FP8 saturates, as in NVIDIA's cvt. For FP32, x itself is returned, otherwise a new matrix.
         """
         if fmt == FP32:
             return x
@@ -165,9 +176,9 @@ class Gpu(IntegerMatrices):
         return result
 
     def _fill_codes(self, x: Any, fmt: Format, codes: Any, overflow: str) -> None:
-        """Write the values of x, float32 patterns, rounded to nearest even to a format, to `codes` (1-D).
+        """Write the values of x, float32 bits, rounded to nearest even to the format `fmt`, to `codes` (1-D).
 
-        overflow: as in `fpsim.encode`.
+        overflow: the policy for values that are too large, as in `fpsim.encode`.
         """
         fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
 
@@ -181,16 +192,19 @@ class Gpu(IntegerMatrices):
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return the float32 patterns of a product's sums over its terms `terms` of K, without matrix units.
+        """Return the product's sums over the terms `terms` of K, added in lanes without matrix units.
 
-        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds.
+        They are (M, N) float32 bits. lanes: which partial sum (lane) adds which terms. run: number of consecutive terms
+        that a lane adds before the next lane.
         """
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Cast `total` to a format, rounded once to nearest even, into `target`; `total` may be overwritten.
+        """Round `total` to a format, once to nearest even, and write the codes to `target`; `total` may be overwritten.
 
-        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        total: matrix of float32 or float64 bits. target: matrix of codes; it may be `total` for FP32 and FP64, which
+        are not rounded. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in
+        `fpsim.encode`.
         """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
@@ -206,9 +220,10 @@ class Gpu(IntegerMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """Write c + a @ b by a generic accumulator to `target`, as codes of its result format.
+        """Write c + a @ b, added by a generic accumulator, to `target`, as codes of its result format.
 
-        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: those of a and b.
+        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: those of a and b. target:
+        (M, N).
         """
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)

@@ -35,9 +35,10 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 def operation_kernel(name: str) -> Any:
     """Return the GPU kernel (x, y, z, steps, out, columns, of_float, to_float) -> None of "add", "multiply" or "fma".
 
-    x, y, z, out: 1-D uint32 patterns of float32 matrices; z is read for fma only. steps: distance of rows and of
-    columns in x, y and z, six integers. columns: of `out`. of_float, to_float: FP32's UnpackLayout and EncodeLayout as
-    integers.
+    x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. out: receives the result, rounded to nearest
+    even. steps: six integers, the distance from one row to the next and from one column to the next in x, y and z.
+    columns: number of columns of `out`. of_float, to_float: constants that decode and encode float32, an UnpackLayout
+    and an EncodeLayout as integers.
     """
     is_fma, is_add = name == "fma", name == "add"
 
@@ -117,16 +118,17 @@ class FloatOperand(NamedTuple):
 
 
 class FloatMatrices:
-    """Operations on (M, N) matrices of float bit patterns in GPU memory, on the stream of the array `like`.
+    """Operations on matrices of float bit patterns in GPU memory, on the stream of the library of the array `like`.
 
-    Operands broadcast; they are matrices on the GPU, or NumPy numbers and arrays, which are copied there.
+    Operands of add, multiply and fma are float32 and broadcast. They are matrices on the GPU (uint32 bits), or NumPy
+    numbers and arrays, which are converted to float32 and copied there.
     """
 
     def __init__(self, like: Any) -> None:
         self.like = like
 
     def _operand(self, x: Any) -> FloatOperand:
-        """Return x as an operand: a GPU matrix without a copy, anything else converted to float32 and copied there."""
+        """Return x as an operand: a GPU matrix of bits without a copy, anything else as float32 copied to the GPU."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
             return FloatOperand(self.sent(host.reshape(-1)), host.shape)
@@ -137,28 +139,34 @@ class FloatMatrices:
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y as float32 patterns, rounded once to nearest even.
+        """Return x + y as float32 bits (uint32) on the GPU, rounded once to nearest even.
 
-        The result is written to `out` if that is given.
+        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
+        result, or None for a new one.
         """
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y as float32 patterns, rounded once to nearest even.
+        """Return x * y as float32 bits (uint32) on the GPU, rounded once to nearest even.
 
-        The result is written to `out` if that is given.
+        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
+        result, or None for a new one.
         """
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z as float32 patterns, rounded once to nearest even.
+        """Return x * y + z as float32 bits (uint32) on the GPU, rounded once to nearest even.
 
-        The result is written to `out` if that is given.
+        x, y, z: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for
+        the result, or None for a new one.
         """
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
-        """Launch "add", "multiply" or "fma" (`name`) on matrices that broadcast; return its result, `out` if given."""
+        """Launch the operation `name`, "add", "multiply" or "fma", and return its result, a matrix of float32 bits.
+
+        arguments: two or three operands that broadcast. out: the matrix for the result, or None for a new one.
+        """
         operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out
@@ -172,27 +180,40 @@ class FloatMatrices:
         return result
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """Return a float32 matrix as codes of a format that holds all of its values."""
+        """Return the GPU matrix x of float32 bits as codes of a format, rounded to nearest even.
+
+        The caller ensures that the format holds all values of x.
+        """
         codes = scratch(x.shape, fmt.storage)
         size = math.prod(x.shape)
         fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))
         return codes
 
     def widened(self, codes: Any, fmt: Format, out: Any) -> None:
-        """Write the float32 patterns of the values of codes (a matrix) to `out`."""
+        """Write the values of `codes`, a GPU matrix of the format `fmt`, to `out` as float32 bits.
+
+        out: GPU matrix, uint32. float32 must hold all values of the format.
+        """
         size = math.prod(out.shape)
         array = GpuArray(codes.reshape(size), (size,), fmt, self.like)
         self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a matrix filled with one bit pattern, in `out` if that is given."""
+        """Return a GPU matrix of the given shape filled with one bit pattern.
+
+        word: the pattern, a NumPy unsigned integer, whose dtype a new matrix has. out: the matrix to fill; None for a
+        new one.
+        """
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
-        """Return a copy of a matrix of bit patterns, in `out` if that is given; `out` may overlap the source."""
+        """Return a copy of a GPU matrix of bit patterns.
+
+        out: the matrix to copy to, which may overlap the source; None for a new one.
+        """
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         words = result.reshape(size)
@@ -208,6 +229,9 @@ class FloatMatrices:
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Set codes to the code `nan` wherever `total`, a float32 matrix (M, N), is NaN; codes: 1-D, M * N of them."""
+        """Set codes[i] to the code `nan` wherever element i of `total` is NaN, in place.
+
+        total: (M, N) float32 bits on the GPU. codes: 1-D codes of another format, M * N of them.
+        """
         size = math.prod(total.shape)
         launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

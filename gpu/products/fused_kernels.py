@@ -62,10 +62,10 @@ fused = float_steps.fused if is_simulated() else _fused  # the simulator's own c
 
 
 class Tile(NamedTuple):
-    """The results of a block of threads; thread (y, x) computes rows y, y + high, ... and columns x, x + wide, ...
+    """The results that a block of threads computes; thread (y, x) computes rows y + i * high and columns x + j * wide.
 
-    high, wide: threads along rows and columns. rows, columns: results of a thread along each. registers: the most that
-    a thread may use; 0 for no limit.
+    high, wide: number of threads along rows and columns. rows, columns: number of results of a thread along each, for i
+    and j from 0 on. registers: the most that a thread may use; 0 for no limit.
     """
 
     high: int  # threads
@@ -87,10 +87,10 @@ class Tile(NamedTuple):
 
 @scalar
 def promoted(total: Any, partial: Any, left: Any, right: Any, mode: Any) -> Any:
-    """Return the float32 total plus a partial sum times its scales `left` (row) and `right` (column).
+    """Return the float32 total plus a partial sum that is multiplied by its scales `left` (row) and `right` (column).
 
-    mode: PRODUCT for fma(left * right, partial, total), ROWS_FIRST for fma(partial * left, right, total),
-    COLUMNS_FIRST for fma(partial * right, left, total).
+    mode: PRODUCT for fma(left * right, partial, total), ROWS_FIRST for fma(partial * left, right, total), any other for
+    fma(partial * right, left, total). All operands are float32.
     """
     if mode == PRODUCT:
         return fused(f32(left * right), partial, total)
@@ -108,15 +108,17 @@ def place_of(terms: Any, k: Any) -> Any:
 
 @cache
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
-    """Return the functions (fetch_a, fetch_b, largest, add_cuts) of an instruction, which do not round its sum.
+    """Return the GPU functions (fetch_a, fetch_b, largest, add_cuts) of one matrix instruction.
 
     fetch_a and fetch_b decode the terms of an instruction to values and exponents in shared memory; largest finds the
-    largest exponent of the products of each result; add_cuts adds the products, truncated to integers. terms: number of
-    terms of an instruction. scaled: whether operands have block scales. tile: the results of a block of threads.
+    largest exponent of the products of each result; add_cuts adds the products, truncated to integers. The sum is not
+    rounded yet. terms: number of terms of an instruction. scaled: whether operands have block scales. tile: the results
+    of a block of threads.
 
     Arguments of fetch_a and fetch_b: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms;
     places, the indices along K of the terms in order; start, the number of the instruction's first term; first, the
-    tile's first row or column; f, OperandFacts; to and e, values and exponents to fill, (terms, rows or columns).
+    tile's first row or column; f, constants of the format; to and e, values and exponents to fill, (terms, rows or
+    columns).
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,
@@ -210,17 +212,18 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
       terms: number of terms of an instruction, a multiple of 4.
       bits: the most bits of its sum: SHORT (24, a float32), MIDDLE (31, an int32) or LONG (63, an int64).
       half: whether sums are rounded to FP16.
-      codes: whether `total` holds FP16 codes; otherwise it holds float32 patterns.
+      codes: whether `total` holds FP16 codes; otherwise it holds float32 bits.
       scaled: whether operands have block scales.
       mode: how partial sums of `promotion` instructions are multiplied by their scales, left (M, partial sums) and
         right (partial sums, N), before they are added to the total: ADD (no scales), PRODUCT, ROWS_FIRST or
-        COLUMNS_FIRST; NEVER for no promotion.
+        COLUMNS_FIRST; NEVER for one sum over all of K.
       tile: the results of a block of threads.
 
-    Arguments of the kernel: a (M, K), b (K, N): codes, with OperandFacts of_a and of_b. scale_a, scale_b: E8M0 codes of
-    their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a zero term. left, right:
-    float32 scales. u: numbers of the instruction. Every result is written, or marked in `marks` (M, N) and left
-    unchanged; any_mark[0] becomes 1 if one is marked.
+    Arguments of the kernel: a (M, K), b (K, N): codes, with constants of their formats of_a and of_b. scale_a, scale_b:
+    E8M0 codes of their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a zero term.
+    left, right: float32 scales. u: numbers of the instruction. promotion: number of instructions of a partial sum.
+    Every result is written, or marked by 1 in `marks` (M, N) and left unchanged; any_mark[0] becomes 1 if one is
+    marked.
     """
     high, wide, rows, columns, registers = tile
     (tall, broad), results = tile.shape, rows * columns
@@ -312,15 +315,16 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
 @cache
 def specified_kernel(rule: Rule) -> Any:
-    """Return the GPU kernel that computes the marked results by the integer specification of a rule.
+    """Return the GPU kernel that computes marked results of `total` by the integer specification of a rule.
 
-    total (M, N) is updated where marks (M, N) is 1. a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their
-    blocks of `block` terms. places: the indices along K of the terms in the order in which they are added; -1 for a
-    zero term. left (M, partial sums), right (partial sums, N): float32 scales of partial sums of `promotion`
-    instructions (0 for no partial sums). mode: how they multiply a partial sum that is added to the total: ADD (no
-    scales), PRODUCT (left * right), ROWS_FIRST (left, then right) or COLUMNS_FIRST. layouts, facts: Layouts and
-    UnitLayout of the unit as integers, from a UnitPlan. half: whether sums are FP16. One kernel serves all units of a
-    rule, as compiling it takes long.
+    One kernel serves all units of a rule, as compiling it takes long. total (M, N) is updated where marks (M, N) is 1.
+
+    a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along
+    K of the terms in the order in which they are added; -1 for a zero term. left (M, partial sums), right (partial
+    sums, N): float32 scales of partial sums of `promotion` instructions (0 for one sum over all of K). mode: how they
+    multiply a partial sum that is added to the total: ADD (no scales), PRODUCT (left * right), ROWS_FIRST (left, then
+    right) or COLUMNS_FIRST. layouts, facts: constants of the unit's formats and of the unit, as integers. half: whether
+    sums are FP16.
     """
     one_step, scaled = STEPS[rule], rule is Rule.SCALED
 

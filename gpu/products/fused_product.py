@@ -66,10 +66,10 @@ class TileProduct(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Numbers of a unit for its kernels.
+    """Numbers of a matrix unit that its kernels need.
 
-    bits: the most bits of a sum, SHORT (24), MIDDLE (31) or LONG (63). of_a, of_b: layouts of the operands' formats.
-    step: numbers of the instruction.
+    bits: size of the sum of an instruction, SHORT (at most 24 bits), MIDDLE (31) or LONG (63). of_a, of_b: constants of
+    the operands' formats. step: numbers of the instruction.
     """
 
     bits: int
@@ -79,10 +79,11 @@ class _Plan(NamedTuple):
 
 
 def takes(unit: MatrixUnit) -> bool:
-    """Return whether `add_fused` has a kernel for a unit, by its rule and numbers.
+    """Return whether `add_fused` has a kernel for a matrix unit.
 
-    The rule is FUSED or SCALED (operands of up to 8 bits); terms and fraction bits are within the kernels' bounds;
-    both operands' formats are in OPERANDS; sums are FP32 or whole FP16; and the floor exponent is at most 0.
+    The unit's rule is FUSED or SCALED (operands of up to 8 bits); its number of terms and fraction bits are within the
+    kernels' bounds; both operands' formats are in OPERANDS; sums are FP32, or FP16 with all its bits; and the floor
+    exponent is at most 0.
     """
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
@@ -99,8 +100,7 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
     """Add a[:, terms] @ b[terms] to `total` in place, with the additions and roundings of the product's unit.
 
     Args:
-      total: (M, N) float32 patterns as uint32; FP16 codes as uint16 if the unit has FP16 results and nothing is
-        promoted.
+      total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0.
       p: the product; for Rule.SCALED, the terms of each instruction must be in one block of scales.
       like: the array on whose stream the kernels run.
 
@@ -115,11 +115,11 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
 
 
 def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
-    """Add the product p to `total` in float32 where that gives the unit's bits; return marks of the other results.
+    """Add the product p to `total`, in place, where float32 arithmetic gives the unit's bits; mark the other results.
 
     Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
-    is 1 if a mark is set. like: the array on whose stream kernels run. tile: the results of a block of threads; None
-    for the unit's usual one.
+    is 1 if a mark is set. total: as for `add_fused`. like: the array on whose stream kernels run. tile: the results
+    that a block of threads computes; None for the unit's default.
     """
     unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
@@ -136,9 +136,10 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
 
 
 def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
-    """Add the product p to the marked results of `total`, unchanged by `add_tiles`, by the core's integer code.
+    """Add the product p to those results of `total`, in place, that `add_tiles` has marked, by integer arithmetic.
 
-    marks: as returned by `add_tiles`. like: the array on whose stream kernels run.
+    total: as for `add_fused`. marks: (M, N) uint8 from `add_tiles`, 1 for results to compute. like: the array on whose
+    stream kernels run.
     """
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)
@@ -151,7 +152,11 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
 
 
 def _factors(p: TileProduct) -> tuple[Any, Any, int]:
-    """Return (scales of rows, scales of columns, mode of applying them); placeholders if there are none."""
+    """Return (scales of rows, scales of columns, mode of applying them) of a product's partial sums.
+
+    The scales are float32 matrices on the GPU, or placeholders that kernels do not read. The mode is NEVER without
+    partial sums, ADD for partial sums without scales, else that of `TileFactors`.
+    """
     if p.factors is None or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
         return nothing, nothing, ADD if p.promote else NEVER
@@ -159,7 +164,7 @@ def _factors(p: TileProduct) -> tuple[Any, Any, int]:
 
 
 def _scales(p: TileProduct) -> tuple[Any, Any]:
-    """Return the codes of both operands' block scales; placeholders, which kernels do not read, without them."""
+    """Return the E8M0 codes of both operands' block scales; for units without them, placeholders that are not read."""
     if p.unit.rule is Rule.SCALED:
         return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)
@@ -167,7 +172,10 @@ def _scales(p: TileProduct) -> tuple[Any, Any]:
 
 
 def _tile(unit: MatrixUnit) -> Tile:
-    """Return the largest tile of a unit for which a thread's registers suffice; a small one in the simulator."""
+    """Return the results that a block of threads computes: as many as the registers of its threads allow.
+
+    It is a small tile in numba's simulator.
+    """
     if is_simulated():
         return SIMULATED_TILE
     return LONG_TILE if _plan(unit).bits == LONG else TILE
@@ -189,7 +197,7 @@ def _plan(unit: MatrixUnit) -> _Plan:
 
 
 def _operand_facts(element: Element) -> OperandFacts:
-    """Return the properties of an operand's format that the kernels need, as 32-bit integers."""
+    """Return the constants of an operand's format that the kernels need, as 32-bit integers."""
     fmt = element.carrier
     kept = -1 << (fmt.bits - element.fmt.bits)
     sign = fmt.sign_bit - (1 << 32) if fmt.bits == 32 else fmt.sign_bit

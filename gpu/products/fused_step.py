@@ -48,16 +48,16 @@ HALF_LEAST = i32(-14)
 
 
 class OperandFacts(NamedTuple):
-    """The layout of an operand's format, as 32-bit integers.
+    """The constants of an operand's format, as 32-bit integers.
 
     Attributes:
       kept: mask of the bits of a code that the unit reads.
-      magnitude_mask, sign_bit: masks of the other bits and of the sign.
+      magnitude_mask, sign_bit: masks of the bits of the magnitude and of the sign.
       sign_up: distance in bits from the sign to float32's sign.
       mantissa_bits, bias: number of stored mantissa bits, and exponent bias.
       least: the smallest exponent.
       top: the code of the largest finite magnitude.
-      power: the float32 pattern of 2**(127 - bias).
+      power: the float32 bits of 2**(127 - bias).
     """
 
     kept: Any
@@ -75,11 +75,11 @@ class StepNumbers(NamedTuple):
     """The properties of a unit's instruction that kernels need, as 32-bit integers.
 
     Attributes:
-      fraction_bits: number of bits that are kept below the largest exponent M.
+      fraction_bits: number of bits below the largest exponent M to which terms are truncated.
       low: the smallest M that is used: the unit's floor exponent, or fraction_bits + LEAST_PLACE if that is larger.
-      rare: an M below this, unless all terms are zeros, marks the result.
+      rare: an M below this, unless all terms are zeros, marks the result for the integer specification.
       least: the smallest exponent of the accumulator's format.
-      kept: mask of the bits of the result that are kept.
+      kept: mask of the bits of the result that the unit returns; the others become 0.
     """
 
     fraction_bits: Any
@@ -110,9 +110,10 @@ def operand(code: Any, f: OperandFacts) -> Any:
 
 @scalar
 def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
-    """Return (float32 pattern, exponent) of an operand times 2**(scale - 127); inside: whether it is within the matrix.
+    """Return (float32 bits, exponent) of an operand times its block scale 2**(scale - 127).
 
-    pattern, exponent: from `operand`. scale: E8M0 code of its block's scale; NaN makes the exponent SPECIAL.
+    pattern, exponent: of the unscaled operand, from `operand`. scale: E8M0 code of its block's scale; the code of NaN
+    makes the exponent SPECIAL. inside: whether the operand is within the matrix; otherwise a scale of NaN is ignored.
 
     A result that is subnormal in float32 is exact: operands have at most 4 significant bits and are at least 2**-16.
     """
@@ -131,18 +132,23 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 
 @scalar
 def accumulator_exponent(c: Any, least: Any) -> Any:
-    """Return the exponent of an accumulator's float32 pattern c (int32), at least `least`; NO_TERM for zero."""
+    """Return the exponent of an accumulator, at least `least`; NO_TERM if it is zero.
+
+    c: its float32 bits as int32.
+    """
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
 
 
 @scalar
 def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of 2**(F - M), the inverse of an instruction's unit; 0 if the result is to be marked.
+    """Return the float32 bits of 2**(F - M), by which terms are multiplied before they are truncated to integers, or 0.
 
-    F: fraction bits. M: the largest exponent of products and accumulator, at least u.low. The result is to be marked if
-    that exponent is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below
-    u.rare. largest: the largest exponent of the products. c: the accumulator's pattern.
+    F: u.fraction_bits. M: the largest exponent of products and accumulator, or u.low if that is larger. 0 means that
+    the result must be marked for the integer specification. It is returned if the largest exponent is above LAST (a
+    NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
+
+    largest: the largest exponent of the products. c: float32 bits of the accumulator.
     """
     top = max(i32(largest), accumulator_exponent(c, u.least))
     marked = (top > LAST) | ((top > NOTHING) & (top < u.rare))
@@ -152,27 +158,24 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
 
 @scalar
 def cut(value: Any, power: Any) -> Any:
-    """Return a float32 value in units of the last kept bit, truncated to an int32.
-
-    power: bits of the inverse of that unit.
-    """
+    """Return value * 2**p, truncated to an int32; power: the float32 bits of 2**p, from `power_of_step`."""
     return i32(f32(value * i32(power).view(f32)))
 
 
 @scalar
 def cut_accumulator(c: Any, power: Any) -> Any:
-    """Return the accumulator of pattern c in units of the last kept bit, truncated to an int32; 0 if power is 0.
+    """Return the accumulator times 2**p, truncated to an int32; 0 if power is 0.
 
-    power: float32 bits of the inverse of that unit.
+    c: float32 bits of the accumulator. power: the float32 bits of 2**p, from `power_of_step`.
     """
     return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
 
 
 @scalar
 def restored(near: Any, negative: Any, power: Any) -> Any:
-    """Return the float32 of `near`, a magnitude in units of the last kept bit, with a minus sign if `negative`.
+    """Return the float32 near / 2**p, with a minus sign if `negative`.
 
-    power: bits of the inverse of that unit.
+    near: a magnitude, float32. power: the float32 bits of 2**p, from `power_of_step`.
     """
     signed = i32(f32(near).view(i32) | (SIGN if negative else i32(0)))
     return f32(i32(signed).view(f32) * i32(POWER_OF_ZERO - power).view(f32))
@@ -180,9 +183,10 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 
 @scalar
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of `total`, an int32 sum of at most 24 bits; NAN_PATTERN if power is 0.
+    """Return the float32 bits of total / 2**p, as an instruction returns them; NAN_PATTERN if power is 0.
 
-    power: float32 bits from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
+    total: int32 sum of at most 24 bits. power: the float32 bits of 2**p, from `power_of_step`. u: numbers of the
+    instruction, whose mask u.kept is applied to the result.
     """
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
     return i32(f32(new).view(i32) & u.kept) if power != i32(0) else NAN_PATTERN
@@ -190,9 +194,10 @@ def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of `total`, an int32 sum, rounded toward zero; NAN_PATTERN if power is 0.
+    """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
 
-    power: float32 bits from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
+    total: int32 sum. power: the float32 bits of 2**p, from `power_of_step`. u: numbers of the instruction, whose mask
+    u.kept is applied to the result.
     """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -203,9 +208,10 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 pattern of `total`, an int64 sum, rounded toward zero; NAN_PATTERN if power is 0.
+    """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
 
-    power: float32 bits from `power_of_step`; the sum is in units of its inverse. u: the numbers of the instruction.
+    total: int64 sum. power: the float32 bits of 2**p, from `power_of_step`. u: numbers of the instruction, whose mask
+    u.kept is applied to the result.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
@@ -215,9 +221,9 @@ def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def half_result(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return `total`, an int64 sum, rounded to FP16 (nearest even), as a float32 pattern; NAN_PATTERN if power is 0.
+    """Return total / 2**p rounded to FP16 (nearest even), as float32 bits; NAN_PATTERN if power is 0.
 
-    power: from `power_of_step`; the sum is in units of its inverse. u is not used.
+    total: int64 sum. power: the float32 bits of 2**p, from `power_of_step`. u is not used.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
@@ -240,7 +246,7 @@ def float_of_half(code: Any) -> Any:
 
 @scalar
 def half_of_float(pattern: Any) -> Any:
-    """Return the FP16 code of a float32 pattern that is a value of FP16 and not NaN."""
+    """Return the FP16 code of float32 bits; the float32 must be a value of FP16 and not NaN."""
     sign = i32(i32(pattern >> i32(16)) & HALF_SIGN)
     magnitude = i32(pattern & MAGNITUDE)
     small = magnitude < i32(i32(HALF_LEAST + BIAS) << MANTISSA_BITS)

@@ -31,11 +31,11 @@ NO_SEED = (u64(0), u64(0))
 
 @cache
 def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool) -> Any:
-    """Return the GPU kernel (a, b, totals, facts) -> None of integer units with signed or unsigned a, b and results d.
+    """Return the GPU kernel (a, b, totals, facts) -> None that adds products to `totals` as an integer unit does.
 
-    signed_a, signed_b, signed_d: whether these are signed. The kernel adds the product of row i // N of a and column
-    i % N of b to totals[i]; if paired, that of row i of a and row i of b. a, b: uint8 patterns of 8-bit integers.
-    totals: 1-D uint32 patterns of 32-bit sums. facts: IntegerFacts as integers.
+    signed_a, signed_b, signed_d: whether a, b and the sums are signed. paired: whether totals[i] receives the product
+    of row i of a and row i of b; else that of row i // N of a and column i % N of b. a, b: bits of 8-bit integers, as
+    uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: IntegerFacts, constants of the unit, as integers.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:
@@ -93,7 +93,8 @@ def zero_point_kernel() -> Any:
 def range_kernel() -> Any:
     """Return the GPU kernel (words, lowest, highest, is_outside) -> None that looks for integers out of a range.
 
-    words: 1-D uint8 patterns, signed if lowest < 0. is_outside[0] becomes 1 if there is one.
+    words: 1-D bits of 8-bit integers, as uint8; they are signed if lowest < 0. is_outside[0] becomes 1 if an integer is
+    below lowest or above highest.
     """
 
     def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
@@ -136,9 +137,10 @@ def integers_on_gpu(x: Any, element: IntegerElement, unit: IntegerUnit, name: st
 
 
 def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: Any, *, paired: bool) -> None:
-    """Add products of 8-bit integers to `totals`, 1-D, in place, as a unit does: each row of a by each column of b.
+    """Add products of 8-bit integers to `totals`, in place, as an integer unit does: each row of a by each column of b.
 
-    paired: row i of a by row i of b instead. like: the array on whose stream the kernel runs.
+    a, b: matrices of bits, as uint8. totals: 1-D sums, as uint32. paired: whether row i of a is multiplied by row i of
+    b instead. like: the array on whose stream the kernel runs.
     """
     facts = np.array([int(x) for x in facts_of(unit)], np.int64)
     kernel = integer_kernel(unit.a.signed, unit.b.signed, unit.d.signed, paired)
@@ -146,17 +148,26 @@ def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: A
 
 
 class IntegerMatrices(FloatMatrices):
-    """Operations on (M, N) matrices of 32-bit integers in GPU memory, the integer part of the products' backend."""
+    """Operations on (M, N) matrices of 32-bit integers in GPU memory, for products by integer units."""
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of an integer matrix unit as a matrix of unsigned integers with the same bits, on the GPU.
+        """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits.
 
-        name: the argument that errors name.
+        x: array on the GPU. element: the unit's element of the operand. name: the argument that errors name.
+
+        Raises:
+          ValueError: x has another dtype, or integers out of range.
+          TypeError: x is not an array on the GPU.
         """
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
-        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None."""
+        """Return a new (M, N) matrix of the integers at which an integer unit's sums start: c, or zeros for None.
+
+        Raises:
+          ValueError: c has another dtype or shape.
+          TypeError: c is not an array on the GPU.
+        """
         if c is None:
             return self.filled(shape, np.uint32(0))
         start = integers_on_gpu(c, unit.d, unit, "c")
@@ -165,16 +176,16 @@ class IntegerMatrices(FloatMatrices):
         return self.copied(start.matrix)
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Add a @ b by an integer matrix unit to `total` in place.
+        """Add a @ b by an integer unit to `total`, a matrix of 32-bit sums, in place.
 
-        `total` holds the integers at which its sums start.
+        a, b: GPU matrices of the bits of 8-bit integers, (M, K) and (K, N).
         """
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        total: (M, N) uint32 patterns. left, right: the operands with their codes and zero points.
+        total: (M, N) bits of sums, as uint32. left, right: the operands with their codes, and zero points or None.
         """
         if left.zero_points is None and right.zero_points is None:
             return
@@ -191,7 +202,7 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Return int32 (`signed`) or uint32 sums as float32 patterns, rounded to nearest even."""
+        """Return int32 (`signed`) or uint32 sums, a GPU matrix of bits, as float32 bits, rounded to nearest even."""
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(
@@ -203,8 +214,8 @@ class IntegerMatrices(FloatMatrices):
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
         """Write `total` to the array `target` of an integer dtype.
 
-        floats: False if `total` holds integers, which are copied; True if it holds float32 patterns, which are rounded
-        to nearest even and clipped to the range of the dtype, NaN to 0.
+        floats: False if `total` holds integers, which are copied. True if it holds float32 bits: they are rounded to
+        nearest even and clipped to the range of the dtype, with 0 for NaN, and `total` may be overwritten.
         """
         if not floats:
             self.copied(total, target)

@@ -31,16 +31,17 @@ LANES, RUN, CHUNK, CHUNKS, GROUPS, TILE, START, STOP = range(8)
 
 @cache
 def lane_sums_kernel() -> Any:
-    """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of lanes' sums.
+    """Return the GPU kernel (a, b, out, numbers, first, of_a, of_b, of_float, to_float) -> None of sums in lanes.
 
-    A lane is a partial sum of an output: fused multiply-adds from +0. a: (M, K), b: (K, N) codes. out: (groups, lanes,
-    M * N) float32 patterns, the sum of every lane of every group for every output.
+    A lane is a partial sum of one output: fused multiply-adds from +0. a: (M, K), b: (K, N) codes. out: (groups, lanes,
+    M * N) float32 bits, which receives the sum of every lane of every group for every output.
 
-    numbers: (lanes, run, chunk, chunks, groups, tile, start, stop) of a LaneFacts. Terms start .. stop - 1 are dealt to
-    the groups in tiles of `tile` terms, and within a tile to the group's lanes in runs of `run` terms, in turn. After
-    every `chunk` terms (0: never) a lane's sum is added to its total and starts again at +0; a lane with less than
-    `chunks` such sums adds +0 for each missing one. first: float32 pattern at which a lane's total starts. of_a, of_b,
-    of_float: UnpackLayouts of a, b and float32 as integers; to_float: the EncodeLayout of float32.
+    numbers: integers (lanes, run, chunk, chunks, groups, tile, start, stop). Terms start .. stop - 1 form tiles of
+    `tile` terms; tile t belongs to group t modulo groups. Within a tile, runs of `run` terms go to lanes 0, 1, ...,
+    lanes - 1, 0, 1 and so on. After every `chunk` terms (0: never) a lane's sum is added to its total and starts again
+    at +0; a lane with fewer than `chunks` such sums adds +0 for each missing one. first: float32 bits at which a lane's
+    total starts. of_a, of_b, of_float: UnpackLayouts, constants that decode a, b and float32, as integers. to_float:
+    the EncodeLayout, constants that encode float32.
     """
 
     def sums(
@@ -76,9 +77,11 @@ def lane_sums_kernel() -> Any:
 
 
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
-    """Return the sum of a product's terms `terms` of K, as a schedule's lanes add them: (M, N) float32 patterns.
+    """Return the sum of the terms `terms` of K of a product, added in a schedule's lanes: (M, N) float32 bits.
 
-    lanes: which lane (partial sum of an output) adds which terms. run: number of consecutive terms that a lane adds.
+    product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes are
+    joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K. backend:
+    the GPU, which adds the sums of lanes.
     """
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
@@ -106,8 +109,8 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
     """Add the sums of a group's lanes (partial sums) to the group's total, in place, in the order of facts.merge.
 
     FORWARD adds one lane after the other; BUTTERFLY adds the second half of the lanes to the first until one is left;
-    BLOCKS does so after adding up every lanes / THREADS adjacent lanes. sums: (lanes, outputs) float32 patterns,
-    overwritten. total: (1, outputs). backend: adds on the GPU.
+    BLOCKS does so after adding up every lanes / THREADS adjacent lanes. sums: (lanes, outputs) float32 bits,
+    overwritten. facts: number of lanes and order of additions. total: (1, outputs). backend: the GPU, which adds.
     """
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
@@ -121,9 +124,10 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """Return each thread's sum of its lanes (partial sums): from sums (lanes, outputs), an array (THREADS, outputs).
+    """Return each thread's sum of its lanes (partial sums), as float32 bits (THREADS, outputs).
 
-    A thread has `chains` lanes in a row. backend: adds on the GPU.
+    sums: (lanes, outputs) float32 bits. chains: number of lanes of a thread, which are adjacent and added from the
+    first to the last. backend: the GPU, which adds.
     """
     first, *others = (
         taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)
@@ -136,7 +140,7 @@ def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
     """Add the second half of the rows of `sums` to the first, in place, until `left` are left; return their number.
 
-    count: number of rows at the start, a power of two.
+    sums: float32 bits. count: number of rows at the start, a power of two. backend: the GPU, which adds.
     """
     half = count // 2
     while half >= left:
@@ -148,9 +152,9 @@ def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
 def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
     """Add the sums of `count` groups, rows of `groups`, into its first row, as cuBLAS's reduce_1Block_kernel does.
 
-    Row g >= 128 is added to row g % 128; the second half of the 128 rows to the first, until 32 are left; row g of 4 ..
-    31 to row g % 4; rows 1 .. 3 to row 0. groups: (at least 128, outputs) float32 patterns, overwritten; rows from
-    `count` on are zeros. backend: adds on the GPU.
+    Row g >= 128 is added to row g % 128. Then the second half of the 128 rows is added to the first, until 32 are left.
+    Then row g of 4 .. 31 is added to row g % 4, and rows 1 .. 3 to row 0. groups: (at least 128, outputs) float32 bits,
+    overwritten; rows from `count` on are zeros. backend: the GPU, which adds.
     """
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)

@@ -19,9 +19,9 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 
 
 def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
-    """Return x as a GPU array of codes of a unit's element; name: the argument that errors name.
+    """Return x as a GPU array of codes of a matrix unit's element; name: the argument that errors name.
 
-    x: codes of the element, or floats of its dtype, on the GPU.
+    x: codes, or floats of the element's dtype, on the GPU. element: the format that the unit reads for this operand.
 
     Raises:
       ValueError: x has another format.

@@ -117,12 +117,14 @@ def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
 
 
 def _nothing(accumulator: Accumulator) -> Any:
-    """Return an empty matrix of codes, which kernels read as c = +0."""
+    """Return an empty (0, 0) matrix of codes of the accumulator's result format, which kernels read as c = +0."""
     return scratch((0, 0), accumulator.result_format.storage)
 
 
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
-    """Return (shape of the result, (a, b) as (results, K) matrices of codes).
+    """Return (shape of the result, (a, b) as matrices of codes (number of results, K)).
+
+    a, b: operands (..., K), whose axes before the last broadcast to the shape of the result.
 
     Raises:
       ValueError: last axes of different lengths, or others that do not broadcast.

@@ -25,10 +25,11 @@ Axes = tuple[int, ...]
 
 
 class StackedResult(Gpu):
-    """The GPU as a backend whose results are the matrices of one stack, which the first product allocates.
+    """The GPU as a backend whose results are the matrices of one stack, allocated together at the first product.
 
-    stack: the leading axes. read: arrays that the result must not overlap. `number` is the index of the current
-    product.
+    owner: the array whose library the results have. stack: the leading axes of the stack. out: the caller's array for
+    all results, or None. read: operands that the result must not overlap. The attribute `number` is the index of the
+    current product.
     """
 
     def __init__(self, owner: GpuArray, stack: Axes, out: Any, read: tuple[GpuArray, ...]) -> None:
@@ -38,10 +39,10 @@ class StackedResult(Gpu):
         self.words: Any = None
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return (the array of all results, the memory of the current product's result as an unsigned matrix).
+        """Return (array of all results, memory of the current product's result as a matrix of unsigned integers).
 
         The first call allocates the array of shape (*stack, *shape), or checks the caller's. shape, dtype: of one
-        result. out, a, others: not read, as the constructor was passed the stack's.
+        result. out, a, others: ignored, as the constructor was passed those of the stack.
         """
         if self.array is None:
             self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)
@@ -93,7 +94,10 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
 
 
 def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
-    """Return one matrix of a stack as a view, by its index `at` in the broadcast leading axes `stack`."""
+    """Return one matrix of a stack as a view.
+
+    stack: the broadcast leading axes. at: index of the matrix in them.
+    """
     lead, size = x.shape[:-2], math.prod(x.shape[-2:])
     place = tuple(i if axis > 1 else 0 for axis, i in zip(lead, at[len(stack) - len(lead) :], strict=True))
     first = int(np.ravel_multi_index(place, lead)) * size if lead else 0
@@ -101,7 +105,7 @@ def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
 
 
 def _zeros(x: GpuArray, backend: Gpu) -> GpuArray:
-    """Return a matrix of zero codes with the dtype and matrix shape of a stack."""
+    """Return a new matrix of zero codes with the dtype and the last two axes of x; backend is not used."""
     shape = x.shape[-2:]
     words = scratch(math.prod(shape), x.words.dtype)
     if words.size:

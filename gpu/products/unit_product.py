@@ -32,10 +32,13 @@ STEPS = steps_by_rule()
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
     """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of a rule's integer specification.
 
-    This is the core's code for the rule, which computes in integers and serves every unit and input. Result i is that
-    of row i of a and row i of b if paired, else of row i // N of a and column i % N of b. An empty c stands for +0, and
-    `out` (1-D) may be c. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b.
-    room: number of 64-bit digits of an exact sum. layouts, facts: those of a UnitPlan.
+    It computes in integers, and serves every unit of the rule and every input.
+
+    rule: the rule by which units add. room: number of 64-bit digits of an exact sum. paired: whether result i is that
+    of row i of a and row i of b; else it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at
+    which sums start; empty for +0. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or
+    rows) of b. out: 1-D, receives codes; it may be c. layouts, facts: constants of the unit's formats and of the unit,
+    as integers.
     """
     one_step = STEPS[rule]
 
@@ -58,7 +61,8 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 def gather_kernel(along_rows: bool) -> Any:
     """Return the GPU kernel (source, places, out) -> None that copies rows or columns of the matrix `source` to `out`.
 
-    Row (or column) i of `out` is the one at places[i], or zeros if that is -1. along_rows: rows, else columns.
+    along_rows: True to copy rows, False to copy columns. Row (or column) i of `out` is the one with index places[i], or
+    zeros if that is -1.
     """
 
     def gather(source: Any, places: Any, out: Any) -> None:
@@ -96,11 +100,14 @@ class GpuProduct(NamedTuple):
     factors: Factors = Factors()
 
     def part(self, start: int, stop: int) -> GpuProduct:
-        """Return the product over terms number start .. stop of `terms` as one sum, without decode scales."""
+        """Return the product over terms[start:stop] as one sum, without partial sums and decode scales."""
         return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
 
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
-        """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place]."""
+        """Return the product of the terms in `spans`, span after span, with `gap` zero terms before spans[place].
+
+        spans: (start, stop) indices of self.terms. gap: 0 for no zero terms.
+        """
         runs = [self.terms[slice(*span)] for span in spans]
         if gap:
             runs.insert(place, np.full(gap, -1, np.int32))
@@ -108,7 +115,7 @@ class GpuProduct(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """True if all terms of K are added, in ascending order."""
+        """True if all terms of K are added, in ascending order, without zero terms between them."""
         return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
 
 
@@ -134,7 +141,10 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add the product p to `total` in place by the kernel that computes blocks of results per block of threads."""
+    """Add the product p to `total` in place, by a kernel whose blocks of threads compute tiles of the result.
+
+    total: (M, N) float32 bits. backend: the GPU, on whose stream the kernels run.
+    """
     operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
@@ -150,7 +160,11 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total` in place by the core's integer code for the unit's rule, without partial sums."""
+    """Add a product to `total` in place as one sum, by the integer specification of the unit's rule.
+
+    total: (M, N) float32 bits, or float64 bits for units with float64 sums. backend: the GPU, on whose stream kernels
+    run.
+    """
     size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
     if fmt not in (FP32, FP64):
         codes = backend.codes_of(total, fmt)
@@ -163,7 +177,7 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """Return the product with operands and scales copied, if necessary, so that its terms are in order."""
+    """Return the product with operands and scales in the order of its terms, copied if they are not yet."""
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
@@ -179,9 +193,9 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return a copy of the rows (if along_rows) or columns of a matrix at the indices `places`.
+    """Return a copy of the rows (if along_rows) or columns of a GPU matrix at the indices `places`.
 
-    Zeros for an index of -1.
+    An index of -1 gives zeros. backend: the GPU, on whose stream the kernel runs.
     """
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
@@ -192,8 +206,9 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
     """Launch the kernel of a unit's integer specification over all of K, and write the results to `out`.
 
-    product: the operands. c, out: 1-D codes; an empty c stands for +0. like: the array on whose stream kernels run.
-    paired: row i of a is multiplied by row i of b, not by every column.
+    product: the operands; its order of terms and partial sums are ignored. c: 1-D codes at which sums start; empty for
+    +0. out: 1-D codes. like: the array on whose stream kernels run. paired: whether row i of a is multiplied by row i
+    of b, not by every column.
     """
     unit = product.unit
     plan = unit_plan(unit)
@@ -207,7 +222,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
     """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16, else unchanged.
 
-    element: the unit's element that the codes are of. like: the array on whose stream kernels run.
+    codes: GPU matrix. element: the unit's element that the codes are of. like: the array on whose stream kernels run.
     """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes

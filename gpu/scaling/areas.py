@@ -81,11 +81,16 @@ area_fields = fields_of(Areas)
 
 
 class TilePart(NamedTuple):
-    """A block's part of a tile, and where one thread begins in it.
+    """The part of one tile on which a block of threads works, and the first element of one thread in it.
 
-    The thread processes elements threads_y rows and threads_x columns apart. tile: flat index in the scales; is_tile:
-    False for threads beyond the last tile or the area; top, bottom: rows of the part, counted over all batches; left,
-    right: its columns; row, column: the thread's first element.
+    The thread processes elements that are threads_y rows and threads_x columns apart.
+
+    Attributes:
+      tile: flat index of the tile among all tiles.
+      is_tile: False for threads beyond the last tile or beyond the area.
+      top, bottom: first row of the part and the row after its last one, counted over all matrices of the batch.
+      left, right: first column of the part and the column after its last one.
+      row, column: the thread's first element.
     """
 
     tile: Any  # flat index in the scales
@@ -100,7 +105,11 @@ class TilePart(NamedTuple):
 
 @scalar
 def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
-    """Return the part of a tile that a thread (index in its block) works on; area: index of the block's area."""
+    """Return the part of a tile that a thread works on.
+
+    area: index of the area of the thread's block. thread: index of the thread in its block. g: how the array is
+    divided.
+    """
     thread_x = i64(thread & i64(g.threads_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -136,10 +145,14 @@ def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
 
 
 class Walk(NamedTuple):
-    """The elements of a thread, row by row: their count, and how to step from one to the next.
+    """The elements that one thread processes, row by row: their number, and the steps from one to the next.
 
-    first, column: flat index and column of the first; right: column after the last; threads_x: columns between
-    elements; span: columns to go back, and jump: elements to go forward, at the end of a row.
+    Attributes:
+      count: number of elements.
+      first, column: flat index and column of the first element.
+      right: column after the last one.
+      threads_x: columns from one element to the next.
+      span, jump: at the end of a row, columns to go back and elements to go forward.
     """
 
     count: Any  # number of elements
@@ -153,7 +166,10 @@ class Walk(NamedTuple):
 
 @scalar
 def walk_of(part: TilePart, g: Areas) -> Walk:
-    """Return the order of a thread's elements in its part."""
+    """Return the number and the order of the elements that a thread processes.
+
+    part: the thread's part of a tile. g: how the array is divided among blocks of threads.
+    """
     wide = i64(i64(i64(part.right - part.column) + i64(g.threads_x - 1)) >> g.shift_x)
     high = i64(i64(i64(part.bottom - part.row) + i64(g.threads_y - 1)) >> g.shift_y)
     wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
@@ -166,7 +182,10 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 
 @scalar
 def step_of(i: Any, column: Any, w: Walk) -> Any:
-    """Return the flat index and column of a thread's next element, after the one with index i."""
+    """Return (flat index, column) of the element that a thread processes after the one at `i` in `column`.
+
+    w: the steps of the thread.
+    """
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
         i, column = i64(i + w.jump), i64(column - w.span)
@@ -175,9 +194,11 @@ def step_of(i: Any, column: Any, w: Walk) -> Any:
 
 @scalar
 def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
-    """Return the flat indices i of four elements, and the index and column of the element after them.
+    """Return the flat indices of a thread's next four elements, then index and column of the element after them.
 
-    left: the thread's elements from i on; if fewer than four are left, i is repeated. The four loads can overlap.
+    i, column: flat index and column of the first of the four. left: number of the thread's elements from i on; if fewer
+    than four are left, i takes the place of those that are missing. w: the steps of the thread. The four loads can
+    overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)
@@ -187,7 +208,7 @@ def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
 
 
 def block_threads() -> int:
-    """Return the number of threads in a block."""
+    """Return the number of threads in a block: 256 on a GPU, 4 in numba's simulator."""
     return launch.SIMULATED[1] if is_simulated() else launch.THREADS
 
 
@@ -205,9 +226,10 @@ def merged(tiling: Tiling) -> Tiling:
 
 @lru_cache(maxsize=4096)
 def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
-    """Return the areas of an array for blocks of `threads`, a power of two; cached.
+    """Return how an array of tiles is divided among blocks of threads; cached.
 
-    cut: a tile may be divided among several blocks.
+    tiling: shape of the array and of its tiles. threads: number of threads of a block, a power of two. cut: whether a
+    tile may be divided among several blocks.
     """
     tiling = merged(tiling)
     batch, bands, tiles = tiling.tiles

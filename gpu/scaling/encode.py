@@ -50,10 +50,11 @@ def refuse_on_gpu(fmt: LogFMT | TableFormat) -> NoReturn:
 
 
 class GpuTileJob(NamedTuple):
-    """An array on the GPU to encode, or to round to a format's values if `back`, with its scaling and plan.
+    """An array on the GPU to encode tile by tile, with its format and scaling.
 
-    source: the array; element: its element format; options: of the elements' cast; tiling: its tiles; plan: of the
-    scales.
+    source: the array. element: the format of its elements. scaling: the recipe of the scales. options: format and
+    rounding of the elements. tiling: shape of the array and of its tiles. plan: how a tile's amax becomes its scale.
+    back: True to compute the values of the codes in place of the codes.
     """
 
     source: GpuArray
@@ -66,7 +67,7 @@ class GpuTileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits of the arithmetic's float, 32 or 64."""
+        """Bits, 32 or 64, of the floats in which elements are scaled."""
         return self.plan.width
 
     @property
@@ -75,27 +76,27 @@ class GpuTileJob(NamedTuple):
         return not self.scaling.symmetric
 
     def encoder(self) -> EncodePlan:
-        """Return the plan by which scaled floats become codes."""
+        """Return the EncodePlan, the constants by which scaled floats are rounded to codes."""
         if self.affine:
             return encode_plan(OFFSETS, self.width, self.options.rounding, "saturate", "keep", self.options.random_bits)
         return element_plan(self.options, self.width, integer=isinstance(self.element, IntegerFormat))
 
     def decoder(self) -> Any:
-        """Return the DecodeLayout that turns codes back into values; zeros if `back` is False."""
+        """Return the DecodeLayout, constants that turn codes into values, as an array; zeros if `back` is False."""
         plan = decode_plan(self.options.fmt, self.width) if self.back else None
         return _no_layout(self) if plan is None else plan.layout
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        """Return a new array of the source's library, and its memory as flat unsigned integers.
+        """Return (new uninitialised array of the source's library, the same memory as flat unsigned integers).
 
-        dtype: its NumPy dtype.
+        shape, dtype: shape and NumPy dtype of the array.
         """
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """Return the areas on which blocks of threads work.
+        """Return how the array is divided among blocks of threads.
 
-        cut: a tile may be divided among several blocks; whole: treat the whole array as one tile.
+        cut: whether a tile may be divided among several blocks. whole: whether to treat the whole array as one tile.
         """
         tiles = self.tiling
         if whole:
@@ -110,10 +111,11 @@ def _no_layout(job: GpuTileJob) -> Any:
 
 
 class GpuTargets(NamedTuple):
-    """The memory of the arrays that kernels fill, as flat unsigned integers.
+    """The GPU memory that kernels fill, as flat arrays of unsigned integers.
 
-    out: codes or values; scales, scale_codes, zero_points: one per tile; tensor: second-level scale; counts: of the
-    report.
+    out: codes or values of the elements. scales, scale_codes, zero_points: one per tile. tensor: the second-level
+    scale, one element. counts: counters of special tiles and clamped scales. An array of one byte stands for one that
+    is not computed.
     """
 
     out: Any  # codes or values
@@ -125,10 +127,10 @@ class GpuTargets(NamedTuple):
 
 
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
-    """Return the validated job of encoding x, or of rounding it to float32 values if `back`.
+    """Return the validated description of encoding x, or of rounding it to float32 values if `back`.
 
-    fmt, scaling, cast: as for `encode_scaled`. The job's `back` becomes False if values can only be computed by way of
-    codes.
+    x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`. `back` of the result is False if values can only be
+    computed by decoding codes in a second pass, or if the scaling has zero points.
 
     Raises:
       ValueError, TypeError: as for `encode_scaled`.
@@ -161,9 +163,10 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary arrays for the others.
+    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary ones.
 
-    scales_known: the caller gives the scales, so that no scale codes are computed.
+    values: flat GPU array of float32 bits. The temporary arrays are for scales, their codes and counts. scales_known:
+    whether the caller gives the scales, so that no scale codes are computed.
     """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -181,7 +184,11 @@ def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
 
 @under_ieee  # plans are made with floats of the CPU
 def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
-    """Queue the kernels that fill all arrays of a job; user_scales: the caller's scales, one per tile, or None."""
+    """Queue the GPU kernels that encode an array; they fill all arrays of `fill`.
+
+    job: the array, its format and its scaling. user_scales: the caller's scales, a float32 NumPy array with one per
+    tile; None to compute them.
+    """
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
     words, of_source, widened = source.words, _no_layout(job), source.fmt.bits != job.width
@@ -250,10 +257,11 @@ def _run_short_tiles(
     job: GpuTileJob, fill: GpuTargets, e: tile_kernels.ElementKernels, encoder: EncodePlan, words: Any,
     more: tuple[Any, ...],
 ) -> bool:  # fmt: skip
-    """Queue the kernel of short contiguous tiles and return True, or return False if that kernel cannot do the job.
+    """Queue the kernel of short contiguous tiles and return True, or return False if it cannot process the array.
 
-    e, encoder: choices of the kernel, and plan of the elements' codes; words: the source's memory; more: the kernel's
-    last arguments, (seed, numbers, plan, table) of `short_tiles_kernel`.
+    job: the array, its format and its scaling. fill: the arrays to fill. e: compile-time choices of the kernel.
+    encoder: the constants by which elements are encoded. words: the source's memory. more: the last arguments of
+    `short_tiles_kernel`: (seed, numbers, plan, table).
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:
@@ -274,7 +282,10 @@ def _run_short_tiles(
 
 
 def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
-    """Launch a kernel with one block of threads per area; job: its source's stream is used; arguments: the kernel's."""
+    """Launch a GPU kernel with one block of threads per area, on the stream of the job's source.
+
+    areas: how the array is divided among blocks. arguments: the arguments of the kernel.
+    """
     launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
@@ -283,9 +294,9 @@ def _find_tops(
 ) -> None:
     """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
 
-    With zero points, `tops` gets those of the positive elements and `lows` those of the negative ones; otherwise `lows`
-    becomes 0. job: the array and its scaling; from_source: memory of the source and its layout; widened: kernels decode
-    its elements to a wider float; areas: the parts that blocks of threads work on.
+    With zero points, `tops` receives those of the positive elements and `lows` those of the negative ones; otherwise
+    `lows` is set to 0. job: the array and its scaling. from_source: (memory of the source, constants that decode it).
+    widened: whether kernels decode elements to a wider float. areas: the parts on which blocks of threads work.
     """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
@@ -294,10 +305,11 @@ def _find_tops(
 
 
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
-    """Return the ScaleNumbers on the GPU, after queueing the kernels of the second-level scale if the scaling has one.
+    """Return the numbers of the scale rule on the GPU: largest values and limits of elements and scales (ScaleNumbers).
 
-    job: the array and its scaling; fill: the arrays to fill, of which `tensor` and `counts` are; from_source: memory of
-    the source and its layout; widened: kernels decode its elements to a wider float.
+    If the scaling has a second-level scale, its kernels are queued first, which fill fill.tensor and may increase
+    fill.counts. job: the array and its scaling. from_source: (memory of the source, constants that decode it). widened:
+    whether kernels decode elements to a wider float.
     """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

@@ -53,9 +53,9 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 
 
 class PlanReaders(NamedTuple):
-    """Functions that read a layout from a row of a plan, a matrix of 64-bit integers whose rows are layouts and rules.
+    """Functions that read the constants of a format from a row of a matrix of 64-bit integers.
 
-    encoder: row -> EncodeLayout; decoder: row -> DecodeLayout.
+    encoder: row -> EncodeLayout, the constants that encode. decoder: row -> DecodeLayout, the constants that decode.
     """
 
     encoder: Any
@@ -64,7 +64,7 @@ class PlanReaders(NamedTuple):
 
 @cache
 def plan_readers(width: int) -> PlanReaders:
-    """Return the functions that read layouts as integers of `width` bits, 32 or 64; cached."""
+    """Return the functions that read a format's constants as integers of `width` bits, 32 or 64; cached."""
     return PlanReaders(fields_of(EncodeLayout, word_of(width)), fields_of(DecodeLayout, word_of(width)))
 
 
@@ -73,14 +73,22 @@ _rules_of = fields_of(ScaleRules, i64)
 
 @cache
 def settler(s: ScaleChoices) -> Any:
-    """Return the function `(top, specials, numbers, plan, table) -> (scale, code, factor, events)` for a tile's scale.
+    """Return the scalar function `(top, specials, numbers, plan, table) -> (scale, code, factor, events)` for one tile.
 
-    top: bits of the tile's amax, a float of s.width bits. specials: flags HAS_NAN and HAS_INFINITY. numbers:
-    ScaleNumbers as an array. plan: 64-bit integers, of which row SCALE_ENCODER is the EncodeLayout of scales and row
-    RULES holds ScaleRules, ScaleChoices and the bits of two float64 (largest element, lowest amax). table: values of
-    the scale format's codes. scale: bits of the float32 decode scale, whose code in the scale format is `code`. factor:
-    the float by which the tile's elements are divided or multiplied (s.applied). events: bit k is set if counter k of
-    the report goes up by 1.
+    s: choices that are compiled in, such as the rule by which amax becomes a scale.
+
+    Arguments of the function:
+      top: bits of the tile's amax, a float of s.width bits.
+      specials: flags HAS_NAN and HAS_INFINITY of fpsim/core/tile_scale.py.
+      numbers: floats, the fields of ScaleNumbers: largest values and limits of elements and scales.
+      plan: matrix of 64-bit integers. Row SCALE_ENCODER has the EncodeLayout of scales. Row RULES has ScaleRules,
+      ScaleChoices, and the bits of two float64: largest element and lowest amax.
+      table: the values of the scale format's codes.
+
+    Results of the function:
+      scale: float32 bits of the decode scale, and `code`: its code in the scale format.
+      factor: the float by which the tile's elements are divided or multiplied, as s.applied says.
+      events: bit k is 1 if the tile counts for counter k of the report, such as ZERO_TILES.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder
@@ -96,12 +104,14 @@ def settler(s: ScaleChoices) -> Any:
 
 @cache
 def settle_kernel(s: ScaleChoices) -> Any:
-    """Return the kernel that computes scales: `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`.
+    """Return the GPU kernel that computes scales, the scale of one tile by one thread.
 
-    One thread per tile. tops, specials: bits of each tile's amax, flags of NaN and Inf. It fills scales (float32 bits),
-    codes of the scales, and factors (bits of what elements are divided or multiplied by), and adds to `counts` of the
-    report. numbers: ScaleNumbers. plan: rows of 64-bit integers, of which SCALE_ENCODER (an EncodeLayout) and RULES are
-    read. table: values of the scale format's codes.
+    Its arguments: `(tops, specials, scales, codes, factors, counts, numbers, plan, table)`. The function of `settler`
+    is applied to each tile; its docstring describes numbers, plan and table.
+
+    s: choices that are compiled in. tops, specials: for each tile, bits of its amax, and flags of NaN and Inf. scales,
+    codes, factors: receive each tile's scale (float32 bits), the scale's code, and the bits of the float by which
+    elements are divided or multiplied. counts: counters of special tiles and clamped scales, which are increased.
     """
     word: Any = word_of(s.width)
     settle = settler(s)
@@ -126,11 +136,12 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
 @cache
 def given_kernel(width: int, applied: int) -> Any:
-    """Return the kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
+    """Return the GPU kernel `(tops, specials, scales, factors, counts, nan_tile)` for scales given by the caller.
 
-    It fills factors, floats of `width` bits, and raises counts of special tiles. tops: 0 for tiles whose finite
-    elements are all 0. A scale becomes NaN if nan_tile is not 0 and the tile has a NaN. applied: BY_SCALE if elements
-    are divided by factors, BY_INVERSE if they are multiplied.
+    tops: bits of each tile's amax; 0 if all finite elements are 0. specials: flags of NaN and Inf of each tile. scales:
+    float32 bits; a scale becomes NaN if nan_tile is not 0 and the tile has a NaN. factors: receives floats of `width`
+    bits: the scales if `applied` is BY_SCALE (elements are divided), their inverses if it is BY_INVERSE (multiplied).
+    counts: counters of tiles of zeros, with NaN and with Inf, which are increased.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -156,10 +167,11 @@ def given_kernel(width: int, applied: int) -> Any:
 
 @cache
 def spread_kernel(width: int) -> Any:
-    """Return the kernel `(tops, lows)`, which replaces tops by the range of each tile, highest - lowest element.
+    """Return the GPU kernel `(tops, lows)`, which computes each tile's range, highest - lowest element.
 
-    tops, lows: bits, of floats of `width` bits, of the largest magnitudes of the positive and of the negative elements
-    of each tile; lows become bits of the lowest element.
+    Before, tops and lows hold the bits, of floats of `width` bits, of the largest magnitudes of the positive and of the
+    negative elements of each tile. Afterwards, tops hold the range, at most the largest finite float, and lows the
+    lowest element, 0 or negative.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -177,12 +189,13 @@ def spread_kernel(width: int) -> Any:
 
 @cache
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
-    """Return the kernel `(lows, factors, zero_points, lowest, highest, layout)`, which fills zero points.
+    """Return the GPU kernel `(lows, factors, zero_points, lowest, highest, layout)` that computes zero points.
 
     A zero point is lowest - round(low / scale), clamped to lowest .. highest. lows: bits of each tile's lowest element,
-    floats of `width` bits. factors: the scales or their inverses. lowest, highest: the range of the integer format.
-    layout: the EncodeLayout by which quotients are rounded to integers. kind: the encoder's checks, PLAIN, FULL or
-    UNUSUAL of core/encode.py; applied: BY_SCALE if values are divided by factors, BY_INVERSE if multiplied.
+    floats of `width` bits. factors: floats, as bits. zero_points: receives the codes, two's complement of 8 bits.
+    lowest, highest: the range of the integer format. layout: the EncodeLayout, constants by which quotients are rounded
+    to integers. kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py.
+    applied: BY_SCALE if factors are scales, BY_INVERSE if they are inverses of scales.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -199,13 +212,16 @@ def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
 
 @cache
 def tensor_kernel(width: int) -> Any:
-    """Return the kernel that computes the second-level scale of an array from its amax, with one thread.
+    """Return the GPU kernel that computes the second-level scale of an array from its amax, with one thread.
 
     Its arguments: `(top, specials, plain, highest, propagates, is_inverse, numbers, tensor, counts)`, mostly arrays of
-    one element. top: bits of the finite amax of the array. specials: flags of NaN and Inf. plain: ScaleNumbers without
-    a second level. highest: largest scale of a tile times largest element. propagates: 1 if an Inf makes the scale Inf.
-    is_inverse: 1 if highest / amax is computed and inverted, 0 for amax / highest. numbers: filled with ScaleNumbers.
-    tensor: filled with the float32 bits of the scale. counts: counters of the report, raised if the scale was clamped.
+    one element.
+
+    width: bits of the floats, 32 or 64. top: bits of the amax of all finite elements. specials: flags of NaN and Inf.
+    plain: the fields of ScaleNumbers (limits of elements and scales) without a second level. highest: the largest value
+    that a tile's scale times an element can have. propagates: 1 if an Inf makes the scale Inf. is_inverse: 1 to compute
+    highest / amax and invert it, 0 for amax / highest. numbers: receives ScaleNumbers with the second level. tensor:
+    receives the float32 bits of the scale. counts: counters of the report; one is increased if the scale was clamped.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -224,7 +224,7 @@ def quantize_scaled(
 
 
 def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[Scaled, GpuTargets]:
-    """Return the result, with the arrays of `out` or with new ones, and views of its memory that kernels fill.
+    """Return (result, views of its memory as flat unsigned integers, which kernels fill).
 
     Args:
       out: an earlier result, whose arrays are reused if the new result has the same ones; None for new arrays.

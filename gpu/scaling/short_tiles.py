@@ -36,9 +36,9 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 class ShortTiles(NamedTuple):
     """Compile-time choices of the kernel of short tiles.
 
-    elements, scales: how elements are rounded, and how a tile's amax becomes its scale; tile_threads: threads that
-    share a tile; source_bits, target_bits: bits of an element that is read, and written; to_code: layout of the encoder
-    to compile in; None if it is passed as an array.
+    elements: how elements are rounded. scales: how a tile's amax becomes its scale. tile_threads: number of threads
+    that share a tile. source_bits, target_bits: bits of an element that is read, and of one that is written. to_code:
+    the constants of the encoder, to be compiled in; None if the kernel reads them from an array.
     """
 
     elements: ElementKernels
@@ -52,7 +52,8 @@ class ShortTiles(NamedTuple):
 def tile_threads_of(tiles: Tiling) -> int:
     """Return the number of threads that share a tile, a power of two, or 0 if this kernel cannot process the tiles.
 
-    It requires contiguous tiles of EACH times a power of two elements, on at most one block of threads.
+    It requires tiles that are contiguous in memory. Each must have 8 times a power of two elements, and at most 8 per
+    thread of one block.
     """
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
@@ -64,11 +65,15 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the function `(bits, random, layout, mode, kind) -> code` that rounds a scaled element, float32 bits.
+    """Return the scalar function `(bits, random, layout, mode, kind) -> code` that rounds a scaled element.
 
-    It is the faster `nearest_encoder` for a compiled-in layout that this serves, if elements are divided by factors (a
-    compiler could fuse a product with its floating-point addition); otherwise the core's `encode_bits_32`. random: a
-    random number, for stochastic rounding. layout: EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or UNUSUAL.
+    how: the kernel's compile-time choices. bits: of a float32. random: a random number, for stochastic rounding.
+    layout: the constants of the format, an EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or UNUSUAL of
+    fpsim/core/encode.py.
+
+    It is the faster `nearest_encoder` if the layout is compiled in and `nearest_encoder` supports it; otherwise it is
+    `encode_bits_32`. The faster one is used only if elements are divided by factors, as a compiler could fuse a product
+    with its floating-point addition.
     """
     e = how.elements
     if how.to_code is None or e.applied != BY_SCALE or not serves(how.to_code, e.width, e.kind, e.mode):
@@ -84,12 +89,14 @@ def _encoder(how: ShortTiles) -> Any:
 
 @cache
 def short_tiles_kernel(how: ShortTiles) -> Any:
-    """Return the kernel that computes amax, scales and codes of short tiles.
+    """Return the GPU kernel that computes amax, scales and codes of short tiles.
 
     Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source, out: elements packed into
-    64-bit integers; scales: float32 bits to fill, and codes: of scales; counts: of the report, added to; seed: its low
-    and high 32 bits; numbers: ScaleNumbers; plan: rows of 64-bit integers, in the order of AREAS, SOURCE, ENCODER,
-    DECODER, SCALE_ENCODER and RULES of scale_kernels.py; table: values of the scale format's codes.
+    64-bit integers; `out` receives codes or float32 values. scales, codes: receive the float32 bits of scales, and
+    their codes. counts: counters of special tiles and clamped scales, which are increased. seed: its low and high 32
+    bits. numbers: limits of elements and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers, with rows
+    in the order of AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER and RULES of scale_kernels.py. table: values of the
+    scale format's codes.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

@@ -34,10 +34,10 @@ _areas_of = fields_of(Areas, i64)
 class ElementKernels(NamedTuple):
     """Compile-time choices of a kernel over elements.
 
-    width: bits of the arithmetic's float; widened: the source is narrower; mode: Rounding; kind: the encoder's checks,
-    PLAIN, FULL or UNUSUAL of core/encode.py; applied: BY_SCALE if elements are divided by factors, BY_INVERSE if
-    multiplied; integer: codes are two's complement; back: results are float32 values, not codes; affine: elements are
-    integers with a zero point.
+    width: bits of the floats in which elements are scaled. widened: whether the source is narrower. mode: a Rounding.
+    kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py. applied: BY_SCALE
+    if elements are divided by factors, BY_INVERSE if multiplied. integer: whether codes are two's complement. back:
+    whether results are float32 values instead of codes. affine: whether elements are integers with a zero point.
     """
 
     width: int  # of the arithmetic
@@ -51,15 +51,16 @@ class ElementKernels(NamedTuple):
 
 
 def choice_words(e: ElementKernels) -> ElementChoices:
-    """Return the kernel's choices on the rounding of an element (mode, kind, applied, integer), as int64."""
+    """Return the choices that decide how one element is rounded (mode, kind, applied, integer), as int64."""
     return ElementChoices(*(i64(choice) for choice in (e.mode, e.kind, e.applied, e.integer)))
 
 
 @cache
 def loader(width: int, widened: bool) -> Any:
-    """Return the function `(source, i, g)` that returns the bits of element i as a float of `width` bits.
+    """Return the scalar function `(source, i, g)` that returns the bits of element i as a float of `width` bits.
 
-    widened: the source's code is decoded by the DecodeLayout g; otherwise it has that width itself.
+    source: flat unsigned integers. If `widened`, they are codes of a narrower format, which the constants g, a
+    DecodeLayout, decode; otherwise they are bits of floats of `width` bits, and g is not used.
     """
     word: Any = word_of(width)
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
@@ -72,11 +73,11 @@ def loader(width: int, widened: bool) -> Any:
 
 @cache
 def raiser(width: int, affine: bool) -> Any:
-    """Return the function `(bits, top, low, specials) -> (top, low, specials)`, which takes one more element in.
+    """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)`, which includes one more element.
 
-    bits: the element, a float of `width` bits. top: bits of the largest finite magnitude so far, or if `affine` of that
-    of positive elements; low: of that of negative ones if `affine`, else unchanged; specials: flags HAS_NAN and
-    HAS_INFINITY.
+    bits: the element, a float of `width` bits. top: bits of the largest finite magnitude of the elements so far; with
+    `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged. specials: flags
+    HAS_NAN and HAS_INFINITY of the elements so far.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -98,11 +99,11 @@ def raiser(width: int, affine: bool) -> Any:
 
 @cache
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
-    """Return the function `(source, walk, layout)` that returns (top, low, specials) of a thread's elements.
+    """Return the scalar function `(source, walk, layout)` that returns (top, low, specials) of a thread's elements.
 
-    top: bits of the largest finite magnitude, or if `affine` of that of the positive elements; low: of that of the
-    negative ones if `affine`, else 0; specials: flags HAS_NAN and HAS_INFINITY. width: bits of the floats compared.
-    layout: DecodeLayout by which the source is decoded if `widened`.
+    top: bits of the largest finite magnitude; with `affine`, of the positive elements. low: with `affine`, that of the
+    negative ones, else 0. specials: flags HAS_NAN and HAS_INFINITY. width: bits of the floats compared. source: flat
+    unsigned integers. walk: the thread's elements, a Walk. layout: constants that decode the source if `widened`.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -127,8 +128,9 @@ def top_finder(width: int, widened: bool, affine: bool) -> Any:
 def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
     """Reduce the values of each tile's threads to the largest, which is stored at the tile's first thread.
 
-    All threads of the block must call it. shared: one value per thread; thread: index in the block; g: Areas. It is in
-    the module of the kernels that call it, since numba's simulator replaces `cuda` module by module.
+    All threads of the block must call it. shared: one value per thread, overwritten. thread: index in the block. g: an
+    Areas, by which threads share tiles. The function is in the module of the kernels that call it, since numba's
+    simulator replaces `cuda` module by module.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -150,11 +152,12 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 
 @cache
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
-    """Return the kernel `(source, layout of the source, areas, tops, lows, specials)`, which updates the last three.
+    """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)`, which updates the last three.
 
-    tops are the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows that of
-    its negative ones; specials are flags of NaN and Inf. width: bits of the floats compared. widened: whether the
-    source has narrower elements, which its layout decodes.
+    tops receive the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows
+    that of its negative ones, as bits of floats of `width` bits; specials receive flags of NaN and Inf. All are zero
+    before. areas: the division of the array among blocks of threads, the fields of an Areas. widened: whether the
+    source has narrower elements, which source_layout (constants of a format) decodes.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -187,9 +190,10 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """Return the function `(i, k0, k1)` that returns the random number of element i, 0 if the mode is not stochastic.
+    """Return the scalar function `(i, k0, k1)` that returns the random number of element i, or 0.
 
-    k0, k1: low and high word of the seed; width: bits of the number; mode: a Rounding.
+    It is 0 if the mode is not stochastic. k0, k1: low and high 32 bits of the seed. width: bits of the integer
+    returned. mode: a Rounding.
     """
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
@@ -203,12 +207,13 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """Return the kernel that computes amax, scales and codes of the tiles of an area.
+    """Return the GPU kernel that computes amax, scales and codes of the tiles of an area.
 
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source: bits of elements; out:
-    their codes or values to fill; scales, codes: bits and codes of the scales to fill; counts: of the report, added to;
-    seed: its low and high word; numbers: ScaleNumbers; plan: rows of 64-bit integers, in the order of AREAS, SOURCE,
-    ENCODER, DECODER, SCALE_ENCODER and RULES of scale_kernels.py; table: values of the scale format's codes.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source: bits of elements. out:
+    receives their codes or values. scales, codes: receive the float32 bits of scales, and their codes. counts: counters
+    of special tiles and clamped scales, which are increased. seed: its low and high 32 bits. numbers: limits of
+    elements and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers, with rows in the order of AREAS,
+    SOURCE, ENCODER, DECODER, SCALE_ENCODER and RULES of scale_kernels.py. table: values of the scale format's codes.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -284,13 +289,13 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
 @cache
 def elements_kernel(e: ElementKernels) -> Any:
-    """Return the kernel that encodes the elements of tiles with known scales and factors.
+    """Return the GPU kernel that encodes the elements of tiles with known scales and factors.
 
-    Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements; out:
-    their codes or values to fill; scales, factors, zero_points: one per tile, factors being what elements are divided
-    or multiplied by; plan: rows of 64-bit integers, of which AREAS (Areas), SOURCE (DecodeLayout of the source),
-    ENCODER and DECODER (layouts of the elements) are read; seed: its low and high word; limits: the lowest and highest
-    integer of an integer format with a zero point.
+    Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements. out:
+    receives their codes or values. scales, factors, zero_points: one per tile; elements are divided or multiplied by
+    factors. plan: matrix of 64-bit integers, of which the rows AREAS (division among threads), SOURCE (constants that
+    decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: its low and high 32
+    bits. limits: the lowest and highest integer of an integer format with a zero point.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -306,8 +311,8 @@ def elements_kernel(e: ElementKernels) -> Any:
     ) -> Any:
         """Return the code of an element, or the bits of its value if the kernel is for values.
 
-        bits: of the element; factor, scale, zero_point: of its tile; random: random number; f: EncodeLayout; back:
-        DecodeLayout; lowest, highest: smallest and largest integer.
+        bits: of the element. factor, scale, zero_point: of its tile. random: a random number. f, back: the constants
+        that encode and decode, an EncodeLayout and a DecodeLayout. lowest, highest: smallest and largest integer.
         """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point

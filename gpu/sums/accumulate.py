@@ -44,8 +44,8 @@ class GpuSumProblem(NamedTuple):
     """The matrices of codes on the GPU whose products are summed, and their formats.
 
     a (M, K) and b (K, N) have M * N sums. If `paired`, b is (M * K, N), and row i of a is multiplied by rows i * K ..
-    (i + 1) * K - 1 of b. c: what is added to the sums, (M, N), or (0, 0) for none. formats: of a and b; if that of a is
-    None, the terms are those of b, and a is not read.
+    (i + 1) * K - 1 of b. c: codes added to the sums, (M, N), or (0, 0) for none. formats: of a and b. If the format of
+    a is None, the terms are the elements of b alone, and a gives only the shape.
     """
 
     a: Any
@@ -62,18 +62,19 @@ class GpuSumProblem(NamedTuple):
 
 @cache
 def _fill_words() -> Function:
-    """Return the function (words, n, output, step, r) -> None, compiled for the GPU, that fills `words` (4, n).
+    """Return the GPU function (words, n, output, step, r) -> None that fills `words`, (4, n), with random words.
 
-    words[w, j] gets the random word of rounding number step + w of the sum with index output + j; r: a Randomness.
+    words[w, j] receives the random word of rounding number step + w in the sum with index output + j. r: the source of
+    random numbers, a Randomness.
     """
     return scalar(fill_words)
 
 
 @cache
 def _lanes(wide: bool) -> LaneSteps:
-    """Return the functions that multiply, add and multiply-add codes, each rounded, compiled for the GPU.
+    """Return the GPU functions that multiply, add, and multiply-add codes, each with one rounding.
 
-    wide: whether factors may have more than 31 bits, as in FP64.
+    wide: whether factors may have significands of more than 31 bits, as in FP64.
     """
     return LaneSteps(*map(scalar, code_lanes(wide)))
 
@@ -87,12 +88,14 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
       chained: whether all terms are added to c (or +0) one by one; else each chunk of `chunk` terms is added up from
         +0, and the chunks' sums are added to c (or +0) in order.
       fused: whether products are not rounded before they are added.
-      wide: whether factors have more than 31 bits.
+      wide: whether factors may have significands of more than 31 bits.
 
     Arguments of the kernel:
-      a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows: rows of b per row of a, 0 if shared.
-      layouts: UnpackLayouts of a and b, EncodeLayouts of the sums within a chunk and of the chunks' sum, as rows of
-      integers. r: the source of random numbers, whose mode is not read.
+      a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty, and out receives the sums.
+      rows: number of rows of b that belong to one row of a; 0 if all rows of a use the same b.
+      chunk: number of terms of a chunk.
+      layouts: rows of integers, the constants that decode a and b, and encode sums within a chunk and of the chunks.
+      r: the source of random numbers, a Randomness, whose mode is not read.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
@@ -117,9 +120,10 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums, to which c is added last.
 
-    mode: number of the rounding mode. depth: entries of a thread's stack of sums that wait for their neighbour. wide:
-    whether factors have more than 31 bits. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows:
-    rows of b per row of a, 0 if shared. layouts: of a, b and the sums as rows of integers. r: source of random numbers.
+    mode: number of the rounding mode. depth: number of partial sums that a thread can store. wide: whether factors may
+    have significands of more than 31 bits. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty, and
+    out receives the sums. rows: number of rows of b that belong to one row of a; 0 if all use the same b. layouts: rows
+    of integers, the constants that decode a and b and encode sums. r: the source of random numbers, a Randomness.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
@@ -144,10 +148,11 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
-    mode: number of the rounding mode. room: number of 64-bit digits of a sum. products: True to add a * b, False to add
-    the terms of b alone. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty. rows: rows of b per row
-    of a, 0 if shared. origin: exponent of the lowest digit. layouts: of a, b, c and the result as rows of integers.
-    rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of core/pack.py. r: source of random numbers.
+    mode: number of the rounding mode. room: number of 64-bit digits of an exact sum. products: True to add a * b, False
+    to add the elements of b alone. a, b, c, out: matrices of codes as in `GpuSumProblem`; c may be empty, and out
+    receives the sums. rows: number of rows of b that belong to one row of a; 0 if all use the same b. origin: exponent
+    of the lowest digit. layouts: rows of integers, the constants that decode a, b and c and encode the result. rules:
+    sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py. r: the source of random numbers.
     """
 
     def exact(
@@ -168,8 +173,8 @@ def exact_kernel(mode: int, room: int, products: bool) -> Any:
 def _nothing_kernel() -> Any:
     """Return the GPU kernel (c, out, magnitude, largest, infinity, nan) -> None of sums without terms.
 
-    It copies c with canonical NaNs, or writes zeros if c is empty. magnitude: mask of all bits but the sign. largest:
-    largest finite magnitude. infinity, nan: codes.
+    It copies the codes c to out, with the code `nan` for every NaN, or writes zeros if c is empty. magnitude: mask of
+    all bits but the sign. largest: largest finite magnitude. infinity: magnitude code of Inf.
     """
 
     def nothing(c: Any, out: Any, magnitude: Any, largest: Any, infinity: Any, nan: Any) -> None:
@@ -182,9 +187,10 @@ def _nothing_kernel() -> Any:
 
 
 def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a problem by an accumulator to `out`, (M, N) codes of its result format; out may be c.
+    """Write the sums of a problem to `out`, (M, N) codes of the accumulator's result format; out may be problem.c.
 
-    like: the array on whose stream the kernels run.
+    accumulator: the order and the roundings of the sums. problem: the matrices. like: the array on whose library's
+    stream the kernels run.
 
     Raises:
       ValueError: operands in FP64 that the accumulator, in a narrower format, cannot multiply.
@@ -203,7 +209,7 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
     """Write the result of sums without terms to `out`, (M, N) codes: c with canonical NaNs, or +0 if c is empty.
 
-    like: the array on whose stream the kernel runs.
+    fmt: the format of c and of the result. like: the array on whose library's stream the kernel runs.
     """
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
@@ -215,9 +221,9 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write sums as a Sequential, FusedMultiplyAdd or Chunked accumulator computes them to `out`, (M, N) codes.
+    """Write the sums of a Sequential, FusedMultiplyAdd or Chunked accumulator to `out`, (M, N) codes.
 
-    like: the array on whose stream the kernel runs.
+    problem: the matrices. like: the array on whose library's stream the kernel runs.
     """
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
@@ -232,9 +238,10 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write sums as a Pairwise accumulator computes them to `out`, (M, N) codes.
+    """Write the sums of a Pairwise accumulator to `out`, (M, N) codes.
 
-    A thread's stack holds a sum for every level, one more term, and c. like: the array on whose stream kernels run.
+    problem: the matrices. A thread stores one partial sum for every level, one more term, and c. like: the array on
+    whose library's stream the kernel runs.
     """
     terms = problem.terms
     r = randomness(accumulator, terms)
@@ -247,9 +254,9 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write sums as an Exact accumulator computes them to `out`, (M, N) codes.
+    """Write the sums of an Exact accumulator to `out`, (M, N) codes.
 
-    like: the array on whose stream kernels run.
+    problem: the matrices. like: the array on whose library's stream the kernel runs.
     """
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     room = -(-plan.digits // ROOM) * ROOM
@@ -262,15 +269,18 @@ def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> N
 
 
 def _rows(problem: GpuSumProblem) -> int:
-    """Return the number of rows of b that belong to each row of a, 0 if all rows of a share b."""
+    """Return the number of rows of b that belong to one row of a; 0 if all rows of a use the same b."""
     return problem.terms if problem.paired else 0
 
 
 def _is_wide(problem: GpuSumProblem) -> bool:
-    """Return whether factors of products may have more than 31 bits, as in FP64."""
+    """Return whether the factors of products may have significands of more than 31 bits, as in FP64."""
     return FP64 in problem.formats and None not in problem.formats
 
 
 def _layouts(problem: GpuSumProblem) -> list[Any]:
-    """Return the UnpackLayouts by which codes of a and of b are read, as integers."""
+    """Return the constants that decode the codes of a and of b, two arrays of integers (UnpackLayouts).
+
+    They are zeros for an operand without a format, which is not read.
+    """
     return [NO_LAYOUT if fmt is None else unpack_layout(fmt, "keep") for fmt in problem.formats]
