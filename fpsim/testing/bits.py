@@ -137,7 +137,7 @@ def _named(side: ComparedSide) -> str:
 def _along(got: Any, want: Any) -> str:
     """Return a remark to append to the message if two scalings differ only in the axis of their tiles, else "".
 
-    got, want: an `fp.Scaling` each.
+    got, want: the two `fp.Scaling` objects.
     """
     small = max(len(got.block), len(want.block)) <= 2
     return ": the scales are along the other axis" if small and got.transposed() == want.replace() else ""
@@ -146,8 +146,8 @@ def _along(got: Any, want: Any) -> str:
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
     """Return a sentence on the first difference between two arrays called `part`, or "" if they are equal.
 
-    part: "" for the only array; else "codes", "scales", ...
-    fmt: the format of the arrays' codes or values, to show them with; or None.
+    part: "" for the only array of an object; else its name in a Scaled, such as "codes". fmt: the format of the arrays'
+    codes or values, in which the sentence shows them; or None.
     """
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
@@ -183,7 +183,10 @@ def _transposed(part: str, got: Array, want: Array) -> str:
 
 
 def _shown(value: Any, fmt: Element | None) -> str:
-    """Return an array element as text: bit pattern and value; with a format also as a hexadecimal float and a code."""
+    """Return an array element (a NumPy scalar) as text: its bit pattern and value.
+
+    fmt: the format of the element, which adds a hexadecimal float and a code to the text; or None.
+    """
     digits = 2 * value.dtype.itemsize
     pattern = f"0x{int(_bits(np.asarray(value))):0{digits}X}"
     if fmt is None:
@@ -208,9 +211,10 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of `value` as text, such as "code 0x38".
+    """Return the code of `value`, a NumPy scalar, in a format as text, such as "code 0x38".
 
-    "no value" is returned if `fmt` cannot represent it, "no code" if `fmt` is no float format (`fpsim.Format`).
+    The text is "no value" if `fmt` cannot represent the value, and "no code" if `fmt` is not a float format
+    (`fpsim.Format`).
     """
     if not isinstance(fmt, Format):
         return "no code"

@@ -80,7 +80,7 @@ def _source(dtype: npt.DTypeLike) -> np.dtype[np.generic]:
 
 
 def _values_and_ties(fmt: Format) -> Doubles:
-    """Return a format's magnitudes with the ties between them, and fractions of the smallest ones.
+    """Return a format's magnitudes with the ties between them, and fractions of the smallest ones, as float64 (n,).
 
     The magnitudes are the finite ones, and the two next ones that the format would have above its largest value. The
     fractions are 1/4, 1/2 and 3/4 of the smallest subnormal, and 1/2 of the smallest normal value. Of a format with
@@ -109,10 +109,11 @@ def _values_and_ties(fmt: Format) -> Doubles:
 
 
 def _seams(source: Format) -> Doubles:
-    """Return magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, ends of integer ranges.
+    """Return float64 magnitudes at which casts from `source` often break: 0, 1, Inf, limits of formats, powers of two.
 
-    The limits are those of `source`, and of FP16, BF16 and FP32 if `source` can represent all their values: the largest
-    value, the overflow threshold, the smallest normal value and the smallest subnormal, and half of either.
+    The powers of two are ends of integer ranges. The limits are those of `source`, and of FP16, BF16 and FP32 if
+    `source` can represent all their values: the largest value, the overflow threshold, the smallest normal value, the
+    smallest subnormal, and half of each of these two.
     """
     edges = [0.0, 1.0, source.max, math.inf]
     for fmt in (source, *BEHIND):
@@ -160,7 +161,7 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return values on both sides of four ties: two after 1, and two after the smallest subnormal.
+    """Return float64 values on both sides of four ties: two after 1, and two after the smallest subnormal.
 
     Their distances from the tie are 1/4, 1/8, ... of the spacing, down to about the last bit of `source`, or of FP32 if
     that is smaller. fmt: the format that has the ties. source: the format of the inputs.

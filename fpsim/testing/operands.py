@@ -102,14 +102,17 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
 
 
 def _encoded(values: Floats, kind: str) -> Words:
-    """Return float64 values as codes of the operand format `kind`, saturated; of TF32 as float32 patterns."""
+    """Return float64 values as codes of the operand format `kind`, such as "e4m3", saturated.
+
+    Codes of "tf32" are float32 bit patterns.
+    """
     with np.errstate(over="ignore", under="ignore"):
         codes = encode(np.asarray(values, np.float64), FORMATS[kind], overflow="saturate")
     return codes & ~DROPPED if kind == "tf32" else codes
 
 
 def _each(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], draw: Callable[..., Words]) -> Any:
-    """Return codes of a, (M, K), and of b, (K, N), drawn by the same function.
+    """Return (codes of a, (M, K); codes of b, (K, N)), both drawn by the same function.
 
     shape: (M, N, K). pair: formats of a and b. draw: function of a generator, an array's shape and its format.
     """
@@ -123,7 +126,10 @@ def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -
 
 
 def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values of N(0, 1); shape: (M, N, K); pair: the formats of a and b."""
+    """Return codes of a, (M, K), and of b, (K, N), for values of N(0, 1).
+
+    shape: (M, N, K). pair: formats of a and b, such as ("e4m3", "e5m2").
+    """
     return _each(rng, shape, pair, _normal_codes)  # type: ignore[no-any-return]
 
 
@@ -197,10 +203,11 @@ def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> t
 
 
 def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b whose sums have a few large terms; most bits of the others are below a sum's last place.
+    """Return codes of a and b whose sums have a few large terms and many small ones.
 
-    Of a, one column in a hundred, and at least one, has values from 2**6 to 2**7, all others from 2**-6 to 2**-3. b has
-    values from 2**-3 to 2**4. shape: (M, N, K). pair: formats of a and b.
+    Most bits of the small terms are below a sum's last place. Of a, one column in a hundred, and at least one, has
+    values from 2**6 to 2**7, all others from 2**-6 to 2**-3. b has values from 2**-3 to 2**4. shape: (M, N, K). pair:
+    formats of a and b.
     """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:

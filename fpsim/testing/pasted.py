@@ -63,5 +63,5 @@ def _nested(patterns: Array) -> str:
 
 
 def _hex(pattern: Any) -> str:
-    """Return a bit pattern in hexadecimal, with all digits of its width."""
+    """Return a bit pattern, a NumPy unsigned integer, in hexadecimal, with all digits of its width."""
     return f"0x{int(pattern):0{2 * pattern.dtype.itemsize}X}"

@@ -42,7 +42,12 @@ class ConformanceRow:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """The answers of the implementation `name` to sets of test vectors, one row per set; true if `.ok`."""
+    """The answers of an implementation to sets of test vectors; the report is true if `.ok`.
+
+    Attributes:
+      name: name of the implementation.
+      rows: one `ConformanceRow` per set.
+    """
 
     name: str
     rows: tuple[ConformanceRow, ...]
@@ -139,9 +144,9 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets that `only` selects, by kind ("cast") or by kind and format, unit or rounding ("cast:E5M2").
+    """Return the sets of test vectors that `only` selects; all of them if it is None.
 
-    All sets are returned if `only` is None.
+    only: kinds such as "cast", or kinds with a format, unit or rounding, such as "cast:E5M2".
 
     Raises:
       ValueError: the kind is unknown, or no set of that kind has that format, unit or rounding.
@@ -163,7 +168,9 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for the inputs of a set; path: its file, which errors name.
+    """Return this fpsim's outputs for a set of test vectors: codes, uint64, (cases, numbers).
+
+    path: the file of the set, which errors name.
 
     Raises:
       ValueError: this fpsim cannot compute the set.
@@ -177,13 +184,16 @@ def _computed(vectors: Vectors, path: object) -> Words:
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
     """Return the report on an implementation called `name`.
 
-    results: for each set, the outputs, and the indices of the cases that they answer.
+    results: for each set of test vectors, (outputs of the answered cases, indices of these cases).
     """
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
-    """Return the row of one set in the report; result: the outputs, and the indices of the cases that they answer."""
+    """Return the row of the report for one set of test vectors.
+
+    result: (outputs of the answered cases, codes (cases, numbers); indices of these cases).
+    """
     got, answered = result
     want = vectors.outputs[answered.astype(np.int64)]
     differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))

@@ -63,7 +63,11 @@ def _rng(*key: object) -> np.random.Generator:
 
 
 def _casts() -> Iterator[Vectors]:
-    """Yield the sets of casts: for every format, each rounding with each overflow policy that changes its results."""
+    """Yield sets of test vectors for casts, without outputs, for every named format.
+
+    Each format has a set for each rounding and each overflow policy that changes results, and one with flushed
+    subnormals.
+    """
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
         seen = []
@@ -82,7 +86,10 @@ def _casts() -> Iterator[Vectors]:
 
 
 def _decodings() -> Iterator[Vectors]:
-    """Yield, for every format of up to 8 bits, the set that decodes all its codes to float32."""
+    """Yield, for every named format of up to 8 bits, the set of test vectors that decodes all its codes to float32.
+
+    Its outputs are not yet computed.
+    """
     for fmt in NAMED.values():
         if fmt.bits <= 8:
             codes = np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
@@ -90,7 +97,7 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return what an overflow policy does in `fmt`; policies with equal tuples cast equally.
+    """Return the results of an overflow policy in `fmt`; policies with equal tuples cast equally.
 
     The tuple names the results for finite values that are too large, for Inf, for negative values in an unsigned format
     ("" in signed formats), and for NaN in a format without NaN ("" in formats with NaN). outcome: the policy's results.
@@ -100,7 +107,10 @@ def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
 
 
 def _stochastic() -> Iterator[Vectors]:
-    """Yield the sets of stochastic casts from float32, whose cases contain the random number of each rounding."""
+    """Yield sets of test vectors for stochastic casts from float32, without outputs.
+
+    The inputs of a case are a float32 pattern and the 32-bit random number of the rounding.
+    """
     for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
         inputs = _cast_inputs(fmt, FP32, "stochastic")
         rng = _rng(fmt.name, "stochastic words")
@@ -143,7 +153,10 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def _arithmetic() -> Iterator[Vectors]:
-    """Yield the sets of arithmetic operations on codes, such as "add", for five formats and two roundings."""
+    """Yield sets of test vectors for operations on codes, such as "add", in five formats and two roundings.
+
+    Outputs are not yet computed.
+    """
     for operation in OPERATIONS:
         for fmt in ARITHMETIC:
             for rounding in ("nearest_even", "toward_zero"):
@@ -170,7 +183,10 @@ def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArra
 
 
 def _dots() -> Iterator[Vectors]:
-    """Yield a set for each matrix instruction that fpsim emulates, of floats or of integers."""
+    """Yield a set of test vectors, without outputs, for each matrix instruction that fpsim emulates.
+
+    Instructions on floats and on integers are included.
+    """
     for unit in units():
         k = max(unit.terms, unit.block)
         fields = unit_fields(unit, k)
@@ -183,9 +199,10 @@ def _dots() -> Iterator[Vectors]:
 
 
 def _integers(unit: IntegerUnit, k: int) -> Words:
-    """Return cases of an integer unit with `k` terms, one per row: codes of a, b and the accumulator's start.
+    """Return three test cases of an integer unit with `k` terms, one per row, as codes (uint64).
 
-    The first case is random; in the others the sum leaves the accumulator's range after half of the terms.
+    A row has the codes of a, of b, and of the accumulator's start. The first case is random; in the others the sum
+    leaves the accumulator's range after half of the terms.
     """
     rng = _rng(unit.name, "dot_add")
     a, b, d = unit.a, unit.b, unit.d
@@ -204,7 +221,7 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 
 
 def _products() -> Iterator[Vectors]:
-    """Yield sets of FP8, BF16 and FP16 products whose partial sums are promoted, that is added to a float32 total.
+    """Yield sets of test vectors, without outputs, for products whose partial sums are added to a float32 total.
 
     PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is two of these and one instruction.
     """
@@ -218,16 +235,17 @@ def _products() -> Iterator[Vectors]:
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Return one case per row: codes of a, b, the accumulator's start, and of the scales if the unit has scales.
+    """Return test cases of a matrix unit, one per row, as codes (uint64).
 
-    The kinds of cases alternate: magnitudes from 1 to 2; magnitudes from 2**-6 to 2**7, whose terms cancel; magnitudes
-    from 1/4 to 8 and a start of some thousand.
+    A row has the codes of a, of b, of the accumulator's start, and of the scales if the unit has scales. The kinds of
+    cases alternate: magnitudes from 1 to 2; magnitudes from 2**-6 to 2**7, whose terms cancel; magnitudes from 1/4 to 8
+    and a start of some thousand.
 
     Args:
       unit: the matrix unit.
       k: the number of terms.
       cases: the number of rows.
-      use: what the operands are for, such as "matmul"; with the unit's name it seeds the draws.
+      use: the purpose of the operands, such as "matmul"; with the unit's name it seeds the draws.
     """
     rng = _rng(unit.name, use)
     rows_of_codes = []
@@ -251,9 +269,10 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
-    """Return float64 values as codes of a matrix unit's operand element, saturated.
+    """Return float64 values as codes (uint64) of an operand's element type, saturated.
 
-    Each is shifted to its place in the element's storage format (`carrier`): TF32 to the top bits of a float32.
+    element: a unit's `Element`. Codes are shifted to their position in its storage format `element.carrier`: TF32 to
+    the top bits of a float32.
     """
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
@@ -264,7 +283,10 @@ def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
 
 
 def _tiles() -> Iterator[Vectors]:
-    """Yield the sets of single tiles of 32 float32 values, which a scaling recipe encodes with one scale each."""
+    """Yield sets of test vectors, without outputs: tiles of 32 float32 values that a scaling recipe encodes.
+
+    Each case is one tile, which gets one scale.
+    """
     for fmt, scaling in SCALED:
         rng = _rng(fmt.name, scaling)
         x = rng.standard_normal((TILES, TILE)).astype(np.float32)
@@ -280,7 +302,10 @@ def _tiles() -> Iterator[Vectors]:
 
 
 def _matrices() -> Iterator[Vectors]:
-    """Yield the sets of float32 matrices that NVFP4 recipes encode with one scale per array and one per tile."""
+    """Yield sets of test vectors, without outputs: float32 matrices that NVFP4 recipes encode.
+
+    Each case is one matrix, which gets one scale per tile and one for the whole array.
+    """
     size = ROWS_OF_TILES * TILE
     for scaling in TWO_LEVELS:
         rng = _rng(scaling, "matrix")

@@ -93,7 +93,7 @@ def _read_arrays(path: Path) -> list[Vectors]:
 
 
 def _refuse_no_codes(vectors: Vectors) -> None:
-    """Raise a ValueError if a number of a set is not a code of its field's format."""
+    """Raise a ValueError if a number of a set of test vectors is not a code of its field's format."""
     for numbers, fields in ((vectors.inputs, vectors.takes), (vectors.outputs, vectors.gives)):
         most = [(1 << field.fmt.bits) - 1 for field in fields for _ in range(field.numbers)]
         if (numbers > np.array(most, np.uint64)).any():

@@ -35,7 +35,7 @@ POLICY = ("rounding", "overflow", "subnormals")
 
 
 def computed(vectors: Vectors) -> Words:
-    """Return the outputs that fpsim computes for the inputs of a set, codes of shape (cases, numbers).
+    """Return the outputs that fpsim computes for a set of test vectors: codes, uint64, (cases, numbers).
 
     Raises:
       ValueError: the kind, a keyword or a field of the set is unknown, or they do not fit each other.
@@ -70,14 +70,22 @@ def _format(vectors: Vectors, word: str = "format") -> Format:
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
-    """Return the cast policy of a set as keywords of `encode`; raise a ValueError for rounding "stochastic"."""
+    """Return the cast policy of a set of test vectors as keywords of `encode`.
+
+    Raises:
+      ValueError: the rounding is "stochastic".
+    """
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
 
 
 def _integer(vectors: Vectors, word: str) -> int:
-    """Return the keyword `word` of a set as an integer; raise a ValueError unless it is from 1 to 8191."""
+    """Return the keyword `word` of a set of test vectors as an integer.
+
+    Raises:
+      ValueError: it is not an integer from 1 to 8191.
+    """
     text = vectors.words[word]
     if not text.isdigit() or not 0 < int(text) < 1 << 13:
         raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")
@@ -88,21 +96,28 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of a set's floats; columns[0]: bit patterns of the floats, (cases, 1)."""
+    """Return [codes] (cases,) of the floats of a set of casts.
+
+    columns[0]: bit patterns of the floats, (cases, 1). vectors: the set, with its format and cast policy.
+    """
     source = vectors.takes[0].fmt
     x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
 
 
 def _decode(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the values of a set's codes as float32 bit patterns; columns[0]: the codes, (cases, 1)."""
+    """Return [float32 bit patterns] (cases,) of the values of a set's codes.
+
+    columns[0]: the codes, (cases, 1). vectors: the set of test vectors, with its format.
+    """
     return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes of a set's floats, rounded stochastically.
+    """Return [codes] (cases,) of the floats of a set of stochastic casts.
 
     columns: bit patterns of the floats, and the random number of each rounding, from 0 to 2**32 - 1; each (cases, 1).
+    vectors: the set of test vectors, with its format and cast policy.
     """
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
@@ -123,7 +138,10 @@ def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
 
 
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results, as codes, of the arithmetic operation that `vectors.kind` names; columns: one per operand."""
+    """Return [results] (cases,), as codes, of the arithmetic operation that `vectors.kind` names, such as "add".
+
+    columns: the codes of each operand, (cases, 1). vectors: the set of test vectors, with its format and cast policy.
+    """
     operation, fmt = OPERATIONS[vectors.kind], _format(vectors)
     return [operation(*(column[:, 0] for column in columns), fmt=fmt, **_policy(vectors))]
 
@@ -151,12 +169,12 @@ def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
 
 
 def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a set of matrix instructions: codes of a, of b, of the start, and of any scales."""
+    """Return the input fields of a set of test vectors of a matrix instruction: codes of a, b, start and any scales."""
     return unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms"))
 
 
 def _unit_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output field of a set of matrix instructions: one code of the accumulator."""
+    """Return the output field of a set of test vectors of a matrix instruction: one code of the accumulator."""
     unit = any_unit("unit", vectors.words["unit"])
     return (Field(unit.d if isinstance(unit, IntegerUnit) else unit.d.carrier, 1),)
 
@@ -168,7 +186,10 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of a set's matrix instruction, one code per case; columns: a, b, the start and the scales."""
+    """Return [results] of a set of test vectors of a matrix instruction: one code of the accumulator per case.
+
+    columns: codes of a, of b, of the accumulator's start, and of any scales of a and b, each (cases, numbers).
+    """
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):
@@ -180,18 +201,22 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _matmul_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a set of products: K codes of a and K of b per case."""
+    """Return the input fields of a set of test vectors of products: K codes of a and K of b per case."""
     unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
     return Field(unit.a.carrier, k), Field(unit.b.carrier, k)
 
 
 def _matmul_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output field of a set of products: one float32 pattern per case."""
+    """Return the output field of a set of test vectors of products: one float32 pattern per case."""
     return (Field(FP32, 1),)
 
 
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the results of products with promotion as float32 patterns; columns: K codes of a and of b per case."""
+    """Return [float32 patterns] (cases,), the products of a set of test vectors with promotion.
+
+    Promotion adds each partial sum of a given number of terms to a float32 total. columns: codes of a and of b, each
+    (cases, K).
+    """
     promote = _integer(vectors, "promote")
     schedule = schedules.cutlass_2xacc(promote)
     products = [
@@ -213,19 +238,20 @@ def _scaling(vectors: Vectors) -> Any:
 
 
 def _tile_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input field of a set of tiles: the float32 values of a tile."""
+    """Return the input field of a set of test vectors of tiles: the float32 values of a tile."""
     return (Field(FP32, _integer(vectors, "elements")),)
 
 
 def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output fields of a set of tiles: a tile's codes, and the code of its scale."""
+    """Return the output fields of a set of test vectors of tiles: a tile's codes, and the code of its scale."""
     return Field(_format(vectors), _integer(vectors, "elements")), Field(_scaling(vectors).scale_format, 1)
 
 
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes and the scale of each tile; columns[0]: float32 patterns, one tile per row.
+    """Return [codes of the tiles, (cases, elements); codes of their scales, (cases,)] for a set of tiles.
 
-    If the scaling gives scales no format, and so no codes, they are returned as float32 patterns.
+    columns[0]: float32 patterns, one tile per row. If the scaling recipe gives scales no format, and so no codes, the
+    scales are returned as float32 patterns.
     """
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
@@ -236,9 +262,10 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the input and output fields of one scaled matrix.
+    """Return (input fields, output fields) of one scaled matrix as a test case.
 
-    Inputs: its float32 values. Outputs: their codes, the codes of the tile scales, and the scale of the whole array.
+    The inputs are its float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale
+    of the whole array.
 
     Args:
       fmt: the format of the codes.
@@ -252,9 +279,10 @@ def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[
 
 
 def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the input and output fields of a set of scaled matrices.
+    """Return (input fields, output fields) of a set of test vectors of scaled matrices.
 
-    In: float32 values. Out: their codes, the codes of the tile scales, and the float32 scale of the array.
+    The inputs are float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale of
+    the array.
 
     Raises:
       ValueError: the scaling has no scale of the array, or a keyword is wrong.
@@ -266,7 +294,10 @@ def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
 
 
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
-    """Return the codes, tile scales and array scale of each matrix; columns[0]: float32 patterns, a matrix per row."""
+    """Return [codes of elements, codes of tile scales, float32 patterns of array scales] of a set of scaled matrices.
+
+    Each array has one row per case. columns[0]: float32 patterns, a matrix per row.
+    """
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     encoded = [
         encode_scaled(x.view(np.float32).reshape(shape), _format(vectors), _scaling(vectors)) for x in columns[0]
@@ -293,7 +324,11 @@ KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
 
 
 def _source(vectors: Vectors) -> Format:
-    """Return the format of the inputs of a set of casts; raise a ValueError unless it is FP32 or FP64."""
+    """Return the format of the inputs of a set of casts (its keyword "from").
+
+    Raises:
+      ValueError: it is neither FP32 nor FP64.
+    """
     source = _format(vectors, "from")
     if source.name not in ("FP32", "FP64"):
         raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
@@ -301,7 +336,10 @@ def _source(vectors: Vectors) -> Format:
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return a bool mask, (cases, numbers), of the output codes that stand for NaN; integers never do."""
+    """Return a bool mask, (cases, numbers), of the output codes that stand for NaN; integers never do.
+
+    outputs: uint64 codes. fields: formats of the numbers of a case.
+    """
     parts = [
         np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)
         for part, field in zip(split(outputs, fields), fields, strict=True)

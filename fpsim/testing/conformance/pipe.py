@@ -14,13 +14,16 @@ SKIPPED = "?"  # the answer of an implementation that does not support a case
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
-    """Run `command` once on the inputs of all sets, and return for each set (outputs, indices of the cases answered).
+    """Run `command` once on the inputs of all sets of test vectors, and return its answers.
 
-    Outputs are codes, (cases answered, numbers). The command reads the lines of each set, its title and then a line per
-    case, and writes a line per case. timeout: seconds.
+    The command reads the lines of each set, its title and then a line per case, and writes a line per case. timeout:
+    seconds.
+
+    Returns:
+      For each set (outputs, indices of the answered cases); outputs are codes, uint64, (answered cases, numbers).
 
     Raises:
-      ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers.
+      ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers or "?".
     """
     try:
         words = shlex.split(command)
@@ -58,12 +61,15 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
-    """Return the output codes in a command's replies to one set, and the indices of the cases that it did not skip.
+    """Return (output codes, indices of answered cases) from a command's replies to one set of test vectors.
 
-    replies: one line per case. program: the command's name in errors.
+    Args:
+      vectors: the set of test vectors.
+      replies: one line per case; "?" skips the case.
+      program: the command's name in errors.
 
     Raises:
-      ValueError: a reply is neither the codes of a case nor "?", which skips the case.
+      ValueError: a reply is neither the codes of a case nor "?".
     """
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []

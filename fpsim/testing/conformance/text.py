@@ -26,7 +26,7 @@ def written(sets: Iterable[Vectors]) -> str:
 
 
 def lines_of(vectors: Vectors) -> list[str]:
-    """Return the inputs of a set as text, one line of hexadecimal numbers per case."""
+    """Return the inputs of a set of test vectors as text, one line of hexadecimal numbers per case."""
     return [text_of(row, vectors.takes) for row in vectors.inputs]
 
 

@@ -18,7 +18,12 @@ PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 
 
 class Field(NamedTuple):
-    """Consecutive numbers in a case of a set of test vectors: `numbers` codes of one format, `fmt`."""
+    """Consecutive numbers in each case of a set of test vectors: codes of one format.
+
+    Attributes:
+      fmt: the format; codes of an integer format are in two's complement.
+      numbers: number of codes.
+    """
 
     fmt: Format | IntegerElement  # integers are codes in two's complement
     numbers: int
@@ -91,7 +96,8 @@ def read_line(line: str) -> tuple[Vectors, int]:
 def _fields(text: str) -> tuple[Field, ...]:
     """Return the fields that a text such as "E4M3*16,FP32" lists.
 
-    Raise a ValueError for an unknown format or a wrong count.
+    Raises:
+      ValueError: an unknown format, or a wrong count.
     """
     fields = []
     for part in text.split(","):
@@ -111,12 +117,15 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the cases of a set as an array, (cases, numbers); lines: the codes of each case."""
+    """Return the cases of a set of test vectors as a uint64 array, (cases, numbers); lines: the codes of each case."""
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 
 def text_of(row: Words, fields: tuple[Field, ...]) -> str:
-    """Return the codes of a case as hexadecimal text, separated by spaces, with all digits of each field's format."""
+    """Return the codes of a case as hexadecimal text, separated by spaces, with all digits of each field's format.
+
+    row: uint64 (numbers,). fields: formats of the numbers.
+    """
     widths = [field.digits for field in fields for _ in range(field.numbers)]
     return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
 

@@ -62,18 +62,20 @@ class KernelMutant:
     factory: Callable[[Keywords], Kernel | None] = field(repr=False)
 
     def right(self, promise: Keywords | None = None) -> Kernel:
-        """Return a correct kernel for `promise`, by default the mutant's own.
+        """Return a correct kernel, a function of a, b and the promised scales and bias.
 
-        The kernel takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors.
+        It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
+        `check_kernel` that describe its arithmetic; None for the mutant's own.
         """
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
         return made
 
     def make(self, promise: Keywords | None = None) -> Kernel:
-        """Return the broken kernel for `promise`, by default the mutant's own promise.
+        """Return the broken kernel, a function of a, b and the promised scales and bias.
 
-        The kernel takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors.
+        It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
+        `check_kernel` that describe the correct arithmetic; None for the mutant's own.
 
         Raises:
           ValueError: a kernel with that promise cannot have the fault.
@@ -88,6 +90,8 @@ class KernelMutant:
     def breaks(self, promise: Keywords) -> bool:
         """Return whether the fault changes the results of a kernel with `promise` for one of `discriminating_inputs`.
 
+        promise: keywords of `check_kernel` that describe the correct arithmetic.
+
         Raises:
           TypeError, ValueError: `check_kernel` does not accept the promise.
         """
@@ -98,9 +102,9 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a promise with its deprecated keyword `out_format` renamed to `out_fmt`, with a warning.
+    """Return a mapping of keywords of `check_kernel` with the deprecated `out_format` renamed to `out_fmt`.
 
-    Any other argument is returned unchanged.
+    A renaming warns. Any other argument is returned unchanged.
     """
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise
@@ -132,7 +136,10 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
-    """Return whether a kernel returns other bits than promised for the inputs x; False if it rejects them."""
+    """Return whether a kernel's bits for the inputs x differ from those that `promise` says are right.
+
+    Return False if the kernel raises a ValueError or TypeError.
+    """
     try:
         with np.errstate(all="ignore"):
             result = kernel(x.a.copy(), x.b.copy(), *(extra.copy() for extra in x.extras))
@@ -156,9 +163,9 @@ def kernel_of(**promise: Any) -> Kernel:
 
 
 def _of_any_arrays(kernel: Kernel) -> Kernel:
-    """Return `kernel`, a function of NumPy arrays, so that it also takes torch tensors, and then returns a tensor.
+    """Return a kernel like `kernel`, a function of NumPy arrays, that takes JAX arrays and torch tensors too.
 
-    The tensor is on the device of the first operand.
+    For tensors it returns a tensor on the device of the first operand.
     """
 
     def any_arrays(*operands: Any) -> Any:
@@ -192,7 +199,10 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
 
 def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that pass a and b through `change` first; it returns None if scales vary along K."""
+    """Return a factory of kernels that first replace a and b by `change(a, b)`.
+
+    The factory takes a promise (keywords of `check_kernel`). It returns None if scales vary along K.
+    """
 
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
@@ -209,7 +219,7 @@ def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Cal
 
 
 def _scales_whole_sums(promise: Keywords) -> bool:
-    """Return whether no scale of a promise varies along K, so that all scales multiply finished sums."""
+    """Return whether no scale of a promise varies along K, so that scales multiply whole sums."""
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
@@ -225,9 +235,9 @@ def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _again(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a and b as read by a kernel whose last tile of 64 terms, if incomplete, overlaps the tile before.
+    """Return a and b as read by a kernel whose incomplete last tile of 64 terms is filled up with terms before it.
 
-    Terms of the overlap are added twice.
+    Those terms are added twice. If K is below 64 or a multiple of 64, a and b are unchanged.
     """
     whole, k = a.shape[1] // TILE * TILE, a.shape[1]
     terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - TILE, k)])
@@ -235,7 +245,7 @@ def _again(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _flushes(promise: Keywords) -> Kernel | None:
-    """Return a kernel that treats subnormal operands as zeros, or None for operands in blocks with a scale each.
+    """Return a kernel that treats subnormal operands as zeros; None if operands have block scales.
 
     The kernel raises a ValueError for operands passed as codes.
     """
@@ -257,19 +267,25 @@ def _flushes(promise: Keywords) -> Kernel | None:
 
 
 def _not_promoted(promise: Keywords) -> Kernel | None:
-    """Return a kernel without the promised promotion, or None if none is promised or scales vary along K."""
+    """Return a kernel that sums without promotion, which adds partial sums to a float32 total.
+
+    Return None if `promise` has no promotion, or has scales that vary along K.
+    """
     return _otherwise(promise, promote=None) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
 def _promotes_often(promise: Keywords) -> Kernel | None:
-    """Return a kernel that promotes every 64 terms, or None if no promotion is promised or scales vary along K."""
+    """Return a kernel that promotes (adds to a float32 total) a partial sum after every 64 terms.
+
+    Return None if `promise` has no promotion, or has scales that vary along K.
+    """
     return _otherwise(promise, promote=TILE) if promise.get("promote") and _scales_whole_sums(promise) else None
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total is rounded to FP16 at each promotion.
+    """Return a kernel whose total is rounded to FP16 whenever a partial sum is added to it.
 
-    Return None for promises without promotion, with scales or bias, or with results other than float32.
+    Return None for promises without such partial sums, with scales or bias, or with results other than float32.
     """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
@@ -287,7 +303,7 @@ def _half_total(promise: Keywords) -> Kernel | None:
 
 
 def _half_accumulator(promise: Keywords) -> Kernel | None:
-    """Return a kernel of the same unit with an FP16 accumulator, or None if there is no such unit."""
+    """Return a kernel of the promised unit's variant with an FP16 accumulator, or None if there is no such unit."""
     unit = checked_promise(promise).unit
     narrow = "" if unit is None else unit.name.removesuffix("_f32") + "_f16"
     if narrow not in [candidate.name for candidate in units()]:
@@ -330,9 +346,9 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the bias before it applies the scales, or None if it cannot.
+    """Return a kernel that adds the bias before it multiplies by the scales.
 
-    The promise must have a bias, and scales that do not vary along K.
+    Return None unless the promise has a bias, and scales that do not vary along K.
     """
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):

@@ -28,9 +28,9 @@ class CalledKernel:
 
     Args:
       fn: the function.
-      promise: the arithmetic that it promises.
+      promise: the arithmetic that it claims.
       takes: type of the arrays that fn accepts: "numpy", "torch", "cuda" or "jax". None: "torch" if the promise has
-        operands in torch dtypes; else the types are tried in turn.
+        operands in torch dtypes; else the types are tried in this order.
     """
 
     def __init__(self, fn: Callable[..., Any], promise: Promise, takes: str | None) -> None:
@@ -44,7 +44,9 @@ class CalledKernel:
         self.takes = takes or ("torch" if tensors else "")
 
     def settle(self, x: KernelInputs) -> Array:
-        """Call fn twice with the first inputs, find out which array type it accepts, and return its results as codes.
+        """Call fn twice, find out which array type it accepts, and return its results for the inputs x as codes.
+
+        x: the operands, and the promised scales and bias.
 
         Raises:
           FunctionMisbehaved: fn accepts no type of arrays, returns other bits at the second call, or is so slow that a
@@ -89,17 +91,18 @@ class CalledKernel:
         raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Call fn with NumPy arrays converted to the type that it accepts, and return its result as it is.
+        """Call fn with NumPy arrays converted to the type that it accepts, and return its result unchecked.
 
-        Only a tensor on a GPU is moved to the CPU.
+        A tensor on a GPU is moved to the CPU; any other result is returned unchanged.
         """
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
 
     def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
-        """Return the results of fn as codes of the promised format, with the same code for every NaN.
+        """Return the results of fn for the inputs x as codes of the promised format, with one code for all NaNs.
 
-        layout: memory layout of a and b; None for C order.
+        x: the operands, and the promised scales and bias. layout: memory layout of a and b; None for C order. The
+        result has the shape (M, N).
 
         Raises:
           FunctionMisbehaved: fn raises, writes into its operands, or returns no array of the promised shape and format.
@@ -125,7 +128,7 @@ class CalledKernel:
         return self._read(got, passed[0], x)
 
     def _bytes(self, x: Any) -> bytes:
-        """Return the elements of an array or tensor as bytes."""
+        """Return the elements of x, an array or torch tensor, as bytes in C order."""
         if is_torch(x):
             import torch
 
@@ -144,13 +147,15 @@ class CalledKernel:
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:
-        """Return the inputs of a call, their dtypes, shapes and layout, as text for an error."""
+        """Return the inputs of a call, their dtypes, shapes and layout (None for C order), as text for an error."""
         kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{operand.dtype} {operand.shape}" for operand in (x.a, x.b))
         return f"{x} ({kind}, {pairs}{f', {layout.name}' if layout else ''})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
-        """Return the results `got` as codes, with the same code for every NaN; a: the first operand as fn received it.
+        """Return the results `got` as codes of the promised format, with one code for all NaNs.
+
+        a: the first operand as fn received it, for its device. x: the inputs of the call, for the shape and for errors.
 
         Raises:
           FunctionMisbehaved: the type, dtype, shape or device is not as promised.

@@ -133,9 +133,10 @@ def check_kernel(
 
 
 def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
-    """Return the report on a kernel that promises exact bits.
+    """Return the report on a kernel that claims exact bits.
 
-    certify: whether to list, for a correct kernel, the variants that the inputs exclude.
+    promise: the arithmetic that it claims. certify: whether to list, for a correct kernel, the variants of that
+    arithmetic that the inputs exclude.
     """
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()
@@ -172,9 +173,9 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
 
 
 def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields on a wrong kernel: where and why results are wrong, and the fewest terms.
+    """Return `KernelReport` fields on a wrong kernel: where and why results are wrong, and the fewest terms for it.
 
-    seen: the results for all inputs; wrong ones are among them.
+    promise: the arithmetic that the kernel claims. seen: the results for all inputs; wrong ones are among them.
     """
     places = where(seen)
     fields = {"where": places, **_explained(VariantSearch(promise, seen).explain(), seen, places)}
@@ -187,14 +188,15 @@ def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) 
 
 
 def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return variants as clauses without subject, such as "doubles a"."""
+    """Return variants of a promised arithmetic as clauses without subject, such as "doubles a"."""
     return tuple(map(str, variants))
 
 
 def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dict[str, Any]:
-    """Return the `KernelReport` fields that explain the wrong results by the variant that a search found.
+    """Return the `KernelReport` fields that explain wrong results by `match`, the variant that a search found.
 
-    seen: the results for all inputs. places: phrase on which results are wrong, or "".
+    A variant is a set of changes of the promised arithmetic. seen: the results for all inputs. places: phrase on which
+    results are wrong, or "".
     """
     total = sum(observation.count for observation in seen)
     notes = () if match.finished else ("the search for an explanation was stopped; more time may find one",)
@@ -232,8 +234,9 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
     """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet, on the fewest terms.
 
-    fewest: the fewest terms that show a difference. variant: the variant that explains the results, from whose addition
-    the second tree and text are made; None if nothing explains them.
+    fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims. variant: the
+    changes of that arithmetic that explain the results, whose sums have the second tree and text; None if nothing
+    explains them.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -257,7 +260,7 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
     """Return a clause such as "terms 3, 40 meet in the step that ...", on the first sum that contains all `places`.
 
-    places: indices of terms of K. tree: the order in which a sum adds its terms.
+    tree: the tree in which a sum adds its terms. places: indices of terms of K.
     """
     if len(places) == 1:
         return f"term {places[0]} is added {meeting(tree, places)}"
@@ -268,8 +271,8 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
     """Return the tree in which `adding` sums the k terms of an element, or None if it has no tree.
 
-    adding: an `Adding`, or anything else, which has no tree. n: columns of the product, on which the order of some
-    libraries depends.
+    promise: the arithmetic that the kernel claims, for its result format. adding: an `Adding` (unit with schedule, or
+    accumulator); anything else has no tree. n: columns of the product, on which the order of some libraries depends.
     """
     if not isinstance(adding, Adding) or adding.codes:
         return None
@@ -282,8 +285,9 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
     """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
 
-    The probe runs in the shape with the longest K that it can finish in time.
-    explanation: the text to extend. wrong: the results with differences.
+    The probe calls the kernel to find its arithmetic, in the shape with the longest K that it can finish in time.
+    promise: the arithmetic that the kernel claims. explanation: the text to extend. wrong: the results with
+    differences.
     """
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}

@@ -45,7 +45,7 @@ class Envelope(NamedTuple):
 
 
 def refuse_envelope(promise: Promise) -> None:
-    """Raise a ValueError if no error bound is known for a promise."""
+    """Raise a ValueError if no error bound is known for a promise, the arithmetic that a kernel claims."""
     if not isinstance(promise.adding, Adding):
         raise ValueError("envelope=True needs a unit or an accumulator, whose error bound is known; got a model.")
     if promise.scaled or promise.bias:
@@ -58,7 +58,7 @@ def refuse_envelope(promise: Promise) -> None:
 
 
 class SubnormalFlush(NamedTuple):
-    """A way in which a kernel may replace subnormals by zeros.
+    """The subnormals that a kernel may replace by zeros.
 
     Attributes:
       words: clause on it for reports.
@@ -85,13 +85,13 @@ FLUSHES = (
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
     """Return whether all results are within the promise's error bounds, for a kernel that also flushes subnormals.
 
-    The exact sums are those of the operands after the flush. Bounds are enlarged by what flushed sums can lose, and a
-    result of 0 is allowed wherever a result that rounds to a subnormal is, if results are flushed.
+    The exact sums are those of the operands after the flush. If sums are flushed, bounds are enlarged by what that can
+    lose. If results are flushed, a result of 0 is allowed wherever a result that rounds to a subnormal is.
 
     Args:
-      promise: the promise, whose accumulation has an error bound.
-      x: the inputs.
-      got: the results for them, as float64 values.
+      promise: the arithmetic that the kernel claims, which has an error bound.
+      x: the operands.
+      got: the results for them, float64 values (M, N).
       flush: which of operands, sums and results are flushed.
     """
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
@@ -107,17 +107,17 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
-    """Return the codes of an operand with its subnormals replaced by zeros of their sign."""
+    """Return an operand's array (its dtype or codes) with subnormals replaced by zeros of their sign."""
     values = operand_values(codes, operand)
     return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
-    """Return the exact sums of the product of x.a and x.b, and bounds of a promised kernel's errors.
+    """Return the exact sums of the product of x.a and x.b, and bounds of a kernel's errors.
 
-    A bound is the deterministic error bound of the promised accumulation, enlarged by the error of rounding to the
-    result's format if that is not the format of the sums. It is NaN if a sum may exceed half of the largest value of
-    either format. Infinite and NaN operands count as 0 in the exact sums.
+    promise: the arithmetic that the kernel claims. A bound is the deterministic error bound of its accumulation,
+    enlarged by the error of rounding to the result's format if that is not the format of the sums. It is NaN if a sum
+    may exceed half of the largest value of either format. Infinite and NaN operands count as 0 in the exact sums.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)
@@ -160,7 +160,10 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return a bool mask of the results, given as float64 values, that are outside the bounds."""
+    """Return a bool mask of the results, float64 values (M, N), that are outside their bounds.
+
+    An element that must be NaN or Inf is outside if it is not that; an element without a bound never is.
+    """
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
@@ -169,7 +172,10 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return each result's absolute error divided by its bound; NaN without a bound above 0 or a finite result."""
+    """Return the absolute error of each result (float64 values) divided by its bound.
+
+    It is NaN if the result is not finite, must be NaN or Inf, or has no bound above 0.
+    """
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)

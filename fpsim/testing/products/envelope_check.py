@@ -19,7 +19,10 @@ from fpsim.testing.products.variants import PROMISED
 
 
 def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
-    """Return the report on a kernel whose results must be within the error bound of a promise."""
+    """Return the report on a kernel whose results must be within the error bound of a promise.
+
+    promise: the arithmetic that the kernel claims. inputs: the operands to call it with.
+    """
     fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
     total = outside = unbounded = calls = 0
     share, worst, ulps = 0.0, None, 0.0
@@ -63,7 +66,7 @@ def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, A
     """Return the `KernelReport` fields that explain the results outside the bounds.
 
     The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else where the results
-    are.
+    are. promise: the arithmetic that the kernel claims. seen: the results for all inputs.
     """
     for flush in envelopes.FLUSHES:
         if all(

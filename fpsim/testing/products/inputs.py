@@ -103,7 +103,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield the inputs for checking a promise, most revealing first; shapes None: shapes that reveal its schedule."""
+    """Yield operands that check the arithmetic `promise`, revealing ones first; shapes None: those of `shapes_for`."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -189,8 +189,8 @@ def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise)
 def lengths(promise: Promise) -> tuple[int, list[int], int]:
     """Return (K of the main shape, in which every kind of inputs is made; further K; terms of a partial sum).
 
-    The main K has several partial sums and a rest; the further K, ascending, are next to multiples of a step and of a
-    partial sum. Without partial sums the third number is that of a slice, of a step, or 8.
+    The main K has several partial sums and an incomplete one; the further K, ascending, are next to multiples of a step
+    and of a partial sum. Without partial sums the third number is that of a slice, of a step, or 8.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)
@@ -216,8 +216,8 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
     """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
 
-    step, interval: terms of an instruction, and of a partial sum (0 for none, then some steps count as one): the main K
-    has four of these and a rest. block: all K are multiples of it, unless it is 0.
+    step, interval: terms of an instruction, and of a partial sum (0 for none, then some steps count as one). The main K
+    has four partial sums and an incomplete one. block: all K are multiples of it, unless it is 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -249,13 +249,13 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
 
 
 def _held(operand: ProbedOperand, values: Array) -> Array:
-    """Return values rounded to an operand's format; infinities and NaN are unchanged."""
+    """Return float64 values rounded to an operand's format, as float64; infinities and NaN are unchanged."""
     finite = np.isfinite(values)
     return np.where(finite, operand.drawn(np.where(finite, values, 0.0)), values)
 
 
 def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
-    """Return random scales, or codes of block scales, of a (side 0) or b (side 1) in `shape`; None if unpromised."""
+    """Return random scales, or codes of block scales, of a (side 0) or b (side 1) in `shape`; None without scales."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -284,7 +284,7 @@ def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): in each row of a, large terms on both sides of a seam cancel."""
+    """Return float64 a and b for `shape` (M, N, K): in each row, large terms at a boundary of partial sums cancel."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -350,7 +350,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): a row of a has one Inf, NaN or largest value, times 0, 1 or so."""
+    """Return float64 a and b for `shape` (M, N, K): each row of a has one Inf, NaN or largest value, some times 0."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan

@@ -105,7 +105,10 @@ def check_integer_kernel(
 
 
 def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
-    """Return the `KernelReport` fields on the results of a kernel, one array (M, N) for each of the inputs."""
+    """Return the `KernelReport` fields on the results of a kernel that promises the sums of an integer unit.
+
+    results: one array (M, N) for each of the inputs.
+    """
     wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
     apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
     wrong = sum(int(np.count_nonzero(far)) for far in apart)
@@ -143,7 +146,7 @@ def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUn
 def _inputs(
     unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
 ) -> Iterator[IntegerInputs]:  # fmt: skip
-    """Yield operands of each shape (M, N, K) and of several kinds (`_drawn` lists them).
+    """Yield operands of each shape (M, N, K) and of several kinds, which `_drawn` lists.
 
     shapes: None takes nine small shapes (SHAPES), and adds operands whose sums exceed 32 bits.
     """
@@ -227,14 +230,15 @@ def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: 
 
 
 def _misses(variant: IntegerVariant, inputs: list[IntegerInputs], results: list[Array]) -> int:
-    """Return the number of results that differ from those of a variant, over all inputs."""
+    """Return the number of results that differ from those of a faulty kernel (`variant`), over all inputs."""
     return sum(int(np.count_nonzero(variant.results(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
 
 
 def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
     """Yield the faults to try: wrapping or saturating at other points or in fewer bits, operands of another signedness.
 
-    Others are sums in float32, terms of K that are left out at its end, and negated results.
+    Further faults are sums in float32, terms of K that are left out at its end, and negated results. unit: the promised
+    integer unit.
     """
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
@@ -267,7 +271,7 @@ def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
 
 
 def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
-    """Return the function that multiplies a and b exactly as `unit` does."""
+    """Return the function (a, b) -> product that adds as the integer unit `unit` does."""
     return lambda a, b: matmul(a, b, accumulate=unit)
 
 

@@ -26,19 +26,22 @@ class OperandLayout(NamedTuple):
 
 
 def _same(x: Any) -> Any:
-    """Return x unchanged."""
+    """Return x, an array or torch tensor, unchanged."""
     return x
 
 
 def _transposed(x: Any) -> Any:
-    """Return a copy of x, equal in its elements, whose columns are contiguous in memory."""
+    """Return a copy of the matrix x, an array or torch tensor, whose columns are contiguous in memory."""
     if not is_torch(x):
         return np.asfortranarray(x)
     return integers_of(x).t().contiguous().t().view(x.dtype)
 
 
 def _widened(x: Any) -> Any:
-    """Return a copy of x as the inner columns of a wider matrix; copies of x's outer columns are on either side."""
+    """Return a copy of the matrix x, an array or torch tensor, as the inner columns of a wider matrix.
+
+    Copies of x's outer columns are on either side.
+    """
     if not is_torch(x):
         return np.concatenate([x[:, -1:], x, x[:, :1]], 1)[:, 1:-1]
     import torch
@@ -48,14 +51,14 @@ def _widened(x: Any) -> Any:
 
 
 def _spaced(x: Any) -> Any:
-    """Return a copy of x that views every other row and column of a larger matrix."""
+    """Return a copy of the matrix x (array or torch tensor) that views every other row and column of a larger one."""
     if not is_torch(x):
         return x.repeat(2, 0).repeat(2, 1)[::2, 1::2]
     return integers_of(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)
 
 
 def _reversed(x: Any) -> Any:
-    """Return a copy of x, equal in its elements, with negative strides along both axes; NumPy arrays only."""
+    """Return a copy of the matrix x, a NumPy array, with negative strides along both axes and equal elements."""
     return np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1]
 
 

@@ -22,10 +22,14 @@ from fpsim.testing.products.report import ProductCoverage
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """A kernel's results `got` for the inputs x, and the promised ones, `want`: codes, with one code for all NaNs.
+    """A kernel's results for one product, with the promised ones.
 
     In a check of error bounds, `want` equals `got` wherever the kernel's result is within its bound, so that only
     results outside the bounds count as different.
+
+    Attributes:
+      x: the operands, and promised scales and bias.
+      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs.
     """
 
     x: KernelInputs
@@ -45,6 +49,8 @@ class Observation:
 
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
     """Call a kernel with all inputs, append an observation for each to `seen`, and call it again with the first inputs.
+
+    promise: the arithmetic that the kernel claims.
 
     Raises:
       FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits for
@@ -80,8 +86,8 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
 
     Args:
       kernel: the kernel.
-      seen: the observations in C order.
-      bounded: the promise whose error bounds results must keep; None compares bits.
+      seen: the kernel's results for operands in C order.
+      bounded: the promise (claimed arithmetic) whose error bounds results must be within; None compares bits.
     """
     if kernel.takes == "jax":
         return ComparedLayouts(notes=("JAX's arrays have one memory layout",))
@@ -113,9 +119,12 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
 def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
     """Compare the results `got` for operands in a layout with the observation in C order.
 
+    got: codes (M, N). bounded: the promise (claimed arithmetic) whose error bounds results must be within; None
+    compares bits.
+
     Raises:
-      FunctionMisbehaved: the bits differ, or, with `bounded`, a result leaves the error bounds of that promise,
-        although all results in C order keep them.
+      FunctionMisbehaved: the bits differ, or, with `bounded`, a result is outside the error bounds although all results
+        in C order are within them.
     """
     if bounded is None and (got != observation.got).any():
         said = f"{observation.x}, {layout.name} in memory, than in C order: {two_results(observation.got, got)}"
@@ -142,7 +151,10 @@ def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
 
 
 def where(seen: list[Observation]) -> str:
-    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited."""
+    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited.
+
+    seen: the kernel's results for all inputs.
+    """
     bad, good = (
         [observation for observation in seen if observation.count],
         [observation for observation in seen if not observation.count],

@@ -21,6 +21,7 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
     """Yield the faults that broken kernels have in operands, as (operands affected, fault).
 
     Affected are "a", "b" or "ab". The function of a fault maps (float64 values, `ProbedOperand`) to changed values.
+    promise: the arithmetic of the correct kernel; faults that it cannot show are left out.
     """
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
@@ -51,12 +52,12 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
 
 
 def _flushed(values: Array, operand: ProbedOperand) -> Array:
-    """Return values with the subnormals of the operand's format replaced by zeros of their sign."""
+    """Return float64 values with the subnormals of the operand's format replaced by zeros of their sign."""
     return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
 
 
 def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
-    """Return values with each subnormal misread as Triton's interpreter does.
+    """Return float64 values with each subnormal of the operand's format misread as Triton's interpreter does.
 
     It shifts the fraction until its leading bit is out, as for a normal number, but leaves the exponent field 0.
     """
@@ -66,7 +67,10 @@ def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
 
 
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
-    """Return the function that applies `change` to values, and then rounds finite ones to the operand's format."""
+    """Return a function of (float64 values, operand) that applies `change` to the values.
+
+    It then rounds finite ones to the operand's format.
+    """
 
     def changed(values: Array, operand: ProbedOperand) -> Array:
         with np.errstate(all="ignore"):
@@ -86,10 +90,10 @@ def _limited(values: Array, operand: ProbedOperand) -> Array:
 
 
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in the scales and bias of a promise.
+    """Yield the faults that broken kernels have in scales and bias.
 
     The function of each maps KernelInputs to KernelInputs with changed scales or bias. Scales of blocks, which are
-    codes, are only exchanged.
+    codes, are only exchanged. promise: the arithmetic of the correct kernel.
     """
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
@@ -127,7 +131,10 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
-    """Return the function of inputs that applies `change` to the array `name`: "scale_a", "scale_b" or "bias"."""
+    """Return the function of inputs that replaces the array `name` by `change` of it, as float32.
+
+    name: "scale_a", "scale_b" or "bias".
+    """
 
     def changed(x: KernelInputs) -> KernelInputs:
         with np.errstate(all="ignore"):
@@ -148,7 +155,7 @@ def _first(s: Array, axis: int) -> Array:
 
 
 def _last_stale(s: Array) -> Array:
-    """Return scales whose last row repeats the row before it; with a single row, the last column repeats."""
+    """Return a matrix of scales whose last row repeats the row before it; of a single row, the last column does."""
     flat = s.copy()
     if s.shape[0] > 1:
         flat[-1] = flat[-2]

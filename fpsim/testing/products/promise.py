@@ -179,7 +179,10 @@ def promise_of(
     a: Any, b: Any, accumulate: Any, schedule: Schedule | None = None, promote: int | None = None,
     out_fmt: Any = None, scale_a: str | None = None, scale_b: str | None = None, bias: bool = False,
 ) -> Promise:  # fmt: skip
-    """Return the validated promise that the arguments describe; `check_kernel` explains the arguments.
+    """Return the validated arithmetic that a kernel promises; the arguments are those of `check_kernel`.
+
+    a, b: a format, dtype or element of a unit each; b None for that of a. accumulate: a unit or its name, an
+    accumulator, or a model of a probe. out_fmt: the format of results; None for that of the sums.
 
     Raises:
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
@@ -228,7 +231,7 @@ def promise_of(
 
 
 def _said(accumulate: Any) -> str:
-    """Return the caller's argument `accumulate` as text."""
+    """Return the argument `accumulate` (a unit, its name, an accumulator or a model) as text."""
     return accumulate.name if isinstance(accumulate, MatrixUnit) else f"{accumulate}" if isinstance(
         accumulate, str) else repr(accumulate)  # fmt: skip
 
@@ -246,8 +249,9 @@ def _of_model(
 ) -> Promise:  # fmt: skip
     """Return the promise of a kernel with the arithmetic of a probed model.
 
-    more: whether scales or a bias are promised. Raises a ValueError for these, for a schedule or promotion, for another
-    result format, and for a model that is not one of a matmul of floats, or that cannot be run.
+    more: whether scales or a bias are promised. out_fmt: the format of results, or None. Raises a ValueError for
+    scales, a bias, a schedule, a promotion, or another result format than the model's, and for a model that is not one
+    of a matmul of floats or that cannot be run.
     """
     if model.operands[0].integer:
         raise ValueError(
@@ -264,7 +268,7 @@ def _of_model(
 
 
 def takes(element: Any, operand: ProbedOperand) -> bool:
-    """Return whether a matrix unit with the element `element` accepts an operand; TF32 is passed as float32."""
+    """Return whether a matrix unit with the `Element` `element` accepts an operand; TF32 is passed as float32."""
     if operand.element:
         return bool(element.name == operand.element) or bool(element.fmt == operand.fmt)
     if operand.fmt in (FP32, TF32):
@@ -286,8 +290,8 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
 
-    out: the format of the result; None leaves it in the format of the sums. The result is an array of that format's
-    dtype, or of codes if it has no dtype.
+    out: the format of the result; None leaves it in the format of the sums. The result is an array (M, N) of that
+    format's dtype, or of codes if it has no dtype.
     """
     how = adding.how
     a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)
@@ -310,7 +314,7 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
 
 
 def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
-    """Return an operand's array as the product reads it: as codes if `adding.codes`, else unchanged."""
+    """Return an operand's array as the product reads it: as codes (bit patterns) if `adding.codes`, else unchanged."""
     return x if not adding.codes else words(np.ascontiguousarray(x))
 
 
@@ -356,7 +360,7 @@ def cast(
 
 
 def codes_of(results: Array, fmt: Format) -> Array:
-    """Return results, values or codes of `fmt`, as codes with the same code for every NaN."""
+    """Return results, values in the dtype of `fmt` or codes, as codes with one code for all NaNs."""
     return canonical(
         np.ascontiguousarray(results if results.dtype.kind in "iu" else words(np.ascontiguousarray(results))), fmt
     )

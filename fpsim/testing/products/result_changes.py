@@ -29,7 +29,10 @@ from fpsim.testing.products.promise import Adding, KernelInputs, Promise, cast, 
 
 
 def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
-    """Yield faults in the order of scales, bias and cast: functions from (promise, inputs, float32 sums) to codes."""
+    """Yield faults in the order of scales, bias and cast, for a promise (the arithmetic of the correct kernel).
+
+    The function of each maps (promise, inputs, float32 sums) to codes of the results.
+    """
     if promise.along_k:
         return
     orders = ("product", "a_first", "b_first") if promise.scaled else ("product",)
@@ -110,9 +113,10 @@ def _without(x: KernelInputs, *names: str) -> KernelInputs:
 
 
 def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
-    """Yield faults in the cast and in finished results: functions from (float64 values, result format) to codes.
+    """Yield faults in the cast and in finished results, for a promise (the arithmetic of the correct kernel).
 
-    own_format: the format of the values before the cast.
+    The function of each maps (float64 values, result format) to codes. own_format: the format of the values before the
+    cast.
     """
     out = promise.out
     if out != own_format:

@@ -56,7 +56,11 @@ class FoundVariant:
 class VariantSearch:
     """A search for the variants of a promise that reproduce a kernel's results.
 
-    promise: what the kernel claims to compute. seen: its results, and the promised ones, for all inputs.
+    A variant is a set of changes of the promised arithmetic, such as another order of additions.
+
+    Args:
+      promise: the arithmetic that the kernel claims.
+      seen: its results, and the promised ones, for all inputs.
     """
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
@@ -95,7 +99,10 @@ class VariantSearch:
         return [variant for axis in AXES for variant in self.changes(axis)]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`."""
+        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`.
+
+        All results of an observation count if its inputs lack the property that the variant changes.
+        """
         total = 0
         for observation in seen:
             total += int(self.emulator.differing(variant, observation.x, observation.got).sum())
@@ -140,7 +147,7 @@ class VariantSearch:
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the first variant of `exact` that also fits the inputs with right results, else the first of all.
+        """Return the search's result: the first variant of `exact` that reproduces right results too, else the first.
 
         exact: variants that reproduce all wrong results.
         """
@@ -196,10 +203,10 @@ class VariantSearch:
                     yield _joined(x, y)
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add up to two changes to the variant `best`, each of which explains 30 % or more of the results left.
+        """Add up to two changes to the variant `best`; return (variant, number of wrong results that it leaves).
 
-        left: number of wrong results that `best` does not reproduce. family: variants with one change, from which the
-        changes are taken. Return the extended variant and the new number of results left.
+        Each added change explains 30 % or more of the unexplained results. left: their number for `best`. family:
+        variants with one change, from which the changes are taken.
         """
         if best == PROMISED:
             return best, left
@@ -228,7 +235,8 @@ class VariantSearch:
         """Return which variants of the promise the results of a correct kernel exclude: (number, names, rivals).
 
         number: how many variants have other results than the kernel for some input. names: the variants that are the
-        promised additions by another name. rivals: the other variants, with the kernel's results for all inputs.
+        promised additions by another name. rivals: the variants that have the kernel's results for all inputs
+        otherwise.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0
@@ -252,9 +260,9 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Return whether a variant's bits differ from the kernel's in any of `some`, and whether any could be compared.
+        """Return (whether a variant's bits differ from the kernel's in any of `some`, whether any could be compared).
 
-        An observation whose operands lack what the variant changes cannot be compared.
+        An observation cannot be compared if its operands lack the property that the variant changes.
         """
         exists = False
         for observation in some:
@@ -269,7 +277,10 @@ class VariantSearch:
 
 
 class _Trees:
-    """Finds additions that are the promised one by another name, with equal trees for a set of shapes (M, N, K)."""
+    """Finds arithmetics that are the promised one by another name.
+
+    Their trees of additions are equal to the promised ones for a set of shapes (M, N, K).
+    """
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
@@ -301,10 +312,10 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Return whether `parts` is the promised addition, which joins the sums `promised`, described otherwise.
+        """Return whether `parts` describes the promised arithmetic, whose partial sums `promised` describes.
 
-        It is if both cut each K of the set at the same terms, add the terms of a part by the same arithmetic, and join
-        parts in the same order, format and rounding. False is returned if `promised` is None.
+        It does if both cut each K of the shapes at the same terms, add the terms of a part by the same arithmetic, and
+        join parts in the same order, format and rounding. False is returned if `promised` is None.
         """
         if promised is None:
             return False
@@ -342,7 +353,10 @@ class _Trees:
 
 
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
-    """Return the tree in which `adding` sums the k terms of an element of a product with n columns."""
+    """Return the tree in which `adding` sums the k terms of an element of a product with n columns.
+
+    adding: a matrix unit with its schedule, or an accumulator. promise: the claimed arithmetic, for its result format.
+    """
     if isinstance(adding.schedule, type(None)):
         return tree(adding.how, k, n=n, out_fmt=promise.out)
     unit = adding.how

@@ -148,7 +148,12 @@ def _sizes(rule: str, terms: int, k: int) -> list[int]:
 
 
 class Dequantised(NamedTuple):
-    """A product whose operands are multiplied by their scales and rounded to `fmt`; `how` multiplies and adds them."""
+    """A product whose operands are multiplied by their scales first, and then rounded.
+
+    Attributes:
+      fmt: the format to which the operands are rounded.
+      how: the unit or accumulator that multiplies and adds them.
+    """
 
     fmt: Format
     how: Accumulator | MatrixUnit
@@ -171,7 +176,7 @@ class PartialSums:
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return the sums of x by the addition `how`, (M, N), without scales and bias.
+        """Return the sums of the product of x by the arithmetic `how`, (M, N), without scales and bias.
 
         The array is float32 or float64; either represents the sums exactly.
         """
@@ -225,7 +230,10 @@ def _odd_first(terms: Array) -> Array:
 
 
 def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
-    """Return the sums of x by the addition `how` as float64, with scales and without bias."""
+    """Return the float64 sums (M, N) of the product of x by the arithmetic `how`, with scales and without bias.
+
+    promise: the formats of the operands.
+    """
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):
         scale = (x.scale_a, x.scale_b)[side]

@@ -67,8 +67,8 @@ def fewest_of(
 ) -> Fewest | None:
     """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
 
-    elements: pairs of inputs and (row, column). Only the first few (ELEMENTS) are tried, in order, until time is over
-    or one needs no more terms than ENOUGH.
+    promise: the arithmetic that the kernel claims. elements: pairs of inputs and (row, column). Only the first few
+    (ELEMENTS) are tried, in order, until time is over or one needs no more terms than ENOUGH.
     """
     deadline = seconds() + SECONDS
     best: Fewest | None = None
@@ -84,10 +84,17 @@ def fewest_of(
 def fewest_terms(
     kernel: CalledKernel, promise: Promise, x: KernelInputs, element: tuple[int, int], deadline: float
 ) -> Fewest | None:  # fmt: skip
-    """Return the fewest terms with which an element is still wrong, by zeroing others (Zeller's delta debugging).
+    """Return the fewest terms of K with which an element is still wrong, all other terms being zero.
 
-    Return None if another call with the same operands does not show the difference, or if a call fails. deadline: time
-    of `fpsim.runtime.clock.seconds` at which the search stops.
+    The search removes terms by Zeller's delta debugging. Return None if another call with the same operands does not
+    show the difference, or if a call fails.
+
+    Args:
+      kernel: the kernel.
+      promise: the arithmetic that it claims.
+      x: the operands.
+      element: (row, column).
+      deadline: time of `fpsim.runtime.clock.seconds` at which the search stops.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
@@ -130,7 +137,7 @@ def fewest_terms(
 
 
 def _minimal(kept: list[int], differs: Callable[[list[int]], bool]) -> list[int]:
-    """Return a part of the terms `kept` for which `differs` is true, and from which no single term can be removed."""
+    """Return a subset of the terms `kept` for which `differs` is true, and from which no single term can be removed."""
     if differs([]):
         return []
     parts = 2

@@ -90,7 +90,7 @@ class Emulator:
         """Return the results of a variant for inputs x as codes, with the same code for every NaN.
 
         Raises:
-          ValueError: x lacks what the variant changes, such as a second block of scales.
+          ValueError: the inputs lack the property that the variant changes, such as a second block of scales.
         """
         promise = self.promise
         if variant.epilogue is not None:
@@ -111,7 +111,7 @@ class Emulator:
         return codes_of(codes, promise.out)
 
     def _values(self, variant: Variant, x: KernelInputs) -> tuple[Array, Format]:
-        """Return the values of a variant before the cast, and their format."""
+        """Return the values (M, N) of a variant before the cast, as floats, and the format that represents them."""
         key = (id(x), variant)
         if key not in self._before:
             if len(self._before) >= KEPT:
@@ -164,7 +164,10 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return a mask of the results `got` that differ from a variant's; all, if x lacks what the variant changes."""
+        """Return a bool mask of the results `got` (codes) that differ from a variant's.
+
+        The mask is all True if the inputs x lack the property that the variant changes.
+        """
         try:
             result = self.bits(variant, x)
         except (ValueError, TypeError):
@@ -172,7 +175,7 @@ class Emulator:
         return np.asarray(result != got) if result.shape == got.shape else np.ones(got.shape, bool)
 
     def _raw(self, x: KernelInputs, addition: Addition | Model) -> Array:
-        """Return the sums of x by an addition as float32, before scales, bias and cast."""
+        """Return the sums (M, N) of the product of x by an arithmetic as float32, before scales, bias and cast."""
         if isinstance(addition, Adding):
             return raw_sums(self.promise, x, addition)
         if isinstance(addition, Model):
@@ -181,7 +184,7 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return the results of x by an addition before the cast, and their format."""
+        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these values)."""
         promise = self.promise
         if isinstance(addition, Model):
             return np.asarray(addition.matmul(x.a, x.b)), promise.out
@@ -203,7 +206,7 @@ class Emulator:
         return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Return the sums of x by an addition that no schedule describes, as floats (M, N), without bias.
+        """Return the sums of the product of x by an arithmetic without a schedule, as floats (M, N), without bias.
 
         Scales are applied only by `Dequantised`, which multiplies the operands by them.
         """

@@ -108,9 +108,10 @@ def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """Return the function that makes tiles whose largest magnitude is a power of two times `scale(rng)`.
+    """Return a function of (rng, m, n) that makes float32 tiles (m, n) with a given largest magnitude.
 
-    All other elements are at most 0.9 times that power of two.
+    The magnitude is a random power of two times `scale(rng)`. All other elements are at most 0.9 times that power of
+    two.
     """
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
@@ -132,7 +133,7 @@ def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32
 
 
 def _with(special: float) -> Tile:
-    """Return the function that makes tiles of values of N(0, 1) with one element `special`."""
+    """Return a function of (rng, m, n) that makes float32 tiles (m, n) of N(0, 1) with one element `special`."""
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.standard_normal((m, n)).astype(np.float32)

@@ -115,7 +115,8 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
-      dtype: as for `ties`.
+      dtype: dtype whose values are drawn, float32 or float64; None for float32 if it can represent the format's
+        midpoints, else float64. The drawn objects are Python floats.
 
     Raises:
       ValueError: an unknown format, or a dtype that cannot represent its midpoints.
@@ -135,7 +136,8 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
-      dtype: as for `ties`.
+      dtype: dtype whose values are drawn, float32 or float64; None for float32 if it can represent the format's
+        midpoints, else float64. The drawn objects are Python floats.
 
     Raises:
       ValueError: an unknown format, or a dtype that cannot represent its midpoints.
@@ -155,7 +157,8 @@ def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchS
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
-      dtype: as for `ties`.
+      dtype: dtype whose values are drawn, float32 or float64; None for float32 if it can represent the format's
+        midpoints, else float64. The drawn objects are Python floats.
 
     Raises:
       ValueError: an unknown format, or a dtype that cannot represent its midpoints.
@@ -194,10 +197,13 @@ def float32_bits() -> st.SearchStrategy[int]:
 
 
 def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Return the dtype of inputs of a cast: `dtype`, or the narrower of float32 and float64 that has the midpoints.
+    """Return the dtype of inputs of a cast to a format: `dtype`, or the narrowest one that has the format's midpoints.
+
+    `dtype` None asks for that one, float32 or float64. A midpoint is halfway between two neighbouring values.
 
     Raises:
-      ValueError: `dtype` cannot represent the format's midpoints, or is neither float32 nor float64.
+      ValueError: the format has more than 32 bits, or `dtype` cannot represent the midpoints or is neither float32 nor
+        float64.
     """
     single = FP32.mantissa_bits > fmt.mantissa_bits and FP32.holds(fmt) and fmt.smallest_subnormal >= 2.0**-148
     if fmt.bits > 32:
@@ -214,7 +220,10 @@ def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
 
 @lru_cache(maxsize=32)
 def simplest_values(fmt: Format) -> Doubles:
-    """Return every value of a format once, float64, in the order in which examples shrink; Inf and NaN are last."""
+    """Return every value of a format once, float64, those with few binary digits after the point first.
+
+    Examples shrink toward the first values. Inf and NaN are last.
+    """
     table = np.asarray(fmt.table(), np.float64)
     finite = table[np.isfinite(table)]
     _, first = np.unique(finite.view(np.uint64), return_index=True)
@@ -223,9 +232,10 @@ def simplest_values(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Return every code of a format in the order in which values shrink: few binary digits after the point first.
+    """Return every code of a format, sorted by value: those with few binary digits after the point first.
 
-    Codes with as many of these are sorted by magnitude, positive first. Inf and NaN are last.
+    Examples shrink toward the first codes. Codes whose values have equally many of these digits are sorted by
+    magnitude, positive first. Inf and NaN are last. The dtype is the unsigned integer in which codes are stored.
     """
     table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
     order = np.argsort(~np.isfinite(table), kind="stable")
@@ -254,7 +264,10 @@ def _nans(fmt: Format) -> tuple[int, ...]:
 
 @lru_cache(maxsize=32)
 def _simplest_ties(fmt: Format) -> Doubles:
-    """Return the midpoints of a format's neighbouring values, those with few binary digits after the point first."""
+    """Return the midpoints of a format's neighbouring finite values as float64.
+
+    Those with few binary digits after the point come first.
+    """
     finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
     middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
     return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
@@ -262,9 +275,9 @@ def _simplest_ties(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=8)
 def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return the boundary points of a format, values of the dtype `source`, in the order in which examples shrink.
+    """Return the boundary points of a format as float64, those with few binary digits after the point first.
 
-    Those with few binary digits after the point come first, Inf and NaN last.
+    Examples shrink toward the first points. All points are values of the dtype `source`; Inf and NaN are last.
     """
     x = points(fmt, source).astype(np.float64)
     return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
@@ -282,7 +295,10 @@ def _middle(x: float, fmt: Format) -> float:
 
 
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Return a strategy of floats up to `around` floats of `source` from those of `middle`, to which they shrink."""
+    """Return a strategy of floats near those of `middle`, toward which examples shrink.
+
+    around: the largest distance, in floats of the dtype `source`.
+    """
     if not around:
         return middle
     steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))
@@ -329,7 +345,7 @@ def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]
 
 
 def _floats(x: Any) -> list[float]:
-    """Return floats without duplicates, in the same order; 0.0 and -0.0 are distinct."""
+    """Return an iterable's floats as a list without duplicates, in the same order; 0.0 and -0.0 are distinct."""
     return [HexFloat(kept) for kept in {float(one).hex(): one for one in x}.values()]
 
 

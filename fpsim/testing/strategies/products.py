@@ -77,7 +77,7 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 
 
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
-    """Return random codes of one operand, in the element's dtype.
+    """Return random codes of one operand, in the dtype of the unit's element type `element`.
 
     kind: "any codes", "ones", or "cancelling" or "wide", which both mean values of both signs in 24 binades around 1.
     """
@@ -94,7 +94,8 @@ def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element:
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
     """Replace codes by the code of 1, in place, except a run of them in the middle.
 
-    Of N codes in C order, those with indices from N - `last` (0 if that is negative) to `first` - 1 stay.
+    Of N codes in C order, those with indices from N - `last` (0 if that is negative) to `first` - 1 stay. element: the
+    element type of the codes.
     """
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
@@ -102,13 +103,19 @@ def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
 
 
 def _encoded(x: npt.NDArray[np.float64], element: Element) -> Array:
-    """Return values as codes of the format in which a unit stores the element (its carrier)."""
+    """Return values as codes of `element.carrier`, the format in which a unit stores the element type.
+
+    Values are first rounded to `element.fmt`, and saturate.
+    """
     values = decode(encode(x, element.fmt, overflow="saturate"), element.fmt, np.float64)
     return encode(values, element.carrier)
 
 
 def _carried(code: Any, element: Element) -> Any:
-    """Return a code, or an array of codes, of the element's format as codes of its carrier."""
+    """Return a code, or a uint64 array of codes, of `element.fmt` as codes of the format in which a unit stores it.
+
+    That format is `element.carrier`; TF32 is stored in the upper bits of float32.
+    """
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return code << (np.uint64(shift) if isinstance(code, np.ndarray) else shift)
 
