@@ -194,7 +194,10 @@ class RoundingWay:
         return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """Return the report on `candidate`, a cast that the method of this name returned, from the sums of its errors."""
+        """Return the report on a cast from the sums of its errors.
+
+        candidate: the cast, as the method `candidate` returned it.
+        """
         report = ErrorReport(
             fmt=self.element,
             rounding=self.options.rounding.name.lower(),

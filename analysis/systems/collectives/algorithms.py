@@ -99,7 +99,7 @@ class Ring:
                 )
 
     def buffers(self, span: BufferSpan, ranks: int) -> list[RingBuffer]:
-        """Return the parts of a span that travel around a ring, one for each channel and turn of the channel."""
+        """Return the parts of a span that travel around a ring together, one for each channel and turn of a channel."""
         buffers = []
         for number, channel in enumerate(split(span, self.channels)):
             ring = tuple(self.rings[number]) if self.rings else tuple(range(ranks))
@@ -114,7 +114,7 @@ class Ring:
         return buffers
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions to chunk `chunk`."""
+        """Return the order in which a reduce-scatter adds contributions to chunk `chunk`, as a tuple of ranks."""
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
@@ -125,7 +125,7 @@ class Ring:
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
+        """Return the order of additions for element `element` if only `span` is reduced, as a tuple of ranks."""
         for edges, ring, first in self.buffers(span, ranks):
             if edges[0] <= element < edges[-1]:
                 chunk = next(c for c in range(ranks) if edges[c] <= element < edges[c + 1])
@@ -157,7 +157,7 @@ class ReductionTree:
         """Do nothing, since the algorithm works for any number of ranks."""
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order in which the ranks' contributions to it are added."""
+        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
         if self.shape == "binomial":
             return [(span, halves(0, ranks))]
         second = (lambda i: (i - 1) % ranks) if ranks % 2 else (lambda i: ranks - 1 - i)
@@ -165,15 +165,15 @@ class ReductionTree:
         return list(zip(split(span, 2), trees, strict=True))
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions, equal for all chunks."""
+        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
+        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
+        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
         return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
@@ -203,22 +203,22 @@ class RecursiveHalving:
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions, equal for all chunks."""
+        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
         power = 1 << (ranks.bit_length() - 1)
         pairs = ranks - power
         folded = [*(Hops([2 * i, 2 * i + 1]) for i in range(pairs)), *range(2 * pairs, ranks)]
         return distances(folded)
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order in which the ranks' contributions to it are added."""
+        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
+        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
+        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
         return self.owned(0, ranks)
 
 
@@ -239,19 +239,19 @@ class Direct:
         """Do nothing, since the algorithm works for any number of ranks."""
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order in which a reduce-scatter over `ranks` ranks adds contributions, equal for all chunks."""
+        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
         return ExactSum(range(ranks))
 
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order in which the ranks' contributions to it are added."""
+        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
         return [(span, self.owned(0, ranks))]
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
+        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
         return self.owned(0, ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for the element at index `element` if only `span` of the buffer is reduced."""
+        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
         return self.owned(0, ranks)
 
 
@@ -309,7 +309,7 @@ class TwoLevel:
             part.check(count)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to element `element` of `size` elements are added."""
+        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
         node = self.node(ranks)
         shards = split(BufferSpan(0, size), node)
         shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)

@@ -144,7 +144,9 @@ class _Spilled(Sequence[Any]):
 
 
 def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
-    """Store an iterator's arrays for repeated reading: in memory, or in a temporary file above IN_MEMORY bytes.
+    """Store the arrays of an iterator, and return them as a sequence.
+
+    They are stored in memory, or in a temporary file if they have more than IN_MEMORY bytes together.
 
     Raises ValueError unless all arrays have one shape and dtype, TypeError unless they hold floats.
     """

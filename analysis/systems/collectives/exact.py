@@ -99,7 +99,8 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
 def _by_columns(rows: CodeRows, adder: Adder, members: list[int], chosen: Array, accumulate: Exact) -> Array:
     """Return the codes of exact sums of the elements with the ascending indices `chosen`, by `fp.sum`.
 
-    members: indices of the rows to add. accumulate: the exact accumulator with the rounding of its result.
+    rows: contributions as codes of `adder.fmt`. members: indices of the rows to add. accumulate: the exact accumulator
+    with the rounding of its result.
     """
     step = max(1, MOST_CELLS // len(members))
     parts = []

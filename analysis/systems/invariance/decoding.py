@@ -75,7 +75,9 @@ def decoding(
 
 
 def _log_softmax(logits: Any, name: str) -> Array:
-    """Return the log-probabilities of logits (vocabulary,), float64; `name` is the decoder that errors name.
+    """Return the log-probabilities of logits (vocabulary,), an array or tensor of floats, as float64.
+
+    name: name of the decoder, for error messages.
 
     Raises ValueError for another shape, TypeError for logits that are not floats.
     """
@@ -141,7 +143,7 @@ class RandomDecoder:
         self._logits = np.zeros(vocabulary, np.float32)
 
     def __call__(self, tokens: Any) -> Array:
-        """Return the logits (vocabulary,) of the token after `tokens`.
+        """Return the logits (vocabulary,), float32, of the token after `tokens`, a sequence of integers.
 
         If `tokens` begin with those of the last call, only the additional ones are computed.
         """

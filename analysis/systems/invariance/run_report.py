@@ -21,8 +21,8 @@ class TensorDifference:
 
     Attributes:
       step, layer, tensor: step, layer and name of the tensor; step and layer as in the first run.
-      compared: "bits": both runs kept the elements; "values": both kept them, in different dtypes; "figures": one run
-        or both have only statistics, which may be equal although bits differ; "shape": the shapes differ.
+      compared: "bits": both runs stored the elements, in one dtype; "values": both stored them, in different dtypes;
+        "figures": a run stored only statistics, which may be equal although bits differ; "shape": the shapes differ.
       differs: whether what was compared differs, by more than the tolerance if one was set.
       differing: share of elements that differ; for "figures" a lower bound from the counts of elements by exponent; 1
         for "shape".
@@ -142,7 +142,7 @@ class RunComparison(SavedReport):
         return cls(**contents)
 
     def __str__(self) -> str:
-        """Return the sentences of the report, one a line."""
+        """Return the sentences of the report as a text with one sentence on each line."""
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
