@@ -108,7 +108,7 @@ class SavedReport:
 
 
 def _as_lists(value: Any) -> Any:
-    """Return a nested value with lists in place of tuples, because JSON has no tuples."""
+    """Return a value of nested dicts, lists and tuples with lists in place of tuples, because JSON has no tuples."""
     if isinstance(value, dict):
         return {key: _as_lists(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -157,7 +157,10 @@ def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
 
 
 def attend(head: Head, recipe: AttentionRecipe) -> Traced:
-    """Compute the attention of one head with every rounding of a recipe; return output, scores and weights as a Traced."""
+    """Compute the attention of one head with every rounding of a recipe.
+
+    Return a Traced: the output, and the scores and weights that the metrics need.
+    """
     q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
     raw = scores.round(_product(q.values, k.values.T, recipe.inputs, recipe.inputs, recipe))

@@ -31,7 +31,7 @@ class RunTensors(NamedTuple):
 
     Attributes:
       name: name of the run in reports.
-      arrays: (step, layer, tensor) -> elements, for tensors whose elements were kept.
+      arrays: (step, layer, tensor) -> elements, for tensors whose elements the run stored.
       rows: (step, layer, tensor) -> recorded statistics, for tensors that have them.
       keys: (step, layer, tensor) of all tensors, in the order in which the run computed them.
       model: the model's name and digest, or "" if unknown.
@@ -51,7 +51,7 @@ def compare_runs(
     """Compare two runs of a model tensor by tensor; the runs may come from other processes or libraries.
 
     Tensors with the same step, layer and name are compared; tensors of only one run are listed. Elements are compared
-    if both runs kept them, otherwise statistics.
+    if both runs stored them, otherwise statistics.
 
     Args:
       a, b: the two runs: each a Recording of `fp.analysis.record`, a `fp.analysis.TensorLog`, the path of a file that
@@ -61,8 +61,8 @@ def compare_runs(
         of the other.
       rename: function or mapping from names of layers in b to their names in a; None for equal names.
       logits: the layer whose output holds the logits, along the last axis; None for the last output that both runs
-        kept (the model's own output in recordings with outputs=True), or else the input of the last linear layer times
-        its weight, without its bias.
+        stored (the model's own output in recordings with outputs=True), or else the input of the last linear layer
+        times its weight, without its bias.
       tolerance: a tensor counts as equal if its relative difference is at most this and Inf and NaN are at the same
         places (if only statistics are compared: and at most this share of elements differs); 0 compares bits.
 
@@ -118,7 +118,11 @@ def compare_runs(
 
 
 def _run(x: Any, name: str) -> RunTensors:
-    """Return the tensors of a run, given as any `RunLike`; files are named by their own names, other runs `name`."""
+    """Return the tensors of a run, x: a Recording, a TensorLog, the path of a file, or a mapping of keys to arrays.
+
+    Keys are (step, layer, tensor). name: name of the run in reports; a run from a file gets the file's name instead.
+    Raises TypeError for other types and keys, ValueError for a file that holds no run.
+    """
     if isinstance(x, Recording):
         arrays = {**x.operands, **x.outputs}
         keys = list(dict.fromkeys([*(row.key for row in x), *arrays]))
@@ -251,11 +255,11 @@ def _amax(x: Array) -> float:
 
 
 class _Figures(NamedTuple):
-    """The statistics by which a tensor is compared if a run did not keep its elements.
+    """The statistics by which a tensor is compared if a run did not store its elements.
 
     Attributes:
       shape, spread: shape of the tensor, and the report on the exponents of its elements.
-      row: the recorded row with errors of formats; None if statistics were computed from kept elements.
+      row: the recorded row with errors of formats; None if statistics were computed from stored elements.
     """
 
     shape: tuple[int, ...]
@@ -264,7 +268,7 @@ class _Figures(NamedTuple):
 
 
 def _figures(key: Key, run: RunTensors) -> _Figures:
-    """Return the statistics of a run's tensor: the recorded ones, or else computed from its kept elements."""
+    """Return the statistics of a run's tensor: the recorded ones, or else computed from its stored elements."""
     if key in run.rows:
         row = run.rows[key]
         return _Figures(row.shape, row.range, row)
@@ -305,7 +309,7 @@ def _logits(
     layer, tensor) of both runs. layer: the requested layer, or None to choose one; if nothing suits, the name is "".
 
     Raises:
-      ValueError: the requested layer is unknown, or a run did not keep its output, nor its input and weight.
+      ValueError: the requested layer is unknown, or a run stored neither its output nor its input and weight.
     """
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})

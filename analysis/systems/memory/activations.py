@@ -140,9 +140,11 @@ class _Saved:
             yield _kept(-1, "loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the (format, scaling) of the last item of the recipe's `stored` whose pattern matches a module's name.
+        """Return the (format, scaling) in which a module stores its activations, by the last pattern of `recipe.stored`
+        for it.
 
-        Return (None, None) if no item does: the recipe does not change the format in which the module keeps tensors.
+        name: name of the module, such as "blocks.0.norm1". Return (None, None) if no pattern matches the name: the
+        recipe does not change the format.
         """
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)

@@ -37,7 +37,10 @@ class DrawnLedger(Protocol):
 
 
 def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
-    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end."""
+    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end.
+
+    Return the matplotlib axes: `ax`, or new ones for None.
+    """
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
     kinds = [kind for kind in SHADES if any(kind in ledger.by_kind for ledger in ledgers)]

@@ -126,9 +126,8 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
 def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
     """Return the smallest power of two of slices of SwiGLU's input with which activations are within the budget.
 
-    config: shape of the transformer. recipe: formats of the training.
-    wanted: (share of blocks to recompute, largest number of slices, budget in bytes). Return the largest number if no
-    number suffices. tokens: tokens of a micro-batch.
+    config: shape of the transformer. recipe: formats of the training. tokens: tokens of a micro-batch. wanted: (share
+    of blocks to recompute, largest number of slices, budget in bytes). Return the largest number if no number suffices.
     """
     share, finest, budget = wanted
     if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:

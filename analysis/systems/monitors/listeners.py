@@ -20,6 +20,8 @@ Listener = Callable[[StepFigures], None]
 def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
     """Return a listener, for `Recording.listen`, that writes a line of text for every recorded training step.
 
+    A listener is a function that gets the measurements of a step, a StepFigures, when the step ends.
+
     Args:
       stream: stream for the lines; None is stderr.
       every: write a line for every n-th recorded step; steps that overflow or are skipped always get a line.
@@ -50,6 +52,8 @@ def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
 
 def to_events(folder: str | Path) -> Listener:
     """Return a listener, for `Recording.listen`, that writes TensorBoard's event files.
+
+    A listener is a function that gets the measurements of a step, a StepFigures, when the step ends.
 
     Every recorded training step adds a point to each of the curves gradient_norm, update_ratio, lost_updates,
     activations/amax, activations/smallest, fallback (1: the step was skipped), overflow (1: a tensor held Inf or NaN)
