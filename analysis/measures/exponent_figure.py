@@ -54,8 +54,8 @@ def exponent_figure(
 ) -> Any:
     """Return a matplotlib figure with a row of overlaid histograms for each tensor, over the ranges of formats.
 
-    rows: (name of the tensor, its RangeReport at each training step); the last step's histogram is filled. window:
-    (lowest, highest) exponent to draw; None computes it from the data and the formats.
+    title: title of the figure. rows: (name of the tensor, its RangeReport at each training step); the last step's
+    histogram is filled. window: (lowest, highest) exponent to draw; None computes it from the data and the formats.
     """
     with figure_style():
         figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
@@ -142,7 +142,7 @@ def _draw_exponents(
 def _outline(report: Exponents, left: int, right: int) -> tuple[Any, Any]:
     """Return (x, y) of the outline of a histogram of exponents over [left, right], with its highest bin at 1.
 
-    Exponents outside are counted in the outermost bins.
+    report: a RangeReport. Exponents outside are counted in the outermost bins.
     """
     heights = np.zeros(right - left)
     for exponent, count in report.counts:

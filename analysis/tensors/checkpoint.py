@@ -140,7 +140,8 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the tensors of a checkpoint as stored (codes and scales separate), and a note for each tensor left out.
+    """Return (the tensors of a checkpoint as stored, with codes and scales separate; a sentence for each tensor left
+    out).
 
     Raises:
       TensorFileError: a file is missing or damaged, or lacks a tensor that the index assigns to it.
@@ -163,7 +164,9 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
-    """Return (tensor files of a checkpoint, file name -> names of the tensors in it by the index, {} without an index).
+    """Return (the tensor files of a checkpoint, file name -> names of the tensors that its index assigns to the file).
+
+    path: a tensor file, an `.index.json` of shards, or a folder. The dict is empty if there is no index.
 
     Raises:
       TensorFileError: there is no tensor file, or a shard of the index is missing.
@@ -194,7 +197,11 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> name of its file, as an index of shards lists them."""
+    """Return tensor name -> name of its file, as an index of shards lists them.
+
+    Raises:
+      TensorFileError: the index is damaged, or names a file outside its folder.
+    """
     try:
         if index.stat().st_size > INDEX_BYTES:
             raise TensorFileError(f"{index}: damaged, an index of more than {INDEX_BYTES:,} bytes")

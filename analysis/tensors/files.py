@@ -61,7 +61,7 @@ def tensor_files(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> Found:
-    """Return the tensors of a file, with quantised weights decoded, and a note for each tensor that is left out.
+    """Return (the tensors of a file, with quantised weights decoded; a sentence for each tensor left out).
 
     Raises:
       TensorFileError: the file cannot be read, is damaged, or has no float tensor.
@@ -74,7 +74,7 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return the tensors of a file as stored (codes and scales separate), and a note for each tensor left out.
+    """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out).
 
     Raises:
       TensorFileError: the file cannot be read, or is damaged.
@@ -90,14 +90,17 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error for a file without float tensors; `notes`: why each of its tensors was left out."""
+    """Return the error for a file without float tensors; `notes`: why each of its tensors was left out.
+
+    path: the file.
+    """
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether fpsim rounds arrays of that dtype."""
+    """Return whether a dtype is that of floats which fpsim can round, in any byte order."""
     return dtype.newbyteorder("=") in FORMAT_OF
 
 
@@ -105,7 +108,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and dtype of the .npy data at the current position of an open file, and move to the first
+    """Return (shape, dtype) of the .npy data at the position of the open file `opened`, and move it to the first
     element.
 
     Raises a TensorFileError if the header is damaged. `path`: the file, for messages.
@@ -133,7 +136,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
-    """Return the note that says why an array called `name`, of that dtype, is left out."""
+    """Return the sentence that says why an array called `name`, of this dtype, in the file `path` is left out."""
     if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
         return (
             f"{path}: {name} holds raw bytes ({dtype.str}), as NumPy saves ml_dtypes arrays. Save it with safetensors "
@@ -144,7 +147,7 @@ def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
 
 
 def _read_npy(path: Path) -> Found:
-    """Return the tensor of a .npy file if it holds floats, and a note if it does not."""
+    """Return ([the tensor of a .npy file], []) if it holds floats, else ([], [a sentence that says that it does not])."""
     with path.open("rb") as opened:
         shape, dtype = _npy_header(opened, path)
         offset = opened.tell()
@@ -159,7 +162,7 @@ def _read_npy(path: Path) -> Found:
 
 
 def _read_npz(path: Path) -> Found:
-    """Return the float tensors of a .npz file, and a note for each array that is left out."""
+    """Return (the tensors of a .npz file that hold floats or may hold codes, a sentence for each other array)."""
     tensors, notes = [], []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -198,7 +201,11 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields the elements of one array (`member`) of a .npz file in chunks."""
+    """Return a function read(size) that yields the elements of one array of a .npz file, at most `size` at a time.
+
+    path: the file. member: name of the array's file in the archive. shape, dtype: those of the array, as its header
+    says.
+    """
 
     def read(size: int) -> Iterator[Array]:
         try:
@@ -228,7 +235,7 @@ def safetensors_metadata(path: Path) -> dict[str, str]:
 
 
 def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header of a .safetensors file as a dictionary, and its length in bytes.
+    """Return (header of a .safetensors file, tensor name -> entry; its length in bytes).
 
     Raises:
       TensorFileError: the file is damaged.
@@ -249,7 +256,7 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _read_safetensors(path: Path) -> Found:
-    """Return the tensors of a .safetensors file, and a note for each tensor left out."""
+    """Return (the tensors of a .safetensors file that hold floats or may hold codes, a sentence for each other tensor)."""
     header, header_bytes = _safetensors_header(path)
     available = path.stat().st_size - 8
     metadata = header.pop("__metadata__", None)
@@ -287,8 +294,9 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Return the dtype's name, the shape, and the (start, stop) offsets in bytes of a tensor, from its entry in the
-    header.
+    """Return (name of the dtype, shape, first byte, byte after the last) of a tensor, from its entry in the header.
+
+    path: the file, for messages. entry: the value that the header's JSON has for the tensor's name.
 
     Raises a TensorFileError if these do not agree.
     """
@@ -322,21 +330,21 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
 
 
 def _read_torch(path: Path) -> Found:
-    """Return the tensors of a file of torch.save, and a note for each tensor left out."""
+    """Return (the tensors of a file of torch.save, a sentence for each tensor left out)."""
     from fpsim.analysis.tensors.torch_file import read_torch
 
     return read_torch(path)
 
 
 def _read_onnx(path: Path) -> Found:
-    """Return the tensors of a .onnx file, and a note for each tensor left out."""
+    """Return (the tensors of a .onnx file, a sentence for each tensor left out)."""
     from fpsim.analysis.tensors.onnx_file import read_onnx
 
     return read_onnx(path)
 
 
 def _read_gguf(path: Path) -> Found:
-    """Return the tensors of a .gguf file, and a note for each tensor left out."""
+    """Return (the tensors of a .gguf file, a sentence for each tensor left out)."""
     from fpsim.analysis.tensors.gguf_file import read_gguf
 
     return read_gguf(path)

@@ -38,8 +38,8 @@ INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
 
 
 class _Entry(NamedTuple):
-    """A tensor as the header describes it: name, shape (slowest axis first), number of its type, and offset of its data
-    in bytes.
+    """A tensor as the header describes it: name, shape (slowest axis first), number of its type in ggml (`kind`), and
+    offset of its data in bytes.
     """
 
     name: str
@@ -60,8 +60,9 @@ class _Blocks(NamedTuple):
 
 
 def read_gguf(path: Path) -> Found:
-    """Return the tensors of a .gguf file, quantised tensors as the float32 values of their blocks, and a note for each
-    tensor left out.
+    """Return (the tensors of a .gguf file, a sentence for each tensor left out).
+
+    Quantised tensors are read as the float32 values of their blocks.
 
     Raises:
       TensorFileError: the file is damaged, or has an unknown version.
@@ -207,7 +208,8 @@ class _Header:
 
 
 def _size(entry: _Entry, path: Path) -> int | None:
-    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type.
+    """Return the size of the tensor of a header's entry in bytes; None if fpsim and an installed gguf package do not
+    know its type.
 
     Raises a TensorFileError if rows do not consist of whole blocks.
     """
@@ -249,8 +251,9 @@ def _dtype_name(kind: int) -> str:
 
 
 def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
-    """Return the function read(size) that yields a tensor's elements in chunks, or the reason why the tensor is left
-    out.
+    """Return a function read(size) that yields a tensor's elements in chunks, or the reason why the tensor is left out.
+
+    entry: the tensor's entry in the header. header: the header, after it was read.
     """
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
@@ -283,6 +286,7 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
 
 def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> Iterator[Array]:
     """Yield the float32 values of `count` blocks that begin at byte `begin` of the file, about `size` values at a time.
+    blocks: the type of the blocks.
 
     Raises:
       TensorFileError: the file ends early.
@@ -299,7 +303,7 @@ def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> I
 
 
 def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """Return the float32 values, as a flat array, of bytes that are whole blocks of the type `blocks`."""
+    """Return the float32 values, as a flat array, of `data`, bytes that are whole blocks of the type `blocks`."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
         values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

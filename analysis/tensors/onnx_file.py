@@ -345,7 +345,7 @@ def _external(
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """Return read(size), which yields 8- or 16-bit floats whose bit patterns are stored as varints, in chunks.
+    """Return read(size), which yields a tensor of 8- or 16-bit floats, stored at `span` as varints of bits, in chunks.
 
     Raises:
       TensorFileError: the number of varints is not that of the shape.

@@ -135,8 +135,9 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Return whether the last axis of an operator's input number `place` is that of the outputs, so that the operator
-    sums along the other axis; None if unknown.
+    """Return whether the last axis of input number `place` of the operator `node` is that of the product's outputs.
+
+    The operator then sums along the other axis. None if unknown.
     """
     key = node.kind, place
     if key in SUMMED_FIRST:

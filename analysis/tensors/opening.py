@@ -132,8 +132,10 @@ def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    """Return the float tensors (and decoded quantised weights) in a mapping such as a state dict, and a note for each
-    value that is left out.
+    """Return (the float tensors and decoded quantised weights in a mapping, a sentence for each value that is left
+    out).
+
+    arrays: name -> NumPy or torch array, such as a state dict; lists and floats are converted.
 
     Raises:
       TypeError, ValueError: no array holds floats, or a value is not an array.
@@ -173,7 +175,7 @@ def _place_of(x: Any) -> Any:
 
 
 def integer_tensor(name: str, x: Any) -> Tensor:
-    """Return a NumPy or torch array of integers as a Tensor, since it may hold the codes of a weight."""
+    """Return a NumPy or torch array of integers, x, as a Tensor, since it may hold the codes of a weight."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 

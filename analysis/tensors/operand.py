@@ -68,7 +68,10 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether the outputs are a matrix's last axis; None if neither its name nor a bias's length shows it."""
+    """Return whether the outputs are a matrix's last axis; None if neither its name nor a bias's length shows it.
+
+    one: the matrix. biases: lengths of the biases of its layer.
+    """
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)
@@ -79,8 +82,9 @@ def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
 
 
 def as_operand(one: Tensor) -> Tensor:
-    """Return a tensor as a matrix with a row for each output; it is transposed when read, if the outputs are its last
-    axis.
+    """Return a tensor, `one`, as a matrix with a row for each output of the product.
+
+    The elements are transposed when they are read, if the outputs are the tensor's last axis.
     """
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
@@ -101,8 +105,9 @@ def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> 
 
 
 def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Return the columns from `start` to before `stop` of a matrix with `width` columns, one after the other, as a flat
-    array.
+    """Return the columns start .. stop - 1 of a matrix with `width` columns, one after the other, as a flat array.
+
+    read: read(size) yields the elements of the matrix, row by row, in arrays of `size`.
     """
     rows = max(1, CHUNK // width)
     parts: list[Array] = []
@@ -112,7 +117,9 @@ def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: 
 
 
 def pieces_of(parts: Iterable[Array], size: int) -> Iterator[Array]:
-    """Yield the elements of consecutive flat arrays in pieces of `size`; the last may be shorter."""
+    """Yield the elements of consecutive flat arrays, `parts`, in flat arrays of `size` elements; the last may be
+    shorter.
+    """
     held: list[Array] = []
     count = 0
     for part in parts:

@@ -23,8 +23,10 @@ def one_line(problem: BaseException) -> str:
 
 
 def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path: Path) -> Iterator[Array]:
-    """Yield `count` elements from an open file as arrays of `size` elements (the last may be shorter), in native byte
-    order.
+    """Yield `count` elements from an open file as 1-d arrays of `size` elements; the last may be shorter.
+
+    opened: the file, at its first element. dtype: dtype in the file; the arrays have native byte order. path: the file,
+    for messages.
 
     Raises:
       TensorFileError: the file ends early.
@@ -39,7 +41,7 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read `wanted` bytes, or fewer at the end of the file, also if single reads return less."""
+    """Read and return `wanted` bytes of the open file `opened`, or fewer at its end, even if single reads return less."""
     parts = []
     while wanted and (part := opened.read(wanted)):
         parts.append(part)
@@ -50,9 +52,9 @@ def read_fully(opened: IO[bytes], wanted: int) -> bytes:
 def reader(
     path: Path, offset: int, dtype: np.dtype[Any], count: int, order: str = "<"
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields `count` elements from byte `offset` of a file on, in chunks.
+    """Return a function read(size) that yields `count` elements from byte `offset` of a file on, `size` at a time.
 
-    `order`: byte order in the file, "<" or ">".
+    dtype: dtype of the elements. order: byte order in the file, "<" or ">"; arrays have native byte order.
     """
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
 

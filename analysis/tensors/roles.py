@@ -151,7 +151,10 @@ def _is_table(name: str, axes: Sequence[int]) -> bool:
 
 
 def _has_bias(name: str, neighbours: Iterable[str]) -> bool:
-    """Return whether the module of a weight also has a bias; embeddings have none."""
+    """Return whether the module of a weight also has a bias; embeddings have none.
+
+    name: lower-case name of the weight. neighbours: names of the other tensors of the module.
+    """
     stem, _, last = name.rpartition(".")
     return last == "weight" and f"{stem}.bias" in {other.lower() for other in neighbours}
 
@@ -161,8 +164,9 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
     Names that tell the role, such as those of biases and norms, decide first. A "weight" with axes of length 1 is a
     matrix. Others are norms if called "weight", "w", "g" or "scale" and biases if called otherwise, or matrices if they
-    are `flat` or belong to no module. `flat`: whether the tensor is so long that it is assumed to be a flattened
-    matrix. `in_matrix`: whether it also has axes of length 1.
+    are `flat` or belong to no module. name: the tensor's lower-case name. neighbours: names of the other tensors of its
+    module. `flat`: whether the tensor is so long that it is assumed to be a flattened matrix. `in_matrix`: whether it
+    also has axes of length 1.
     """
     stem, _, last = name.rpartition(".")
     beside = {other.lower().rpartition(".")[2] for other in neighbours if other.lower().rpartition(".")[0] == stem}

@@ -26,7 +26,8 @@ SHARED_LIMIT = 64  # limit of the bytes of all tensors / bytes of the file: view
 
 
 def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the float tensors of a file of torch.save, and a note for each tensor left out.
+    """Return (the tensors of a file of torch.save that hold floats or may hold codes, a sentence for each other
+    tensor).
 
     Only tensors and containers are unpickled. Names of nested containers are joined with dots.
 
@@ -71,7 +72,10 @@ def _is_script(path: Path) -> bool:
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return the float tensors of a file's contents, and a note for each tensor left out."""
+    """Return (the tensors of a file that hold floats or may hold codes, a sentence for each other tensor).
+
+    content: the nested containers of tensors that torch.load returned. path: the file, for messages.
+    """
     tensors: list[Tensor] = []
     notes: list[str] = []
     room = SHARED_LIMIT * path.stat().st_size
@@ -98,7 +102,7 @@ def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
 
 
 def _unreadable(x: Any) -> str:
-    """Return the reason why a torch tensor cannot be studied; "" if it can."""
+    """Return the reason why a torch tensor, x, cannot be read; "" if it can."""
     import torch
 
     dtype = str(x.dtype).removeprefix("torch.")
@@ -114,7 +118,9 @@ def _unreadable(x: Any) -> str:
 
 
 def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for the tensors in nested mappings and sequences; a bare tensor gets the name of the file.
+    """Yield (name, tensor) for the tensors in `content`, nested mappings and sequences.
+
+    Names of nested containers are joined with dots; a tensor outside of containers gets the name of the file `path`.
 
     Raises:
       TensorFileError: containers are nested too deep, or contain too many objects, which is possible even in a small

@@ -181,7 +181,8 @@ def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> t
     """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros in place of the terms
     `last`.
 
-    last: indices of the terms to replace by zeros, those of the last addition; None returns None as the second result.
+    adder: the accumulator or matrix unit. terms: the operands. last: indices of the terms to replace by zeros, those of
+    the last addition; None returns None as the second result.
     """
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:
@@ -214,7 +215,7 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
     """Return two arrays (trials,): a matrix unit's sums of a * b, and its sums with zeros in b for the terms `last`.
 
-    The second result is None if `last` is None.
+    adder: the matrix unit and its schedule. last: indices of terms; None returns None as the second result.
 
     The sums are diagonals of small matrix products of a and b, (trials, length). Both kinds of sums come from columns
     of one product, which takes hardly longer than a product for one kind.
@@ -255,7 +256,7 @@ def _as_codes(x: Array, fmt: Format) -> Array:
 def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
     """Return (indices of the terms that the last addition of a sum adds, ""), or (None, why there is no last one).
 
-    length: number of terms of the sum.
+    adder: the accumulator or matrix unit. length: number of terms of the sum.
     """
     start = length - 1  # Sequential, FusedMultiplyAdd
     if isinstance(adder.accumulator, Exact):
@@ -309,7 +310,8 @@ def _is_rest_of_pair(x: object) -> bool:
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return an accumulator, a matrix unit, or a pair (unit, schedule) or (unit, promotion interval) as a DriftAdder.
+    """Return x, an accumulator, a matrix unit or its name, or a pair with a schedule or promotion interval, as a
+    DriftAdder.
 
     Raises TypeError for other objects, ValueError for a promotion interval that does not suit the unit.
     """

@@ -305,7 +305,8 @@ def _squares(values: Array, ends: list[int]) -> list[float]:
 def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
     """Return for each exponent k the numbers of values times 2**k that become 0, subnormal, and too large.
 
-    side: values of one sign in ascending order of magnitude. rounded: function that rounds float64 to the format.
+    side: values of one sign in ascending order of magnitude. fmt: the format. rounded: function that rounds a float64
+    array to it.
     """
     lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
     small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
@@ -333,7 +334,7 @@ def _boundary(values: Array, exponents: list[int], holds: Any) -> Integers:
 
 
 def _is_beyond(magnitude: Any, fmt: Format) -> Any:
-    """Return whether rounding each magnitude to nearest even, without limit, exceeds the format's largest value."""
+    """Return whether rounding each magnitude to nearest even, without limit, exceeds the largest value of `fmt`."""
     limit = fmt.max + float(fmt.ulp(fmt.max)) / 2
     return magnitude >= limit if fmt.max_code & 1 else magnitude > limit
 

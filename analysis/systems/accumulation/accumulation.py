@@ -103,9 +103,9 @@ def _rows_of(
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
     """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
 
-    way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements) float32. weights: a
-    number for each micro-batch. divide: "after" or "before" adding. exact: count -> float64 mean of the first `count`
-    gradients.
+    name: name of the way. way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements)
+    float32. weights: a number for each micro-batch. divide: "after" or "before" adding. exact: count -> float64 mean of
+    the first `count` gradients.
     """
     fmt, adds = way
     total = weights.sum(dtype=np.float64)

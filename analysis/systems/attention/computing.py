@@ -75,7 +75,7 @@ class Float:
         return decode(encode(x, self.fmt), self.fmt, np.float32)
 
     def _apply(self, operation: Any, a: Array, b: Array) -> Array:
-        """Return `operation` (such as `fpsim.add`) of two arrays, broadcast and rounded once, as float32."""
+        """Return `operation` (such as `fpsim.add`) of a and b, broadcast and rounded to the format once, as float32."""
         shape = np.broadcast_shapes(a.shape, b.shape)
         left, right = (encode(np.ascontiguousarray(np.broadcast_to(x, shape)), FP32) for x in (a, b))
         return decode(operation(left, right, fmt=FP32, out_fmt=self.fmt), self.fmt, np.float32)
@@ -110,7 +110,8 @@ class Float:
 
 
 def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
-    """Return keys or values (tokens, channels), rounded as the cache stores them; unchanged for a cache of None.
+    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32; x itself without a
+    cache.
 
     scales: the elements that share a scale: "token", "head", "channel" or "block"; "none" for no scale.
     """
@@ -215,9 +216,9 @@ def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
     """Compute softmax of scores (queries, keys) and the product with v, block after block of keys (flash attention).
 
     Weights are exp(score - maximum so far), rounded. At a new maximum, the running sum and the running product with v
-    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. Return
-    (outputs (queries, dv), weights (queries, keys) relative to the last maximum, sums of weights (queries,)), all
-    float32.
+    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. recipe:
+    formats, number of keys of a block, and the arithmetic of products. Return (outputs (queries, dv), weights (queries,
+    keys) relative to the last maximum, sums of weights (queries,)), all float32.
     """
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]

@@ -393,6 +393,6 @@ def _brief(value: Any) -> str:
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
     """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly.
 
-    It is the number of ranks in a node for TwoLevel, which reads them for each shard of the node, otherwise 1.
+    It is the number of ranks in a node if `algorithm` is a TwoLevel, which reads them for each shard, otherwise 1.
     """
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

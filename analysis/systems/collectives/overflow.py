@@ -97,6 +97,8 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
     """Return the sum of one element of the buffer in an order, as a code (1,), adding contribution by contribution.
 
+    elements: the element's contributions. adder: the rounding of the additions.
+
     Raises _Beyond, whose text names the addition, at the first addition that overflows.
     """
     if isinstance(order, int):
@@ -122,7 +124,8 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
 def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
     """Return one element's sum of the operands of an order that one rank adds, as a code (1,).
 
-    Each operand is a rank or an order itself. elements: the element's contributions. Raises _Beyond on overflow.
+    Each operand is a rank or an order itself. elements: the element's contributions. adder: the rounding of the
+    additions. Raises _Beyond on overflow.
     """
     operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)

@@ -92,7 +92,8 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
     The sum of a chunk begins at one position of its ring. The first pass makes its additions from that position to the
     last one, the second pass those from position 0 on. Thus each position adds one contiguous part of the buffer at a
-    time, or two if `first` is not 0. node: number of ranks whose sum a row is.
+    time, or two if `first` is not 0. buffers: the parts of the buffer and their rings. rows: contributions as codes.
+    adder: the rounding of additions. node: number of ranks whose sum a row is.
     """
     for turn in (0, 1):
         for position in range(rows.count):

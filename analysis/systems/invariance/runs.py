@@ -161,7 +161,7 @@ def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
 
 
 def _renamed(run: RunTensors, rename: Any) -> RunTensors:
-    """Return a run with its layers renamed by a mapping or a function; unchanged for None."""
+    """Return a run with its layers renamed by `rename`, a mapping or a function of a name; unchanged for None."""
     if rename is None:
         return run
     if not callable(rename) and not isinstance(rename, Mapping):
@@ -227,7 +227,7 @@ def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
     """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ.
 
-    tolerance: relative difference up to which tensors count as equal; 0 for none.
+    key: (step, layer, tensor). tolerance: relative difference up to which tensors count as equal; 0 for none.
     """
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = _amax(p), _amax(q)
@@ -281,9 +281,9 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
     """Compare one tensor in two runs by its statistics: shape, elements counted by exponent, zeros, Inf, NaN, largest.
 
-    If both runs recorded errors of formats over equally many calls, these are compared too. tolerance: tensors count as
-    equal if neither the relative difference of their largest magnitudes nor the share of elements by which their counts
-    differ exceeds it; 0 for none.
+    If both runs recorded errors of formats over equally many calls, these are compared too. x, y: the statistics in
+    both runs. tolerance: tensors count as equal if neither the relative difference of their largest magnitudes nor the
+    share of elements by which their counts differ exceeds it; 0 for none.
     """
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:

@@ -243,7 +243,7 @@ def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[t
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
     """List the copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
 
-    seen: format of the parameters, None for float32.
+    recipe: formats of the training. seen: format of the parameters, None for float32.
     """
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
@@ -261,7 +261,8 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
     """List the copies and scales of the weights of all linear layers, and the amax histories of delayed scales.
 
-    Layers with the same kind, product and format share an entry. seen: format of the parameters, None for float32.
+    Layers with the same kind, product and format share an entry. recipe: formats of the training. seen: format of the
+    parameters, None for float32.
     """
     sums: dict[tuple[str, str, str], list[int]] = {}
 

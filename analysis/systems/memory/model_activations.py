@@ -153,7 +153,8 @@ def _without_blocks(
 ) -> list[LedgerRow]:  # fmt: skip
     """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
 
-    listed: all activations of a micro-batch of `tokens` without recomputation. again: the settings of recomputation.
+    listed: all activations of a micro-batch of `tokens` without recomputation. config: shape of the model. again: the
+    settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]

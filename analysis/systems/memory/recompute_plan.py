@@ -110,8 +110,8 @@ def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iter
     """Yield candidates for the recomputation: none, then for each number n = 1, 2, ... of first blocks two candidates.
 
     The first recomputes SwiGLU's input in n blocks, in as few slices as the budget, in bytes, permits; it is left out
-    if the recipe stores this input in a separate format. The second recomputes n whole blocks. tokens: tokens of a
-    micro-batch.
+    if the recipe stores this input in a separate format. The second recomputes n whole blocks. config: shape of the
+    transformer. recipe: formats of the training. tokens: tokens of a micro-batch.
     """
     yield NOTHING
     can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)

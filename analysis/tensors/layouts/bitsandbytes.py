@@ -53,6 +53,8 @@ def dynamic_table() -> Array:
 def table_blocks(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
+
     A value is table[code] * scale of its block, in float32. The high nibble of a byte comes first. Blocks run over the
     flat matrix, so they cross rows. With scales of scales ("double quantisation") a scale is `nested table[code] *
     nested scale + offset`, each step rounded to float32.
@@ -103,12 +105,17 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor."""
+    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor.
+
+    parts: the stored tensors of the weight.
+    """
     return parts.beside["state"].name.endswith("nf4")
 
 
 def int8_rows(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
+
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     Raises:
       LayoutError: the number of scales is not that of the rows, or the format is not that of plain rows.
@@ -136,6 +143,8 @@ def int8_rows(parts: WeightParts) -> Tensor:
 def _state(parts: WeightParts) -> dict[str, Any]:
     """Return the quantisation state of a 4-bit bitsandbytes weight, which is stored as JSON, as a dictionary.
 
+    parts: the stored tensors of the weight.
+
     Raises:
       LayoutError: the state is not JSON, or a key is missing.
     """
@@ -156,7 +165,7 @@ def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
     """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if the scales are quantised
     themselves.
 
-    `state`: the weight's quantisation state.
+    `state`: the weight's quantisation state. parts: the stored tensors of the weight.
     """
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)

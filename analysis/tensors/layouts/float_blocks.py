@@ -23,8 +23,9 @@ ELEMENTS = {"float8_e4m3fn": "E4M3", "float8_e5m2": "E5M2", "float8_e4m3fnuz": "
 class ScaleBlocks(NamedTuple):
     """The blocks of a matrix that share a scale.
 
-    rows, columns: numbers of rows and columns of a block. scales: the shape of the scales, with as many axes as the
-    matrix.
+    Attributes:
+      rows, columns: numbers of rows and columns of a block.
+      scales: shape of the scales, with as many axes as the matrix.
     """
 
     rows: int
@@ -86,6 +87,8 @@ def blocks_of(
 def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the block size (rows, columns) that a checkpoint's configuration names; None if it names none.
 
+    settings: the quantisation settings of the configuration, field -> value.
+
     Example:
       >>> configured_block({"quant_method": "fp8", "weight_block_size": [128, 128]})
       (128, 128)
@@ -143,6 +146,8 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 
 def float_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and perhaps zero points.
+
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     A value is (code - zero point) * scale, computed in float32, and rounded to the scales' dtype if that has 16 bits.
 

@@ -19,8 +19,10 @@ HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of a byte's 2-bit
 
 
 def _q2_k(blocks: Array) -> Array:
-    """Return the values of Q2_K blocks: (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum per 16
-    elements; d and dmin are float16 numbers of the block.
+    """Return the values of Q2_K blocks, (blocks, 84) uint8, as float32 (blocks, 256).
+
+    A value is (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum for each 16 elements. d and dmin are
+    float16 numbers of the block.
     """
     scales, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
     d, least = step(blocks, 80) * _low(scales), step(blocks, 82) * _high(scales)
@@ -28,8 +30,10 @@ def _q2_k(blocks: Array) -> Array:
 
 
 def _q3_k(blocks: Array) -> Array:
-    """Return the values of Q3_K blocks: (d * (scale - 32)) * (code - 4), with a 6-bit scale per 16 elements; d is a
-    float16 number of the block, and the third bits of the codes are stored apart.
+    """Return the values of Q3_K blocks, (blocks, 110) uint8, as float32 (blocks, 256).
+
+    A value is (d * (scale - 32)) * (code - 4), with a 6-bit scale for each 16 elements. d is a float16 number of the
+    block. The third bits of the codes are stored apart from their lower two bits.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
@@ -42,15 +46,19 @@ def _q3_k(blocks: Array) -> Array:
 
 
 def _q4_k(blocks: Array) -> Array:
-    """Return the values of Q4_K blocks: (d * scale) * code - dmin * minimum, with a 6-bit scale and minimum per 32
-    elements; d and dmin are float16 numbers of the block.
+    """Return the values of Q4_K blocks, (blocks, 144) uint8, as float32 (blocks, 256).
+
+    A value is (d * scale) * code - dmin * minimum, with a 6-bit scale and minimum for each 32 elements. d and dmin are
+    float16 numbers of the block.
     """
     return _lifted(blocks, _halves_of_32(blocks[:, 16:]))
 
 
 def _q5_k(blocks: Array) -> Array:
-    """Return the values of Q5_K blocks: (d * scale) * code - dmin * minimum, with 5-bit codes, and a 6-bit scale and
-    minimum per 32 elements; d and dmin are float16 numbers of the block.
+    """Return the values of Q5_K blocks, (blocks, 176) uint8, as float32 (blocks, 256).
+
+    A value is (d * scale) * code - dmin * minimum, with 5-bit codes, and a 6-bit scale and minimum for each 32
+    elements. d and dmin are float16 numbers of the block.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
@@ -58,8 +66,10 @@ def _q5_k(blocks: Array) -> Array:
 
 
 def _q6_k(blocks: Array) -> Array:
-    """Return the values of Q6_K blocks: (d * scale) * (code - 32), with a signed 8-bit scale per 16 elements; d is a
-    float16 number of the block.
+    """Return the values of Q6_K blocks, (blocks, 210) uint8, as float32 (blocks, 256).
+
+    A value is (d * scale) * (code - 32), with a signed 8-bit scale for each 16 elements. d is a float16 number of the
+    block.
     """
     count = len(blocks)
     low = blocks[:, :128].reshape(count, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
@@ -70,15 +80,18 @@ def _q6_k(blocks: Array) -> Array:
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    """Return the values of IQ4_NL blocks: d, a float16 number of the block, times the entry of the table IQ4 at each
-    code.
+    """Return the values of IQ4_NL blocks, (blocks, 18) uint8, as float32 (blocks, 32).
+
+    A value is d, a float16 number of the block, times the entry of the table IQ4 at the element's 4-bit code.
     """
     return step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]
 
 
 def _iq4_xs(blocks: Array) -> Array:
-    """Return the values of IQ4_XS blocks: (d * (scale - 32)) times the entry of the table IQ4 at each code, with a
-    6-bit scale per 32 elements; d is a float16 number of the block.
+    """Return the values of IQ4_XS blocks, (blocks, 136) uint8, as float32 (blocks, 256).
+
+    A value is d * (scale - 32), times the entry of the table IQ4 at the element's 4-bit code. There is a 6-bit scale
+    for each 32 elements; d is a float16 number of the block.
     """
     count = len(blocks)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
@@ -89,16 +102,18 @@ def _iq4_xs(blocks: Array) -> Array:
 
 
 def _mxfp4(blocks: Array) -> Array:
-    """Return the values of MXFP4 blocks: 2^(exponent - 127) times the E2M1 value; the exponent 255 means 2^128, not
-    NaN.
+    """Return the values of MXFP4 blocks, (blocks, 17) uint8, as float32 (blocks, 32).
+
+    A value is 2^(exponent - 127) times the value of an E2M1 code. The exponent 255 means 2^128, not NaN.
     """
     scales = np.ldexp(F32(1), blocks[:, :1].astype(np.int32) - 128)
     return scales * E2M1_TWICE[nibbles(blocks[:, 1:])]
 
 
 def _nvfp4(blocks: Array) -> Array:
-    """Return the values of NVFP4 blocks: the E2M1 value times a scale in unsigned E4M3 per 16 elements; the scale 0x7F
-    means 0.
+    """Return the values of NVFP4 blocks, (blocks, 36) uint8, as float32 (blocks, 64).
+
+    A value is that of an E2M1 code times a scale in unsigned E4M3, one for each 16 elements. The scale 0x7F means 0.
     """
     field, fraction = (
         (blocks[:, :4] >> np.uint8(3) & np.uint8(15)).astype(np.int32),
@@ -111,8 +126,9 @@ def _nvfp4(blocks: Array) -> Array:
 
 
 def _lifted(blocks: Array, codes: Array) -> Array:
-    """Return the values of Q4_K or Q5_K blocks, (d * scale) * code - dmin * minimum; `codes`: their codes as float32,
-    (blocks, 8, 32).
+    """Return the values of Q4_K or Q5_K blocks, (d * scale) * code - dmin * minimum, as float32 (blocks, 256).
+
+    blocks: the blocks' bytes, (blocks, bytes) uint8. codes: their codes as float32, (blocks, 8, 32).
     """
     packed = blocks[:, 4:16]
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
@@ -124,25 +140,29 @@ def _lifted(blocks: Array, codes: Array) -> Array:
 
 
 def _halves_of_32(pairs: Array) -> Array:
-    """Return 4-bit codes as float32, (blocks, 8, 32): for each 32 bytes the low nibbles, then the high nibbles."""
+    """Return the 4-bit codes in bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32).
+
+    For each 32 bytes, the low nibbles come first, then the high nibbles.
+    """
     groups = pairs.reshape(len(pairs), 4, 32)
     return np.stack([groups & np.uint8(15), groups >> np.uint8(4)], axis=2).reshape(len(pairs), 8, 32).astype(F32)
 
 
 def _pairs(quads: Array) -> Array:
-    """Return 2-bit codes as float32, (blocks, 2, 4, 32): for each 32 bytes first the lowest 2-bit field of each byte,
-    then the next.
+    """Return the 2-bit codes in bytes, (blocks, 64) uint8, as float32 (blocks, 2, 4, 32).
+
+    For each 32 bytes, the lowest 2-bit fields of all bytes come first, then the next fields.
     """
     return (quads.reshape(len(quads), 2, 1, 32) >> HALVES & np.uint8(3)).astype(F32)
 
 
 def _low(pairs: Array) -> Array:
-    """Return the low nibbles of bytes as float32."""
+    """Return the low nibbles of uint8 bytes as float32, in the same shape."""
     return (pairs & np.uint8(15)).astype(F32)
 
 
 def _high(pairs: Array) -> Array:
-    """Return the high nibbles of bytes as float32."""
+    """Return the high nibbles of uint8 bytes as float32, in the same shape."""
     return (pairs >> np.uint8(4)).astype(F32)
 
 

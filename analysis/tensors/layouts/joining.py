@@ -230,9 +230,13 @@ LAYOUTS: tuple[CheckpointLayout, ...] = (
 
 
 class Recognised(NamedTuple):
-    """A quantised weight with its layout and parts; or, with `weight` None, the reason why the parts cannot be joined.
+    """A quantised weight that was recognised among stored tensors, with its layout.
 
-    `parts` has the settings of the configuration file in the folder of the codes. `problem` is "" if there is none.
+    Attributes:
+      layout: the layout of the weight.
+      parts: the stored tensors of the weight, with the settings of the configuration file in the folder of the codes.
+      weight: the weight that they represent; None if they do not fit each other.
+      problem: the reason why they do not fit; "" if they do.
     """
 
     layout: CheckpointLayout
@@ -247,8 +251,9 @@ class Recognised(NamedTuple):
 
 
 def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
-    """Return (the tensors, with codes and scales replaced by the weights that they represent; a note for each tensor
-    left out).
+    """Return (tensors, notes): stored tensors with codes and scales replaced by the weights that they represent.
+
+    A note is a sentence on a tensor that is left out, with the reason.
 
     Example:
       >>> import numpy as np
@@ -312,7 +317,10 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight that a layout makes of these parts, or the reason why the parts do not fit each other."""
+    """Return the weight that a layout makes of its stored tensors, or the reason why they do not fit each other.
+
+    parts: the stored tensors of the weight. The reason is the field `problem` of the result.
+    """
     try:
         weight = layout.join(parts)
     except LayoutError as problem:

@@ -22,7 +22,7 @@ def packed_rows(parts: WeightParts) -> Tensor:
     columns.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. Without zero points, 2^(bits - 1) is
-    subtracted.
+    subtracted. parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     Raises:
       LayoutError: the shapes do not fit each other.
@@ -65,7 +65,9 @@ def packed_rows(parts: WeightParts) -> Tensor:
 
 
 def packed_columns(parts: WeightParts) -> Tensor:
-    """Return a weight in GPTQ's or AWQ's layout, whose last axis is that of the outputs.
+    """Return a weight in GPTQ's or AWQ's layout, (inputs, outputs), whose last axis is that of the outputs.
+
+    parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
@@ -115,7 +117,8 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
 
-    bits: bits of a code by the shapes. Raises a LayoutError unless they are 4 and the inputs are whole groups.
+    parts: the stored tensors of the weight. bits: bits of a code that follow from the shapes. Raises a LayoutError
+    unless they are 4 and the inputs are whole groups.
     """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
@@ -143,7 +146,7 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
     """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
 
     The indices are those of the tensor g_idx if there is one; else groups are of equal size. Raises a LayoutError if
-    they do not fit.
+    they do not fit. parts: the stored tensors of the weight.
     """
     if "group" not in parts.beside:
         if k % groups:
@@ -162,7 +165,7 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
     The version is that with which all zero points are the middle code, else the configuration's, else the one whose
     zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`: number of outputs.
-    `group_of`: index of the group of each input.
+    `group_of`: index of the group of each input. parts: the stored tensors of the weight.
     """
     words = parts.array("zero_point").view(np.uint32)
     ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
@@ -201,6 +204,6 @@ def _refuse_floats(parts: WeightParts, *keys: str) -> None:
 def _words(bits: int, k: int, groups: int) -> str:
     """Return the integer format and the size of the groups as text, such as "INT4 in groups of 128".
 
-    `k`: number of inputs. `groups`: number of groups.
+    bits: bits of a code. k: number of inputs. groups: number of groups.
     """
     return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

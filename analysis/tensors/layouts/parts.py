@@ -103,8 +103,8 @@ class WeightParts:
     ) -> Tensor:
         """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
 
-        `words`: text on the format and scales, used in place of a dtype's name. `outputs_last`: whether the weight's
-        last axis is that of the outputs; None if unknown.
+        shape: shape of the weight. words: text on the format and scales, used in place of a dtype's name.
+        `outputs_last`: whether the weight's last axis is that of the outputs; None if unknown.
         """
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,

@@ -97,8 +97,8 @@ def _wrong(
 ) -> Iterator[Finding]:
     """Yield a finding for each field whose value fails its check.
 
-    `fields`: name -> (check, accepted values as text). `owner`: end of the field's name in messages, such as " of the
-    weights of group_0".
+    settings: field -> value. fields: field -> (check, accepted values as text). `owner`: end of the field's name in
+    messages, such as " of the weights of group_0".
     """
     for field, (fits, wanted) in fields.items():
         value = settings.get(field)

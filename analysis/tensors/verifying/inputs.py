@@ -53,6 +53,8 @@ def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) ->
 def _required(settings: Mapping[str, Any]) -> str:
     """Return the end of the name of the input scale that a configuration's only scheme requires; "" if it requires
     none.
+
+    settings: the quantisation settings of the configuration, field -> value.
     """
     groups = settings.get("config_groups")
     schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []

@@ -27,6 +27,8 @@ UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights bec
 def level_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for scales of 0 whose codes are not all 0, for scales far from all others, and for decoded scales
     below 0.
+
+    one: the weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     parts, words = one.parts, one.weight.dtype.partition(" ")[0]
@@ -45,6 +47,8 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
     """Yield a finding if scales of 0 belong to blocks whose codes are not all 0; `values`: the weight's scales,
     flat.
+
+    one: the weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     parts, scale, words = one.parts, one.parts.beside["scale"], one.weight.dtype.partition(" ")[0]
@@ -66,7 +70,7 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
     """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count.
 
-    `values`: the weight's scales, flat.
+    `values`: the weight's scales, flat. one: the weight, with its stored tensors and layout.
     """
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
@@ -85,6 +89,8 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
     """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0; `values`: the weight's
     scales, flat.
+
+    one: the weight, with its stored tensors and layout.
     """
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
@@ -98,7 +104,7 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
     """Yield a finding if only the largest scale allows weights above 1000, and it exceeds 10,000 times the median.
 
     The weights meant are scale * the format's largest value (* the tensor's scale, if any). `values`: the weight's
-    scales, flat. `words`: name of the format of the codes.
+    scales, flat. `words`: name of the format of the codes. one: the weight, with its stored tensors and layout.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
@@ -123,6 +129,8 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
 def _nested(one: Recognised) -> Iterator[Finding]:
     """Yield findings for scales of bitsandbytes' double quantisation that are negative, or all equal although their
     codes differ.
+
+    one: the weight, with its stored tensors and layout.
     """
     parts = one.parts
     state = json.loads(parts.text("state"))

@@ -24,9 +24,9 @@ SOURCES = {"fp8": "deepseek"}  # quant_method -> the library's name, if it diffe
 def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Finding]:
     """Yield a finding for codes whose accompanying tensors are missing, and for scales whose codes are missing.
 
-    `taken`: ids of the tensors that make up recognised weights. If no weight was recognised and no configuration names
-    a method, tensors in FP8 (perhaps plain casts) and tensors called "scales" or "SCB" (perhaps parameters) are
-    ignored.
+    stored: all tensors of the checkpoint. taken: ids of the tensors that make up recognised weights. If no weight was
+    recognised and no configuration names a method, tensors in FP8 (perhaps plain casts) and tensors called "scales" or
+    "SCB" (perhaps parameters) are ignored.
     """
     names = {one.name for one in stored}
     folders = {Path(one.source).parent for one in stored if one.source}
@@ -84,9 +84,10 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
 
 
 def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight" is likely to be the codes of a layout.
+    """Return whether a tensor called "weight", `one`, is likely to be the codes of a layout.
 
-    It is if its dtype is FP8, INT8 or UINT8, or if a companion of the layout, such as its scales, is among `names`.
+    It is if its dtype is FP8, INT8 or UINT8, or if a companion of the layout, such as its scales, is among `names`, the
+    tensors of the checkpoint.
     """
     stem = one.name.removesuffix(layout.codes)
     ends = {**layout.needed, **layout.more}

@@ -22,8 +22,8 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
     """Yield a finding for each weight with a relative error above 0.5 against the unquantised model's.
 
     The finding says if exchanged neighbours or the other sign would at least halve the error. Another one is yielded
-    for a weight that the reference lacks or has in another shape. `reference`: path of the unquantised model, or tensor
-    name -> array.
+    for a weight that the reference lacks or has in another shape. weights: the decoded tensors of the checkpoint.
+    reference: path of the unquantised model, or tensor name -> array.
     """
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
@@ -60,7 +60,7 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return the norm of the difference divided by the norm of the reference `wanted`; infinity if not finite."""
+    """Return norm(got - wanted) / norm(wanted), with the reference's values `wanted`; infinity if it is not finite."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)

@@ -40,7 +40,8 @@ GGUF = "gguf:"
 def shape_findings(one: Recognised) -> Iterator[Finding]:
     """Yield findings for scales whose shape fits the codes, but is not one that libraries write.
 
-    Also yield one if NVFP4's scale of the whole tensor is missing, and one if UINT8 codes have no zero points.
+    Also yield one if NVFP4's scale of the whole tensor is missing, and one if UINT8 codes have no zero points. one: the
+    weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
@@ -93,7 +94,7 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
     """Yield a finding for each contradiction between a weight and the configuration, or the file's metadata.
 
     Method and layout must agree, and modules that the configuration ignores must not be quantised; further checks
-    depend on the layout. metadata: name -> text.
+    depend on the layout. metadata: name -> text. one: the weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
@@ -134,7 +135,8 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 def _packed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration.
 
-    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx.
+    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx. one: the weight, with
+    its stored tensors and layout.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
@@ -178,7 +180,10 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input."""
+    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input.
+
+    one: the weight, with its stored tensors and layout.
+    """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
     counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)
@@ -195,7 +200,8 @@ def _groups(one: Recognised, size: int) -> Iterator[Finding]:
 def _awq(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ has.
 
-    `version` must be one of those packed for gemm; with zero_point false, all zero points must be equal.
+    `version` must be one of those packed for gemm; with zero_point false, all zero points must be equal. one: the
+    weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     version = parts.settings.get("version")
@@ -214,7 +220,7 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration.
 
     Compared are the codes' dtype and `fmt` with E4M3, `scale_fmt` with the scales, and weight_block_size with their
-    shape.
+    shape. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
@@ -257,7 +263,7 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a compressed-tensors weight and its configuration.
 
     Compared is `format`, and if there is one scheme for all weights, its strategy, group or block size, num_bits, type,
-    and `symmetric` with the presence of zero points.
+    and `symmetric` with the presence of zero points. one: the weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
@@ -331,7 +337,8 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
 def _modelopt(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a ModelOpt weight and its configuration.
 
-    Compared are quant_algo with the layout, and group_size with the number of codes per scale.
+    Compared are quant_algo with the layout, and group_size with the number of codes per scale. one: the weight, with
+    its stored tensors and layout.
     """
     assert one.weight is not None
     algorithm = str(one.parts.settings.get("quant_algo", ""))

@@ -21,7 +21,8 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a bitsandbytes weight, its stored tables and the configuration.
 
     The table of codes must be that of the type in the weight's state, the table of scales bitsandbytes' 8-bit one; the
-    configuration's bits, type and double quantisation must be those of the tensors.
+    configuration's bits, type and double quantisation must be those of the tensors. one: the weight, with its stored
+    tensors and layout.
     """
     assert one.weight is not None
     settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
@@ -63,7 +64,8 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between an HQQ weight, its stored settings and the configuration.
 
-    Compared are nbits, group_size and axis, which follow from the shapes of the tensors.
+    Compared are nbits, group_size and axis, which follow from the shapes of the tensors. one: the weight, with its
+    stored tensors and layout.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
@@ -90,7 +92,8 @@ def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[F
     """Yield a finding for each contradiction between a weight and the metadata that torchao writes into the file.
 
     The metadata must be JSON that names the class of the weight; its block size and order of scales must fit the shape
-    of the scales, and the tensors that it lists must be in the file. metadata: name of a weight -> text.
+    of the scales, and the tensors that it lists must be in the file. metadata: name of a weight -> text. one: the
+    weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name

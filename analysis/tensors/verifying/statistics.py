@@ -99,7 +99,7 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
     Equal zero points are compared with the middle code; others with the mean codes, in the configured version and in
     the other one. A note tells of zero points of 0 in version 1, which some readers misread. `bits`: bits of a code.
-    `group_of`: index of the group of each input.
+    `group_of`: index of the group of each input. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
@@ -176,7 +176,7 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding on AWQ columns whose nibbles are in plain order, or else on wrong zero points.
 
     Nibbles of codes or of zero points are in plain order if, read so, mean codes are at least 20 % nearer to the zero
-    points than in AWQ's order.
+    points than in AWQ's order. one: the weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
@@ -212,7 +212,8 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
     """Yield a finding if zero points of compressed-tensors' packed integers differ from the mean codes of their groups.
 
-    The first 512 rows at most are checked. `bits`: bits of a code. `n`, `k`: outputs and inputs of the weight.
+    The first 512 rows at most are checked. `bits`: bits of a code. `n`, `k`: outputs and inputs of the weight. one: the
+    weight, with its stored tensors and layout.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
@@ -260,7 +261,7 @@ def _down(one: Recognised, bits: int, n: int) -> Array:
     """Return the codes of a GPTQ weight's first 512 outputs at most, (K, outputs) uint8, which suffice for
     statistics.
 
-    `bits`: bits of a code. `n`: number of outputs.
+    `bits`: bits of a code. `n`: number of outputs. one: the weight, with its stored tensors and layout.
     """
     wide = min(n, COLUMNS)
     per_word = WORD // bits

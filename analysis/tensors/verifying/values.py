@@ -26,7 +26,7 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
     """Yield findings on scales and codes of a weight that no writer of its layout would store.
 
     These are NaN, infinite and negative scales, NaN codes, scales that look inverted, and products of codes and scales
-    that overflow.
+    that overflow. one: the weight, with its stored tensors and layout.
     """
     parts = one.parts
     for key in SCALES:
@@ -50,8 +50,8 @@ def floats(one: Tensor) -> Array:
 def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
     """Yield a finding for each fault of a tensor of scales: NaN, infinite or negative scales, and -0.
 
-    `name`: name of the weight. `of_blocks`: whether blocks have these scales; a scale of the whole tensor must not be 0
-    either.
+    name: name of the weight. one: the tensor of scales. of_blocks: whether blocks have these scales; a scale of the
+    whole tensor must not be 0 either.
     """
     label = one.name.rpartition(".")[2]
     if _are_codes(one):
@@ -83,7 +83,7 @@ def _codes(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if FP8 codes are NaN.
 
     It names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a scale is 0
-    and the number of NaNs is that of whole rows.
+    and the number of NaNs is that of whole rows. one: the weight, with its stored tensors and layout.
     """
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
@@ -116,7 +116,7 @@ def _size(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if scales look inverted: weights may exceed 1000, but not with 1 / scale in place of the scale.
 
     The weights meant are the median scale times the format's largest value; for a scale of the tensor see
-    `_tensor_scale`.
+    `_tensor_scale`. one: the weight, with its stored tensors and layout.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
@@ -145,7 +145,8 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores.
 
     It does if 6 times the largest block's scale, multiplied or divided by it as the layout says, exceeds 1000, and the
-    other operation gives less than 1000. Some libraries store a factor there, others a divisor.
+    other operation gives less than 1000. Some libraries store a factor there, others a divisor. one: the weight, with
+    its stored tensors and layout.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
@@ -171,7 +172,10 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if codes and scales of a weight are finite but a product of both is not."""
+    """Yield a finding if codes and scales of a weight are finite but a product of both is not.
+
+    one: the weight, with its stored tensors and layout.
+    """
     assert one.weight is not None
     parts = one.parts
     scales = [parts.beside[key] for key in SCALES if key in parts.beside]

@@ -131,8 +131,8 @@ def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
-    """Return ModelOpt's `quantization_config`; `kind`: the layout's name after "modelopt:". `measured`: whether scales
-    of inputs are stored.
+    """Return ModelOpt's `quantization_config`; `kind`: the layout's name after "modelopt:". kept: names of unquantised
+    modules. measured: whether scales of inputs are stored.
     """
     config: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
     if kind in ("fp8", "nvfp4"):

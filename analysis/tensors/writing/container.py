@@ -71,7 +71,7 @@ class TensorFile:
         self._file.truncate(begin)
 
     def write(self, name: str, piece: Array) -> None:
-        """Write the next elements of the tensor called `name`."""
+        """Write the next elements, the array `piece`, of the tensor called `name`."""
         place = self._places[name]
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
         assert place[0] + data.size <= place[1], f"{name} has more elements than its shape"
@@ -96,7 +96,8 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
     """Return the start of a .safetensors file: 8 bytes with the header's length, then the header in JSON, padded to a
     multiple of 8 bytes.
 
-    `format: pt` is added to the metadata unless they have a format.
+    tensors: the entries, in the order of the file. metadata: name -> text; `format: pt` is added unless it has a
+    format.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
@@ -111,7 +112,8 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
     """Return the header of a little-endian .gguf file of version 3, padded up to its first element.
 
-    `architecture`: the model's type, stored as metadata. `kind`: the type of the quantised blocks, such as "Q8_0".
+    tensors: the entries, in the order of the file. architecture: the model's type, stored as metadata. `kind`: the type
+    of the quantised blocks, such as "Q8_0".
     """
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),

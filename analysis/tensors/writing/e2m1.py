@@ -32,7 +32,9 @@ def compressed_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
     """Return a weight in compressed-tensors' NVFP4, in which the tensor's scale g divides the blocks' scales.
 
     g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
-    the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
+    the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g). weight: the matrix to
+    write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements in pieces.
+    options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -62,7 +64,8 @@ def modelopt_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
     """Return a weight in ModelOpt's NVFP4, in which the tensor's scale s2 multiplies the blocks' scales.
 
     s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
-    for a block of zeros. The codes are those of w / (s * s2).
+    for a block of zeros. The codes are those of w / (s * s2). weight: the matrix to write, (N, K), with a row for each
+    output. The result lists the stored tensors, and yields their elements in pieces. options: not used.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -90,7 +93,8 @@ def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
     """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
 
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
-    codes are those of w * ((1 / p) / s).
+    codes are those of w * ((1 / p) / s). weight: the matrix to write, (N, K), with a row for each output. The result
+    lists the stored tensors, and yields their elements in pieces. options: not used.
 
     Source: torchao 0.18.0, which writes the same bytes.
     """
@@ -117,7 +121,11 @@ def torchao_nvfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
 
 
 def torchao_nvfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in torchao's NVFP4 with scales in tiles of 128 x 4, the order that tensor cores read."""
+    """Return a weight in torchao's NVFP4 with scales in tiles of 128 x 4, the order that tensor cores read.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+    """
     written = swizzled_scales(torchao_nvfp4, weight, options)
     return written._replace(metadata=_nvfp4_metadata(weight.dtype, swizzled=True))
 
@@ -137,7 +145,9 @@ def _nvfp4_metadata(dtype: str, swizzled: bool = False) -> str:
 def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' MXFP4: scales 2^(floor(log2(a)) - 2), codes of w / scale.
 
-    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit.
+    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit. weight: the matrix to write, (N, K),
+    with a row for each output. The result lists the stored tensors, and yields their elements in pieces. options: not
+    used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -147,7 +157,9 @@ def compressed_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in torchao's MXFP4: scales 2^(floor(log2(amax)) - 2), codes of w / scale.
 
-    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR.
+    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR. weight: the
+    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
+    in pieces. options: not used.
 
     Source: torchao 0.18.0, which writes the same bytes.
     """
@@ -156,7 +168,11 @@ def torchao_mxfp4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
 
 
 def torchao_mxfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in torchao's MXFP4 with scales in tiles of 128 x 4, the order that tensor cores read."""
+    """Return a weight in torchao's MXFP4 with scales in tiles of 128 x 4, the order that tensor cores read.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+    """
     written = swizzled_scales(torchao_mxfp4, weight, options)
     return written._replace(metadata=mx_metadata(weight.dtype, "float4_e2m1fn_x2", swizzled=True))
 
@@ -164,6 +180,9 @@ def torchao_mxfp4_swizzled(weight: WeightToWrite, options: LayoutOptions) -> Wri
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in gpt-oss's MXFP4, which has an axis for blocks: codes (..., N, K/32, 16), scales (..., N,
     K/32).
+
+    weight: a matrix (N, K) to write, with a row for each output, or several of them. The result lists the stored
+    tensors, and yields their elements in pieces. options: not used.
 
     Source: codes and scales of torchao 0.18.0's default rule, as transformers 5.24.0 reads them.
     """
@@ -193,7 +212,7 @@ def _mxfp4(
 
 
 def _quotients(band: Array, width: int, scales: Array) -> Array:
-    """Divide values, (rows, K), by scales, (rows, K / width), and return E2M1 codes, two in a byte, (rows, K / 2)."""
+    """Divide `band`, values (rows, K), by `scales`, (rows, K / width); return E2M1 codes, two in a byte, (rows, K / 2)."""
     return e2m1_pairs((band.reshape(len(band), -1, width) / scales[..., None]).reshape(band.shape))
 
 

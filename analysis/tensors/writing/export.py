@@ -123,8 +123,11 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model as a weight to be written, transposed if the layout has its last two axes in the
-    other order.
+    """Return a tensor of the model, `one`, as a weight to be written.
+
+    It is transposed if the layout has its last two axes in the other order.
+
+    job: the inputs of the export.
     """
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
@@ -175,8 +178,11 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 
 
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
-    """Return file name -> [(tensor, its stored form or None if unquantised)]: one file, or shards of at most 5 GB if
-    possible.
+    """Return file name -> [(tensor, its stored form or None if unquantised)]: one file, or shards of at most 5 GB.
+
+    weights: name -> weight to be written. out: the folder or file. A tensor of more than 5 GB has a larger shard.
+
+    job: the inputs of the export.
     """
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
@@ -199,7 +205,10 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 
 
 def _refuse_twice(job: ExportJob, files: Planned) -> None:
-    """Raise a ValueError if two stored tensors would have the same name."""
+    """Raise a ValueError if two stored tensors would have the same name.
+
+    job: the inputs of the export. files: the result of `_planned`.
+    """
     taken: set[str] = set()
     for parts in files.values():
         for one in (placed for tensor, written in parts for placed in _placed(job, tensor, written)):
@@ -214,7 +223,7 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
     """Return the entries, in the file's header, of the tensors that store a tensor of the model, `one`.
 
-    written: its stored form in the layout; None to write it unquantised, as one tensor.
+    written: its stored form in the layout; None to write it unquantised, as one tensor. job: the inputs of the export.
     """
     gguf = job.layout.startswith(GGUF)
     if written is None:
@@ -235,13 +244,17 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 def _prefix(job: ExportJob, name: str, end: str) -> str:
     """Return the name to which a layout adds the end of a stored tensor's name: a weight's name without "weight"; the
     name itself for gpt-oss's layout.
+
+    job: the inputs of the export.
     """
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
 
 def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
-    """Return the dtype in which an unquantised tensor is written: float32 if it was decoded from a layout, or is a
-    16-bit vector in GGUF; else its own.
+    """Return the dtype in which an unquantised tensor, `one`, is written.
+
+    It is float32 if the tensor was decoded from a layout, or is a 16-bit vector in GGUF; otherwise the tensor's dtype.
+    job: the inputs of the export.
     """
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
@@ -256,7 +269,7 @@ def _write_tensors(
 ) -> None:
     """Write the file of tensors at `path`; `parts`: pairs of a tensor and its stored form, None if unquantised.
 
-    `weights`: name -> weight to be written.
+    `weights`: name -> weight to be written. job: the inputs of the export.
     """
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
@@ -286,6 +299,8 @@ def _write_tensors(
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
     """Write into the folder `drafts`: config.json, ModelOpt's or GPTQ's own configuration, the index of shards, and the
     tokenizer's files.
+
+    job: the inputs of the export.
     """
     config = {key: value for key, value in job.config.items() if key != "quantization_config"}
     measured = bool(job.inputs) and set(job.quantised) <= set(job.inputs)
@@ -314,7 +329,10 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences that users of the written checkpoint should know: unmeasured inputs, and GGUF's other names."""
+    """Return sentences for users of the written checkpoint, on scales of inputs that are missing and on names in GGUF.
+
+    job: the inputs of the export.
+    """
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(

@@ -19,6 +19,9 @@ def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GGUF's Q4_0: step d = e / -8 for the value e of largest magnitude in a block, code =
     min(trunc(x / d + 8.5), 15).
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: ggml 0.13.1, which writes the same bytes.
     """
     return _blocks(weight, "Q4_0", _q4_0)
@@ -27,6 +30,9 @@ def q4_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def q4_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GGUF's Q4_1: step d = (max - min) / 15 in a block, code = min(trunc((x - min) / d + 0.5), 15);
     d and min are stored.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
 
     Source: ggml 0.13.1, which writes the same bytes.
     """
@@ -37,6 +43,9 @@ def q5_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GGUF's Q5_0: step d = e / -16 for the value e of largest magnitude in a block, code =
     min(trunc(x / d + 16.5), 31).
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: ggml 0.13.1, which writes the same bytes.
     """
     return _blocks(weight, "Q5_0", _q5_0)
@@ -46,6 +55,9 @@ def q5_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GGUF's Q5_1: step d = (max - min) / 31 in a block, code = min(trunc((x - min) / d + 0.5), 31);
     d and min are stored.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: ggml 0.13.1, which writes the same bytes.
     """
     return _blocks(weight, "Q5_1", _q5_1)
@@ -54,6 +66,9 @@ def q5_1(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 def q8_0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GGUF's Q8_0: step d = amax / 127 in a block, code = x / d with ties away from zero; ggml
     0.13.1 writes the same bytes.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
     """
     return _blocks(weight, "Q8_0", _q8_0)
 
@@ -129,7 +144,9 @@ def _lifted(blocks: Array, top: int) -> tuple[Array, Array, Array]:
 
 
 def _fifths(codes: Array) -> Array:
-    """Return the fifth bits of 5-bit codes, eight in a byte, the first code's bit in the lowest place."""
+    """Return the fifth bits of 5-bit codes, (blocks, 32) uint8, as (blocks, 4) uint8: the first code's bit is the
+    lowest.
+    """
     return np.packbits(codes >> np.uint8(4), axis=1, bitorder="little")
 
 

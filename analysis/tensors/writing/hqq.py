@@ -24,7 +24,8 @@ def hqq(weight: WeightToWrite, options: LayoutOptions, bits: int) -> WrittenWeig
 
     1 / s = 1 / (max - min) * (2^bits - 1), at most 20,000, and 1 for max - min <= 1e-4; zero = -min / s (rounded if
     `bits` is 4); code = RNE(w / s + zero). Scales and zero points are stored in the model's dtype. A byte has codes of
-    groups far apart: those of the first groups are in the highest bits.
+    groups far apart: those of the first groups are in the highest bits. weight: the matrix to write, (N, K), with a row
+    for each output. The result lists the stored tensors, and yields their elements in pieces. options: the group size.
 
     Source: hqq 0.2.8.post1 with optimize=False, which writes the same bytes.
     """
@@ -88,7 +89,7 @@ def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
 def _settings(weight: WeightToWrite, bits: int, group: int) -> dict[str, Array]:
     """Return the settings that HQQ stores as tensors, name -> array: numbers, flags, and texts as bytes.
 
-    `bits`: bits of a code. `group`: number of values of a group.
+    weight: the weight to be written. bits: bits of a code. `group`: number of values of a group.
     """
     numbers = {"axis": 1, "group_size": group, "nbits": bits}
     flags = {

@@ -22,8 +22,9 @@ def difference(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(word: Any) -> Any:
-    """Return a float32's bits as an integer that compares as the float does, with -0 before 0; the same function
-    inverts this.
+    """Return the bits of a float32, `word`, as an int32 that compares as the float does, with -0 before 0.
+
+    The function is its own inverse: it converts such an int32 to the bits again.
     """
     return i32(i32(word) ^ i32((i32(word) >> i32(31)) & i32(0x7FFFFFFF)))
 
@@ -57,7 +58,7 @@ def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> Non
 
 @reordered_sums
 def add_block(wanted: Any, read: Any, sums: Any) -> None:
-    """Add a block of float32 values to the float64 `sums`.
+    """Add the errors of a block of float32 values, `read`, against `wanted` to the three float64 `sums`, in place.
 
     These are the sum of squares of `wanted`, the sum of squared differences of `read` from `wanted`, and the largest
     magnitude of a difference so far.
@@ -77,8 +78,10 @@ def add_block(wanted: Any, read: Any, sums: Any) -> None:
 
 @kernel
 def add_errors(wanted: Any, read: Any, sums: Any) -> None:
-    """Add flat float32 arrays of equal size, original and read values, to the float64 `sums`: (sum of squares, sum of
-    squared differences, largest difference).
+    """Add the errors of `read`, values decoded from a file, against the original values `wanted` to `sums`, in place.
+
+    wanted, read: flat float32 arrays of equal size. sums: float64 (sum of squares of the original values, sum of
+    squared differences, largest magnitude of a difference).
     """
     for start in range(0, wanted.size, BLOCK):
         stop = min(start + BLOCK, wanted.size)

@@ -63,7 +63,11 @@ def _loss(checkpoint: CheckpointTensors, weight: WeightToWrite) -> ExportedWeigh
 
 
 def _pairs(one: Tensor, weight: WeightToWrite) -> Iterator[tuple[Array, Array]]:
-    """Yield (original, decoded) values of a weight as flat float32 arrays, piece by piece, in the same order."""
+    """Yield (original, decoded) values of a weight as flat float32 arrays of equal size, piece by piece, in the same
+    order.
+
+    one: the weight as read from the written file. weight: the original.
+    """
     n, k = weight.shape[-2:]
     if one.shape == weight.shape and not (one.exchanged and len(one.shape) == 2):
         flat = (band.reshape(-1) for band in weight.bands(1))

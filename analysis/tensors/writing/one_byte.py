@@ -38,6 +38,9 @@ def fp8_codes(values: Array) -> Array:
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
     """
 
@@ -53,6 +56,9 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
     """Return a weight in DeepSeek's blocks of 128 x 128 with power-of-two scales, 2^ceil(log2(amax / 448)), stored in
     E8M0.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: transformers 5.24.0, which writes the same bytes.
     """
 
@@ -65,6 +71,9 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -81,6 +90,9 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
     """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype, code = w /
     s.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
 
@@ -96,6 +108,9 @@ def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> Written
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -119,6 +134,9 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5 in the model's dtype, codes
     from -128 to 127.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
 
@@ -136,6 +154,9 @@ def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
     dtype, then to E4M3.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -159,6 +180,9 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
     rounded once, to E4M3.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
 
@@ -175,7 +199,9 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
 def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' MXFP8: scales 2^(floor(log2(a)) - 8), codes of w / scale in E4M3.
 
-    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit.
+    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit. weight: the matrix to write, (N, K),
+    with a row for each output. The result lists the stored tensors, and yields their elements in pieces. options: not
+    used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -185,7 +211,8 @@ def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in ModelOpt's MXFP8: scales 2^ceil(log2(amax / 448)), codes of w / scale in E4M3.
 
-    amax is the largest magnitude of 32 values in a row.
+    amax is the largest magnitude of 32 values in a row. weight: the matrix to write, (N, K), with a row for each
+    output. The result lists the stored tensors, and yields their elements in pieces. options: not used.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -195,7 +222,9 @@ def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in torchao's MXFP8: scales 2^(floor(log2(amax)) - 8), codes of w / scale in E4M3.
 
-    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR.
+    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR. weight: the
+    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
+    in pieces. options: not used.
 
     Source: torchao 0.18.0, which writes the same bytes.
     """
@@ -204,7 +233,11 @@ def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeigh
 
 
 def torchao_mxfp8_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in torchao's MXFP8 with scales in tiles of 128 x 4, the order that tensor cores read."""
+    """Return a weight in torchao's MXFP8 with scales in tiles of 128 x 4, the order that tensor cores read.
+
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: not used.
+    """
     written = swizzled_scales(torchao_mxfp8, weight, options)
     return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn", swizzled=True))
 

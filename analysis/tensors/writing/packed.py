@@ -33,6 +33,9 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
     clip(RNE(w / s), -8, 7), stored plus 8.
 
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: the group size.
+
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
@@ -57,7 +60,8 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
-    are stored plus 8.
+    are stored plus 8. weight: the matrix to write, (N, K), with a row for each output. The result lists the stored
+    tensors, and yields their elements in pieces. options: the group size.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -93,7 +97,9 @@ def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     Ones are subtracted from whole words of packed zero points, so that a zero point of 0 borrows from the next. Codes
     are rounded to nearest; the scale and zero point of a group of inputs follow from its smallest and largest value, or
-    with `options.symmetric` from its largest magnitude.
+    with `options.symmetric` from its largest magnitude. weight: the matrix to write, (N, K), with a row for each
+    output. The result lists the stored tensors, and yields their elements in pieces. options: the group size, the bits
+    of a code and whether codes are symmetric.
     """
     return _gptq(weight, options, version=1)
 
@@ -102,7 +108,9 @@ def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in GPTQ's second version, which stores the zero points themselves.
 
     Codes are rounded to nearest; the scale and zero point of a group of inputs follow from its smallest and largest
-    value, or with `options.symmetric` from its largest magnitude.
+    value, or with `options.symmetric` from its largest magnitude. weight: the matrix to write, (N, K), with a row for
+    each output. The result lists the stored tensors, and yields their elements in pieces. options: the group size, the
+    bits of a code and whether codes are symmetric.
     """
     return _gptq(weight, options, version=2)
 
@@ -114,6 +122,8 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
     With levels = 2^bits - 1 and a range that includes 0, s = (max - min) / levels and z = RNE(-min / s); with symmetric
     codes s = 2 amax / levels, and z is the middle code. A group of zeros has the range -1 to 1. Codes are rounded with
     the float32 scale, which is stored in FP16. `version`: 1 stores zero points minus one, 2 the zero points themselves.
+    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
+    their elements in pieces. options: the group size, the bits of a code and whether codes are symmetric.
 
     Source: gptqmodel 7.7.0, which writes the same bytes, except for symmetric groups without negative values, whose
     scale gptqmodel halves, so that it clips values.
@@ -162,7 +172,9 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
-    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
+    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15). weight: the
+    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
+    in pieces. options: the group size.
 
     Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
     does not belong to the layout.

@@ -64,15 +64,17 @@ def even_codes(amax: Array, fmt: str) -> Array:
 def _biased(exponents: Array, amax: Array) -> Array:
     """Return the E8M0 codes of the scales 2^exponent, clipped to E8M0's range.
 
-    Blocks of zeros have the code 0, blocks with Inf or NaN that of NaN, 255. `amax`: largest magnitude of each block.
+    Blocks of zeros have the code 0, blocks with Inf or NaN that of NaN, 255. exponents: integers, one for each block.
+    amax: largest magnitude of each block.
     """
     codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
     return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
 
 
 def block_amax(values: Array, width: int) -> Array:
-    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32; NaN if one
-    is NaN.
+    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32.
+
+    values: (rows, K) float32. The result is NaN for a block with a NaN.
     """
     largest = np.empty((len(values), values.shape[1] // width), np.uint32)
     largest_of_blocks(np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(-1), width, largest.reshape(-1))
@@ -83,7 +85,7 @@ def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
     """Return (smallest values, largest values) of the blocks of `width` neighbours in a row, each (rows, K / width)
     float32.
 
-    -0 counts as smaller than 0.
+    values: (rows, K) float32. -0 counts as smaller than 0.
     """
     lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
     words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
@@ -111,7 +113,7 @@ def swizzled(scales: Array) -> Array:
 
 
 def swizzled_scales(write: WriteWeight, weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return what `write` returns for a weight, with torchao's scales (`_weight_scale`) in swizzled order."""
+    """Return the result of write(weight, options), with torchao's scales (`_weight_scale`) in cuBLAS's order of tiles."""
     plain = write(weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS))), options)
     dtype, (rows, columns) = plain.tensors[SCALE]
     tiles = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)

@@ -60,10 +60,12 @@ class WeightToWrite(NamedTuple):
 
 
 class LayoutOptions(NamedTuple):
-    """The options of a layout.
+    """The options of a layout that is written.
 
-    group_size: values in a group, None for the layout's default. bits: bits of a code. symmetric: whether codes are
-    symmetric about zero.
+    Attributes:
+      group_size: number of values that share a scale; None for the layout's default.
+      bits: bits of a code.
+      symmetric: whether codes are symmetric about zero.
     """
 
     group_size: int | None = None
@@ -135,8 +137,9 @@ def largest_of(values: Array) -> float:
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix padded with zeros at its end to multiples of `rows` and `columns`; the matrix itself if nothing
-    is to be added.
+    """Return a matrix, `values`, padded with zeros at the end of both axes to multiples of `rows` and `columns`.
+
+    The matrix itself is returned if nothing is to be added.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape

@@ -162,8 +162,9 @@ def accumulated_batches() -> Figures:
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
     """Return the gigabytes per rank of all training states with mixed-precision Adam, for each stage of ZeRO.
 
-    Also return the bytes of all states per parameter, and those of weights and gradients, which stage 1 keeps whole on
-    every rank. The result is a dict, name -> number.
+    parameters: number of parameters. ranks: number of ranks among which ZeRO divides the states. Also return the bytes
+    of all states per parameter, and those of weights and gradients, which stage 1 keeps whole on every rank. The result
+    is a dict, name -> number.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
 
