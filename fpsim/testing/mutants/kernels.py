@@ -199,10 +199,7 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
 
 
 def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that first replace a and b by `change(a, b)`.
-
-    The factory takes a promise (keywords of `check_kernel`). It returns None if scales vary along K.
-    """
+    """Return a factory of kernels that first apply `change` to (a, b); it returns None if scales vary along K."""
 
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
