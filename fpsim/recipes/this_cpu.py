@@ -16,15 +16,16 @@ TORCH = "2.13.0"  # the version for which fp.schedules.torch_mm was measured
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 # Instructions -> the features that they need, as LLVM calls them.
 FEATURES: dict[Isa, tuple[str, ...]] = {
-    "amx": ("amx-tile", "amx-bf16"), "avx512_fp16": ("avx512fp16",), "avx512_bf16": ("avx512bf16",),
-    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"), "avx2": ("avx2", "fma"),
+    "amx_fp16": ("amx-tile", "amx-fp16"), "amx": ("amx-tile", "amx-bf16"), "avx512_fp16": ("avx512fp16",),
+    "avx512_bf16": ("avx512bf16",), "avx512_vnni": ("avx512vnni",),
+    "avx512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"), "avx2_vnni": ("avxvnni",), "avx2": ("avx2", "fma"),
 }  # fmt: skip
 # Value of ONEDNN_MAX_CPU_ISA -> the most capable instruction set that it allows; others allow less than AVX2.
 LIMITS: dict[str, Isa] = {
-    "DEFAULT": "amx", "ALL": "amx", "AVX10_1_512_AMX_FP16": "amx", "AVX10_1_512_AMX": "amx",
-    "AVX512_CORE_AMX_FP16": "amx", "AVX512_CORE_AMX": "amx", "AVX10_1_512": "avx512_fp16",
-    "AVX512_CORE_FP16": "avx512_fp16", "AVX512_CORE_BF16": "avx512_bf16", "AVX512_CORE_VNNI": "avx512",
-    "AVX512_CORE": "avx512", "AVX2_VNNI_2": "avx2", "AVX2_VNNI": "avx2", "AVX2": "avx2",
+    "DEFAULT": "amx_fp16", "ALL": "amx_fp16", "AVX10_1_512_AMX_FP16": "amx_fp16", "AVX10_1_512_AMX": "amx",
+    "AVX512_CORE_AMX_FP16": "amx_fp16", "AVX512_CORE_AMX": "amx", "AVX10_1_512": "avx512_fp16",
+    "AVX512_CORE_FP16": "avx512_fp16", "AVX512_CORE_BF16": "avx512_bf16", "AVX512_CORE_VNNI": "avx512_vnni",
+    "AVX512_CORE": "avx512", "AVX2_VNNI_2": "avx2_vnni", "AVX2_VNNI": "avx2_vnni", "AVX2": "avx2",
 }  # fmt: skip
 # Memory layouts of the operands of a layer's products, y = x w^T, dx = dy w, dw = dy^T x.
 LAYOUTS: dict[str, Layout] = {"fprop": "nt", "dgrad": "nn", "wgrad": "tn"}
@@ -42,17 +43,18 @@ def isa_here() -> Isa:
         variable's value.
     """
     features = hosts().host_features()
-    here = next((isa for isa in ISAS if all(name in features for name in FEATURES[isa])), None)
-    if here is None:
-        raise ValueError(
-            "how torch multiplies on this CPU is not known, only on x86-64 processors with AVX2. Name a chip instead."
-        )
     word = os.environ.get(LIMIT, "DEFAULT").upper()
     if word not in LIMITS:
         raise ValueError(
             f"how torch multiplies under {LIMIT}={shown(word)} is not known, only under {', '.join(LIMITS)}. Unset it."
         )
-    return max(here, LIMITS[word], key=ISAS.index)  # ISAS lists the most capable first
+    allowed = ISAS[ISAS.index(LIMITS[word]) :]  # ISAS lists the most capable first
+    here = next((isa for isa in allowed if all(name in features for name in FEATURES[isa])), None)
+    if here is None:
+        raise ValueError(
+            "how torch multiplies on this CPU is not known, only on x86-64 processors with AVX2. Name a chip instead."
+        )
+    return here
 
 
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:

@@ -12,8 +12,15 @@ from fpsim.schedules.plan import Span
 
 Lane = Literal[
     "chain", "even_odd", "vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs",
-    "eights", "odd_first", "pairs_dealt",
+    "eights", "odd_first", "pairs_dealt", "tiles", "equal_tiles", "half_tiles", "equal_half_tiles", "dot_pairs",
 ]  # fmt: skip
+# orders of instructions that add several products -> their unit
+UNITS = {
+    "tiles": "x86_amx_bf16_f32", "equal_tiles": "x86_amx_bf16_f32", "half_tiles": "x86_amx_f16_f32",
+    "equal_half_tiles": "x86_amx_f16_f32", "dot_pairs": "x86_avx512_bf16_f32",
+}  # fmt: skip
+EQUAL = ("equal_tiles", "equal_half_tiles")  # orders of equally many terms in each instruction of a segment
+TILE_TERMS = 32  # of an instruction of AMX
 TURN = 8  # terms up to a multiple of which even and odd ones are kept apart
 VECTORS = 4  # vectors to which terms are dealt in turn
 NARROWEST = 8  # lanes of an order whose last lanes are an eighth of the first
@@ -26,7 +33,7 @@ DEALT = ("vectors", "first_apart", "narrowing", "dealt", "quarters", "first_adde
 @reloadable
 @dataclass(frozen=True)
 class SegmentLanes:
-    """An order of float32 fused multiply-adds: segments of K, each a sum of lanes, are added to +0 in turn.
+    """An order of additions: segments of K, each a sum of lanes of fused multiply-adds, are added to +0 in turn.
 
     Args:
       lengths: terms of each segment, which add up to K.
@@ -49,14 +56,18 @@ class SegmentLanes:
         after the last whole group are added to s one by one.
         "odd_first": one chain that adds the second term of each two before the first. "pairs_dealt": pairs of terms are
         dealt to `width` lanes, each of which adds the second term of a pair before the first; lanes i and i + width / 2
-        are added, and these sums by neighbours, level by level.
+        are added, and these sums by neighbours, level by level. "tiles": instructions of AMX (the unit
+        x86_amx_bf16_f32) of 32 terms; the last one of a segment adds the rest. "equal_tiles": as few of these
+        instructions as possible, of the same even number of terms. "half_tiles", "equal_half_tiles": the same of the
+        unit x86_amx_f16_f32. "dot_pairs": instructions of the unit x86_avx512_bf16_f32, which add two terms. Sums of
+        instructions start at the first segment, not at +0.
       width: lanes of a vector, a power of two; 1 for other lanes.
       parts: segments of each part where threads share K: a part is +0 plus its segments, and the parts are added to +0
         from left to right. () for one part.
 
     Raises:
-      ValueError: no length, an unknown order, a width that is no power of two, or parts with more or fewer segments
-        than there are lengths.
+      ValueError: no length, an unknown order, a width that is no power of two, parts with more or fewer segments than
+        there are lengths, or a segment that has no equal tiles.
 
     Example:
       >>> import fpsim as fp
@@ -92,10 +103,29 @@ class SegmentLanes:
         if self.parts and sum(self.parts) != len(self.lengths):
             raise ValueError(f"parts must add up to the {len(self.lengths)} segments of lengths; got {self.parts}.")
 
+        if self.lanes in EQUAL:
+            for length in set(self.lengths):
+                tiles = -(-length // TILE_TERMS)
+                if length % (2 * tiles):
+                    raise ValueError(
+                        f"a segment of equal tiles must have {tiles} tiles of one even number of terms; got {length} "
+                        'terms. Take "tiles".'
+                    )
+
     @property
     def k(self) -> int:
         """Number of terms, the sum of the segments' lengths."""
         return sum(self.lengths)
+
+    def instruction_terms(self, length: int) -> int:
+        """Return the terms of an instruction in a segment of `length` terms; 0 for as many as its unit adds.
+
+        Example:
+          >>> import fpsim as fp
+          >>> [fp.schedules.SegmentLanes((66,), lanes).instruction_terms(66) for lanes in ("tiles", "equal_tiles")]
+          [0, 22]
+        """
+        return length // -(-length // TILE_TERMS) % TILE_TERMS if self.lanes in EQUAL else 0
 
     def __repr__(self) -> str:
         width = f", width={self.width}" if self.width > 1 else ""

@@ -21,7 +21,9 @@ from fpsim.sums.accumulators import FusedMultiplyAdd
 if TYPE_CHECKING:
     from fpsim.schedules.regions import Regions
 
-Isa = Literal["amx", "avx512_fp16", "avx512_bf16", "avx512", "avx2"]
+Isa = Literal[
+    "amx_fp16", "amx", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni", "avx2"
+]  # fmt: skip
 Layout = Literal["nn", "nt", "tn"]
 ISAS: tuple[Isa, ...] = get_args(Isa)  # the largest first, as oneDNN orders them
 CHAIN = FusedMultiplyAdd(FP32)

@@ -15,7 +15,7 @@ from fpsim.cpu.report import CpuReport
 from tests.cli_cases import Command
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("*.npz"))
-MOST_BYTES = 100_000
+MOST_BYTES = 250_000
 
 
 # ---- reports

@@ -23,7 +23,8 @@ FORMATS = {"bf16": fp.BF16, "fp16": fp.FP16, "fp32": fp.FP32}
 LIMITS: dict[Isa, str] = {
     "avx512_fp16": "AVX512_CORE_FP16", "avx512_bf16": "AVX512_CORE_BF16", "avx512": "AVX512_CORE", "avx2": "AVX2"
 }  # fmt: skip
-NEEDED = {"avx512_fp16": "avx512fp16", "avx512_bf16": "avx512bf16", "avx512": "avx512f", "avx2": "avx2"}
+NEEDED = {"amx": "amx-bf16", "avx512_fp16": "avx512fp16", "avx512_bf16": "avx512bf16", "avx512": "avx512f",
+          "avx2": "avx2"}  # fmt: skip
 TORCH = "2.13.0"  # the version that the rules name
 LARGEST, LONGEST = 160, 4096  # M and N are uniform up to one, log2 K up to log2 of the other
 
@@ -114,7 +115,7 @@ def torch_products(
 
     Args:
       cases: shapes, and codes of their operands.
-      isa: the instructions to which oneDNN is limited.
+      isa: the instructions to which oneDNN is limited; "amx" for all that the processor has.
       threads: threads of torch.
       layouts: the layout of each case, "nn" by default.
     """
@@ -127,7 +128,8 @@ def torch_products(
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder) / "in.npz", Path(folder) / "out.npz"
         np.savez(inputs, **data)
-        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": LIMITS[isa], "OMP_NUM_THREADS": str(threads)}
+        environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": LIMITS.get(isa, "ALL"), "OMP_NUM_THREADS": str(threads)}
+        environment["OMP_WAIT_POLICY"] = "passive"  # threads may outnumber cores
         words = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(inputs), str(outputs), TORCH, str(threads)]
         done = subprocess.run(words, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
         if "another torch" in done.stderr:

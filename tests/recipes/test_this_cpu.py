@@ -42,10 +42,19 @@ def test_the_instructions_are_the_largest_that_processor_and_limit_allow(process
         assert here.isa_here() == isa
     for isa, limit, want in (
         ("amx", "AVX512_CORE_BF16", "avx512_bf16"), ("amx", "avx512_core", "avx512"), ("avx512", "ALL", "avx512"),
-        ("avx2", "AVX512_CORE_FP16", "avx2"), ("avx512_fp16", "AVX2", "avx2"),
+        ("avx2", "AVX512_CORE_FP16", "avx2"), ("avx512_fp16", "AVX2", "avx2"), ("amx_fp16", "AVX512_CORE_AMX", "amx"),
+        ("amx_fp16", "DEFAULT", "amx_fp16"), ("avx512_bf16", "AVX512_CORE_VNNI", "avx512_vnni"),
+        ("avx512_bf16", "AVX2_VNNI", "avx2_vnni"),
     ):  # fmt: skip
         processor(isa, limit)
         assert here.isa_here() == want
+
+
+def test_a_limit_names_no_instructions_that_the_processor_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = {name for isa in ("avx512_bf16", "avx512_vnni", "avx512", "avx2") for name in here.FEATURES[isa]}
+    monkeypatch.setattr("fpsim.runtime.host.host_features", lambda: frozenset(features))
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2_VNNI")  # whose VEX form Ice Lake and Zen 4 lack
+    assert here.isa_here() == "avx2"
 
 
 def test_a_processor_or_a_limit_without_rules_is_refused_in_a_sentence(processor: Set) -> None:

@@ -170,7 +170,7 @@ def test_torch_mm_of_this_machine_is_predicted(isa: Isa) -> None:
 AMX = [(4, 600, 8), (8, 4096, 8), (33, 129, 20), (2, 1000, 64), (16, 333, 3)]
 
 
-@in_turn("isa", ISAS)
+@in_turn("isa", ["amx", *LIMITS])
 def test_products_of_a_processor_with_amx_are_predicted(isa: Isa) -> None:
     for i, (m, k, n) in enumerate(AMX):
         a, b, want = (recorded()[f"amx {i} {name}"] for name in ("a", "b", isa))
@@ -194,6 +194,9 @@ def test_each_library_takes_its_shapes() -> None:
         (mm("avx512"), (40, 50, 60, "bf16"), "gemm:jit:bf16"), (mm("avx2"), (90, 90, 90, "bf16"), loop),
         (mm("amx"), (33, 20, 66, "bf16"), "brg_matmul:amx"), (mm("amx"), (1, 600, 63, "bf16"), "brg_matmul"),
         (mm("amx"), (40, 50, 60, "fp16"), "brg_matmul"), (mm("avx512"), (40, 50, 60, "fp32"), "sgemm"),
+        (mm("amx_fp16"), (40, 50, 60, "fp16"), "brg_matmul:amx"), (mm("amx_fp16"), (1, 600, 63), "brg_matmul"),
+        (mm("amx_fp16"), (1, 600, 63, "fp16"), "brg_matmul:amx"), (mm("avx512_vnni"), (40, 50, 60), "gemm:jit:bf16"),
+        (mm("avx2_vnni"), (90, 90, 90, "bf16"), loop), (mm("avx512_vnni"), (40, 50, 60, "int8"), "_int_mm"),
     ):  # fmt: skip
         assert library.at(*shape).kernel == kernel, (library, shape)
         schedule = library.at(*shape).schedule
@@ -329,4 +332,4 @@ def test_libraries_are_pickled() -> None:
 
 def test_layouts_and_instructions_are_listed() -> None:
     assert set(get_args(Layout)) == {"nn", "nt", "tn"}
-    assert set(LIMITS) == set(ISAS) - {"amx"}
+    assert set(LIMITS) == set(ISAS) - {"amx_fp16", "amx", "avx512_vnni", "avx2_vnni"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,17 @@ from fpsim.arrays import Array, words
 from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
+from fpsim.matrix_units.catalogue import float_unit
 from fpsim.products.operand import accumulator_codes
 from fpsim.products.orders.code_sums import CodedSums, rounded_sums
 from fpsim.products.orders.orders import CPU, ordered_product
 from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request, refuse_unit_options
+from fpsim.products.total import bias_of
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
-from fpsim.schedules.regions import Regions, SegmentLanes
+from fpsim.schedules.regions import UNITS, Regions, SegmentLanes
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulate import canonical
 from fpsim.sums.accumulators import FusedMultiplyAdd
@@ -33,7 +35,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
     """Return a @ b as `fpsim.matmul` does for a schedule of Regions, in `out` or a new array.
 
     a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments; request.schedule: the
-    Regions.
+    Regions. A bias is added to the float32 sums before they are rounded to the result's format.
 
     Raises:
       ValueError, TypeError: operands of another shape than the regions', or an argument that has no meaning with them.
@@ -44,22 +46,33 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
         raise TypeError(f"{how} includes its arithmetic; got accumulate={shown(accumulate)} too. Leave it out.")
     if c is not None:
         raise ValueError("regions have no place for c. Add it to the result.")
-    refuse_unit_options(request._replace(schedule=None, out_fmt=None))
+    refuse_unit_options(request._replace(schedule=None, out_fmt=None, bias=None))
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
     refuse_axes(left.shape, "a")
     refuse_axes(right.shape, "b")
     refuse_shapes(left.shape, right.shape)
+    for region in how.regions:
+        name = UNITS.get(region.order.lanes)
+        if name is not None and formats != ((element := float_unit(name).a.fmt), element):
+            raise ValueError(f"{region.order} is for operands in {element}; got {formats[0]} and {formats[1]}.")
     (m, k), n = left.shape, right.shape[1]
     if (m, n, k) != (how.m, how.n, how.k):
         raise ValueError(f"{how} is for one shape; got operands of {m} x {n} x {k}.")
     ends = FP32 if request.out_fmt is None else format_argument("out_fmt", request.out_fmt)
     result, target = CPU.result(out, (m, n), np.dtype(DTYPES.get(ends, ends.storage)), left, right)
+    if request.bias is not None:
+        vector = bias_of(CPU.floats(request.bias, "bias"), (m, n))
+        sums = regional_product(a, b, None, None, request._replace(bias=None, out_fmt=FP32), fmt, None)
+        with ieee_arithmetic(), np.errstate(all="ignore"):
+            sums += vector
+        words(target)[...] = rounded_sums(CodedSums(canonical(words(sums), FP32), FP32), ends).codes
+        return result
     for region in (of for of in how.regions if of.rows and of.columns):
         rows, columns = _places(region.rows), _places(region.columns)
         whole = isinstance(rows, slice) and isinstance(columns, slice)
         at = (rows, columns) if whole else np.ix_(_indices(region.rows), _indices(region.columns))
         x, y = left[rows], np.ascontiguousarray(right[:, columns])
-        if region.order.lanes in ("chain", "odd_first"):
+        if region.order.lanes in ("chain", "odd_first", *UNITS):
             words(target)[at] = _chains(x, y, region.order, formats, ends)
             continue
         part = request._replace(schedule=_tree(region.order, ends), out_fmt=None)
@@ -68,23 +81,34 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 
 
 def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format) -> Array:
-    """Return a @ b as codes of `fmt`, (M, N), from float32 chains of fused multiply-adds over segments of K.
+    """Return a @ b as codes of `fmt`, (M, N), from float32 chains over segments of K.
 
     Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
     order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A part's sum of -0
-    becomes +0. a, b: codes of the two formats. order: the segments' lengths, and the order of terms in a segment as
-    its lanes: "chain", ascending, or "odd_first", in which the second of each two terms comes before the first.
+    becomes +0 if the chains are of multiply-adds. a, b: codes of the two formats. order: the segments' lengths, and
+    the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the second of each two terms
+    comes before the first; or one of UNITS, chains of instructions.
     """
+    unit = UNITS.get(order.lanes)
     total: Any = None
     lengths, start = iter(order.lengths), 0
     for count in order.parts or (len(order.lengths),):
-        schedule = segments(*islice(lengths, count), odd_first=order.lanes == "odd_first")
-        stop = start + sum(schedule.slicing.lengths)
-        part = multiplied(a[:, start:stop], b[start:stop], None, CHAIN, Request(schedule), formats, None, CPU)
+        part: Any = None
+        for step, group in groupby(islice(lengths, count), order.instruction_terms):
+            schedule = segments(*group, step=step, odd_first=order.lanes == "odd_first")
+            stop = start + sum(schedule.slicing.lengths)
+            x, y = a[:, start:stop], b[start:stop]
+            if unit:
+                sums = multiplied(x, y, None, unit, Request(schedule), None, None, CPU).view(np.float32)
+            else:
+                sums = multiplied(x, y, None, CHAIN, Request(schedule), formats, None, CPU)
+            with ieee_arithmetic(), np.errstate(all="ignore"):
+                part = sums if part is None else part + sums
+            start = stop
         with ieee_arithmetic(), np.errstate(all="ignore"):
-            part += np.float32(0)  # which turns -0 into +0, as if it had been first
+            if not unit:
+                part += np.float32(0)  # which turns -0 into +0, as if it had been first
             total = part if total is None else total + part
-        start = stop
     return rounded_sums(CodedSums(canonical(words(total), FP32), FP32), fmt).codes
 
 

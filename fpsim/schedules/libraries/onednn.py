@@ -26,17 +26,18 @@ from fpsim.schedules.shaped import (
 )
 
 if TYPE_CHECKING:
-    from fpsim.schedules.regions import SegmentLanes
+    from fpsim.schedules.regions import Regions, SegmentLanes
 
 LIBRARY = "oneDNN 3.12"
 SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
 L1, L2 = 48 << 10, 2 << 20  # bytes of a core's caches, of the measured processor
-SMALL_A = 126  # bytes of a block of a up to which AMX is refused
 LONG, SEGMENT, LONG_SEGMENT = 1024, 512, 1024  # brg_matmul without AMX
-BLOCK = 32  # terms of TDPBF16PS
+BLOCK = 32  # terms of TDPBF16PS and TDPFP16PS
+HALVES = ("amx_fp16", "amx", "avx512_fp16")  # instructions with which oneDNN multiplies FP16
 VECTOR_SEGMENT = 8  # gemm:jit:bf16, of a row or column whose results are contiguous in the matrix
-amx_blocks = deferred("fpsim.schedules.libraries.amx_blocks")
+amx = deferred("fpsim.schedules.libraries.amx.blocks")
 regions = deferred("fpsim.schedules.regions")
+sharing = deferred("fpsim.schedules.libraries.onednn_threads")
 
 
 def onednn(
@@ -45,9 +46,9 @@ def onednn(
     """Return the schedules of oneDNN's products of BF16, FP16 and INT8 operands, by shape.
 
     Args:
-      isa: the largest set of instructions that oneDNN uses, as ONEDNN_MAX_CPU_ISA limits it: "amx", "avx512_fp16",
-        "avx512_bf16", "avx512" or "avx2".
-      threads: number of threads; rules for several are known without AMX only.
+      isa: the largest set of instructions that oneDNN uses, as ONEDNN_MAX_CPU_ISA limits it: "amx_fp16" (AMX for FP16
+        too), "amx", "avx512_fp16", "avx512_bf16", "avx512_vnni", "avx512", "avx2_vnni" or "avx2".
+      threads: number of threads.
       l1, l2: bytes of a core's caches, on which blocks of K depend with AMX.
       layout: "nn": both operands in C order, "nt": b transposed, "tn": a transposed (see `ShapedSchedule`).
 
@@ -81,35 +82,54 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
     """
     if shape.fmt == INT8:
         return integers(name, isa, threads, shape)
-    takes = (shape.fmt == BF16 and isa != "avx2") or (shape.fmt == FP16 and isa in ("amx", "avx512_fp16"))
+    takes = (shape.fmt == BF16 and not isa.startswith("avx2")) or (shape.fmt == FP16 and isa in HALVES)
     if not takes:
         raise declined(name, shape, f"torch gives oneDNN no {shape.fmt} with these instructions; take torch_mm()")
-    if isa == "amx" and shape.fmt == BF16:
+    if isa == "amx_fp16" or (isa == "amx" and shape.fmt == BF16):
         return _amx(name, threads, caches, shape)
-    if isa == "avx512":
+    if isa in ("avx512", "avx512_vnni"):
         return _gemm(name, threads, shape)
-    is_narrow = shape.n <= 64 and shape.k > 2048 and (shape.layout == "tn" or shape.is_vector)
-    if threads > 2 or (threads > 1 and shape.fmt == FP16 and is_narrow):
-        raise declined(name, shape, f"how {threads} threads share K is not known in this case")
     if shape.fmt == FP16 and shape.layout == "nt" and shape.m == 1:
         raise declined(name, shape, "the kernel of one row with a transposed b is not known")
-    return _brgemm(shape)
+    return _brgemm(threads, shape)
 
 
-def _brgemm(shape: ProductShape) -> ChosenSchedule:
+def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
 
     A chain is of VDPBF16PS for BF16, and of float32 multiply-adds for FP16. Segments have SEGMENT terms; for K above
-    LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter.
+    LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter. If several
+    threads share K, each adds some segments, and their sums are added. threads: those that may share the product.
     """
-    whole = shape.k > LONG and not shape.is_vector and shape.layout != "tn"
-    lengths = cut(shape.k, LONG_SEGMENT if whole else SEGMENT)
+    a_turned = shape.is_vector or shape.layout == "tn"
+    lengths = cut(shape.k, LONG_SEGMENT if shape.k > LONG and not a_turned else SEGMENT)
     of = "VDPBF16PS, the odd term first," if shape.fmt == BF16 else "float32 multiply-adds"
     accumulate = "x86_avx512_bf16_f32" if shape.fmt == BF16 else CHAIN
-    rule = f"chains of {of} over segments of {max(lengths)} terms, added left to right, one cast at the end"
-    schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
     fmt = BF16 if shape.fmt == BF16 else FP16
+    over = f"chains of {of} over segments of {max(lengths)} terms, added left to right"
+    sharers = 1
+    if threads > 1 and a_turned and (shape.fmt == FP16 or not shape.k & (shape.k - 1)):
+        m, n = (1, max(shape.m, shape.n)) if shape.is_vector else (shape.m, shape.n)
+        copies_a = shape.fmt == FP16 or not shape.is_vector
+        product = sharing().BrgemmProduct(m, n, shape.k, SEGMENT, copies_a, threads)
+        sharers = min(sharing().threads_along_k(product), len(lengths))
+    if sharers > 1:
+        count = len(lengths)
+        parts = tuple(count // sharers + (i < count % sharers) for i in range(sharers))
+        order = regions().SegmentLanes(lengths, "dot_pairs" if shape.fmt == BF16 else "chain", parts=parts)
+        rule = f"{over} on each of {sharers} threads, whose sums are added, one cast at the end"
+        return ChosenSchedule("brg_matmul", _everywhere(shape, order), None, fmt, rule, adds_bias=True)
+    rule = f"{over}, one cast at the end"
+    schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
     return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, adds_bias=True)
+
+
+def _everywhere(shape: ProductShape, order: SegmentLanes) -> Regions:
+    """Return the regions of a product whose elements are all added in one order."""
+    of = regions()
+    whole = of.ResultRegion((Span(0, shape.m),), (Span(0, shape.n),), order)
+    every: Regions = of.Regions(shape.m, shape.n, shape.k, (whole,))
+    return every
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
@@ -177,34 +197,34 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul with AMX, a chain over each segment of K, or raise a DeclinedShape.
+    """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule, for the error; caches: bytes of L1 and L2, which decide the segments.
+    name: of the ShapedSchedule, for the error; threads: that may share the product; caches: bytes of L1 and L2. Both
+    decide the segments.
     """
-    m, n, k = shape.m, shape.n, shape.k
-    if threads > 1:
-        raise declined(name, shape, f"how {threads} threads share K with AMX is not known in general")
-    if shape.layout == "tn":
-        raise declined(name, shape, "how AMX adds with a transposed a is not known")
-    turned, blocks_of = shape.layout == "nt", amx_blocks()
-    sizes = blocks_of.Caches(*caches)
+    m, n, k, of = shape.m, shape.n, shape.k, amx()
+    layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way
+    a_turned, b_turned = layout == "tn", layout == "nt"
     if shape.is_vector:  # a column is computed as the row of the transposed product
-        columns, along = (n, turned) if m == 1 else (m, True)
-        blocks = blocks_of.KBlocks(blocks_of.amx_row_blocks(columns, k, along, sizes), BLOCK, 1)
-    else:
-        blocks = blocks_of.amx_blocks(m, n, k, turned, sizes)
+        m, n, a_turned, b_turned = (1, n, False, b_turned) if m == 1 else (1, m, False, not a_turned)
+    is_half, fmt = shape.fmt == FP16, FP16 if shape.fmt == FP16 else BF16
+    blocks = of.amx_blocks(of.AmxProduct(m, n, k, a_turned, b_turned, threads, of.Caches(*caches), is_half))
     if blocks is None:
-        raise declined(name, shape, "oneDNN's choice of the block of K by cache sizes is not known for this shape")
-    if 2 * blocks.rows * k <= SMALL_A:  # AMX is not worth its overhead
-        return _brgemm(shape)
-    if not blocks.step:
-        raise declined(
-            name, shape, "segments whose instructions have other lengths than the last one's are no schedule"
-        )
-    lengths, step, source = cut(k, blocks.terms), blocks.step, f"{SOURCE}; {blocks_of.SOURCE}"
+        raise declined(name, shape, "none of oneDNN's blocks fits caches of these sizes")
+    if not blocks.takes_amx:
+        return _brgemm(threads, shape)
+    unit = "x86_amx_f16_f32" if is_half else "x86_amx_bf16_f32"
+    lanes = ("equal_" if blocks.equal else "") + ("half_tiles" if is_half else "tiles")
+    order = regions().SegmentLanes(blocks.lengths, lanes, parts=blocks.parts)
+    steps = {order.instruction_terms(length) for length in blocks.lengths}
+    terms = "as many equal terms as fit 32" if blocks.equal else f"{BLOCK} terms"
+    over = f" over segments of {max(blocks.lengths)} terms, added left to right" if len(blocks.lengths) > 1 else ""
+    shared = f" on each of {len(blocks.parts)} threads, whose sums are added" if blocks.parts else ""
+    of_terms = f"{'TDPFP16PS' if is_half else 'TDPBF16PS'} of {terms} each"
+    rule = f"{of_terms}, onto the running float32 sum{over}{shared}, one cast at the end"
+    if blocks.parts or len(steps) > 1:
+        return ChosenSchedule("brg_matmul:amx", _everywhere(shape, order), None, fmt, rule, adds_bias=True)
     schedule = segments(
-        *lengths, step=0 if step == BLOCK else step, library=LIBRARY, source=source, evidence="hardware"
+        *blocks.lengths, step=steps.pop(), library=LIBRARY, source=f"{SOURCE}; {of.SOURCE}", evidence="hardware"
     )
-    over = f" over segments of {blocks.terms} terms, added left to right" if len(lengths) > 1 else ""
-    rule = f"TDPBF16PS of {step} terms each, onto the running float32 sum{over}, one cast at the end"
-    return ChosenSchedule("brg_matmul:amx", schedule, "x86_amx_bf16_f32", BF16, rule)
+    return ChosenSchedule("brg_matmul:amx", schedule, unit, fmt, rule, adds_bias=True)

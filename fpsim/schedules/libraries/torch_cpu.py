@@ -10,7 +10,7 @@ from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.mkl import mkl
-from fpsim.schedules.libraries.onednn import L1, L2, onednn
+from fpsim.schedules.libraries.onednn import HALVES, L1, L2, onednn
 from fpsim.schedules.libraries.segments import rounds, segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import (
@@ -118,7 +118,7 @@ def torch_mm(
     """
     isa, layout, threads = isa_of(isa), layout_of(layout), positive(threads, "threads")
     inner = onednn(isa, threads, l1=l1, l2=l2, layout=layout)
-    usual: Literal["avx512", "avx2"] = "avx2" if isa == "avx2" else "avx512"
+    usual: Literal["avx512", "avx2"] = "avx2" if isa.startswith("avx2") else "avx512"
     words = f", mkl_isa={mkl_isa!r}" if mkl_isa not in (None, usual) else ""
     name = f"torch_mm({inner.name.partition('(')[2][:-1]}{words})"
     small, floats = torch_native(layout=layout), mkl(threads, isa=mkl_isa or usual, layout=layout)
@@ -139,15 +139,15 @@ def _mm(isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
 
     FP32 is computed by MKL, INT8 by oneDNN. BF16 and FP16 are computed by torch's own loop for M N K <= SMALL, on
-    "avx2", for FP16 on processors without FP16 instructions or AMX, and for one row of FP16 times a transposed b;
-    otherwise by oneDNN. kernels: the schedules of these three.
+    "avx2" and "avx2_vnni", for FP16 on processors without FP16 instructions or AMX, and for one row of FP16 times a
+    transposed b; otherwise by oneDNN. kernels: the schedules of these three.
     """
     if shape.fmt == INT8:
         return kernels.library.choose(shape)
     if shape.fmt == FP32:
         return kernels.floats.choose(shape)
-    has_half = shape.fmt == BF16 or isa in ("amx", "avx512_fp16")
+    has_half = shape.fmt == BF16 or isa in HALVES
     is_small = shape.m * shape.n * shape.k <= SMALL
     is_dot = shape.fmt == FP16 and shape.m == 1 < shape.n and shape.layout == "nt"
-    loops = isa == "avx2" or not has_half or is_small or is_dot
+    loops = isa.startswith("avx2") or not has_half or is_small or is_dot
     return kernels.small.choose(shape) if loops else kernels.library.choose(shape)

@@ -1,21 +1,28 @@
-"""Trees of orders in segments and lanes, which kernels of Eigen, MKL and torch use."""
+"""Trees of orders in segments, whose terms lanes or tile instructions add, as kernels of Eigen, MKL and oneDNN do."""
 
 from __future__ import annotations
 
 from itertools import islice
 
-from fpsim.schedules.regions import GROUP, TURN, VECTORS, SegmentLanes
-from fpsim.schedules.trees.nodes import FLOAT32, Node, Start, Steps, Sum
+from fpsim.matrix_units.catalogue import float_unit
+from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.schedules.regions import GROUP, TURN, UNITS, VECTORS, SegmentLanes
+from fpsim.schedules.trees.nodes import FLOAT32, Gathered, Node, Start, Steps, Sum, add_steps
+from fpsim.schedules.trees.parts import arithmetic_of
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: +0 plus the sum of each segment, or of each part if there are several."""
+    """Return the tree of an order: the sum of its segments, or of its parts if there are several, +0 first.
+
+    Sums of instructions have no +0.
+    """
     starts = [0]
     for length in order.lengths:
         starts.append(starts[-1] + length)
     sums = iter([_segment(order, *span) for span in zip(starts, order.lengths, strict=False)])
-    parts = [_chain("zero", *islice(sums, count)) for count in order.parts or (len(order.lengths),)]
-    return parts[0] if len(parts) == 1 else _chain("zero", *parts)
+    first: Start = "first" if order.lanes in UNITS else "zero"
+    parts = [_chain(first, *islice(sums, count)) for count in order.parts or (len(order.lengths),)]
+    return parts[0] if len(parts) == 1 else _chain(first, *parts)
 
 
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
@@ -28,6 +35,8 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
         if turns:
             apart = [_steps(start, turns // 2, 2), _chain("zero", _steps(start + 1, turns // 2, 2))]
         return _chain("zero", *apart, _steps(start + turns, length - turns))
+    if order.lanes in UNITS:
+        return _instructions(start, length, float_unit(UNITS[order.lanes]), order.instruction_terms(length))
     width = order.width
     if order.lanes == "first_apart":
         return _first_apart(start, length, width)
@@ -51,6 +60,19 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
     lanes = [_lane(start, lane, width, (turns, whole)) for lane in range(width)]
     joined = lanes[0] if width == 1 else Sum(FLOAT32, "first", "butterfly", tuple(lanes))
     return _chain("first", joined, _steps(start + whole, length - whole))
+
+
+def _instructions(start: int, length: int, unit: MatrixUnit, terms: int) -> Sum:
+    """Return the sum of terms start to start + length - 1 by a chain of instructions of a unit, of `terms` terms each.
+
+    terms: 0 for as many as the unit adds.
+    """
+    steps: list[Steps | Gathered] = []
+    step = terms or unit.terms
+    whole, rest = divmod(length, step)
+    add_steps(steps, Steps(start, step, whole, step))
+    add_steps(steps, Steps(start + whole * step, rest, 1 if rest else 0, 0))
+    return Sum(arithmetic_of(unit), "zero", "chain", tuple(steps))
 
 
 def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:

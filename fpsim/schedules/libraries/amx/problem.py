@@ -1,0 +1,96 @@
+"""Products whose blocks oneDNN chooses, the sizes of caches, and how threads share a product."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SOURCE = "oneDNN 3.12, src/cpu/x64/matmul: amx_blocking_heuristics.cpp, brgemm_matmul_utils.cpp, brgemm_matmul.cpp"
+BLOCK = 32  # terms of an instruction, and columns of two tiles
+TILE, LINE, PAGE = 16, 64, 4096  # rows of a tile; bytes of a cache line and of a page
+WAYS = 16  # of L2
+BYTES, FLOATS = 2, 4  # of a number of 16 bits and of a float32 sum
+SMALL_A = 126  # bytes of a block of a up to which AMX is not worth its overhead
+LONGEST_STRIDE = 2**31 - 1  # bytes between the first and the last row of a block of b in memory
+
+
+class Caches(NamedTuple):
+    """Sizes of a core's L1 and L2 data caches in bytes."""
+
+    l1: int
+    l2: int
+
+    @property
+    def l1_budget(self) -> int:
+        """Bytes of the L1 cache that oneDNN allows its blocks to fill."""
+        return 5 * self.l1 // 6
+
+    @property
+    def l2_budget(self) -> int:
+        """Bytes of the L2 cache that oneDNN allows its blocks to fill."""
+        return 3 * self.l2 // 4
+
+
+class AmxProduct(NamedTuple):
+    """A product of a (M, K) and b (K, N) in 16 bits, whose blocks in oneDNN are to be found.
+
+    a_turned, b_turned: the operand is the transpose of an array in C order. threads: those that may share the product.
+    is_half: the format is FP16; otherwise BF16.
+    """
+
+    m: int
+    n: int
+    k: int
+    a_turned: bool
+    b_turned: bool
+    threads: int
+    caches: Caches
+    is_half: bool = False
+
+
+class KBlocks(NamedTuple):
+    """The segments of K of a product by AMX.
+
+    lengths: terms of each segment, in ascending order of k. parts: number of segments of each thread, if threads share
+    K; else (). equal: each segment is divided into the fewest equal instructions, of an even number of terms; otherwise
+    an instruction has 32 terms, and the last one of a segment the rest. takes_amx: whether oneDNN uses AMX with these
+    blocks; see `takes_amx`.
+    """
+
+    lengths: tuple[int, ...]
+    parts: tuple[int, ...]
+    equal: bool
+    takes_amx: bool
+
+
+def takes_amx(product: AmxProduct, a_bytes: int, terms: int) -> bool:
+    """Return whether oneDNN uses AMX for blocks: not for a tiny block of a in BF16, nor beyond strides of 31 bits in b.
+
+    a_bytes: bytes of a block of a, with its copy's padding; terms: of K in a block.
+    """
+    along = product.k if product.b_turned else product.n
+    return (product.is_half or a_bytes > SMALL_A) and terms * along * BYTES <= LONGEST_STRIDE
+
+
+def ceiling(size: int, part: int) -> int:
+    """Return size / part, rounded up to an integer."""
+    return -(-size // part)
+
+
+def rounded_up(size: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is not below `size`."""
+    return -(-size // multiple) * multiple
+
+
+def lines(columns: int) -> int:
+    """Return the bytes of the cache lines that a row of `columns` numbers of 16 bits occupies."""
+    return rounded_up(columns * BYTES, LINE)
+
+
+def shares(count: int, threads: int) -> tuple[int, ...]:
+    """Return how many of `count` chunks each thread gets: nearly equal numbers, the larger ones first."""
+    return tuple(count // threads + (i < count % threads) for i in range(threads))
+
+
+def divides(terms: int) -> bool:
+    """Return whether the fewest instructions that cover these terms can all have the same, even number of terms."""
+    return terms % (2 * ceiling(terms, BLOCK)) == 0

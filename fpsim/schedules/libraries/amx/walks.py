@@ -1,0 +1,286 @@
+"""oneDNN's choice of blocks for products of two rows and columns or more by AMX, of an a in C order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from fpsim.schedules.libraries.amx.problem import (
+    BLOCK,
+    BYTES,
+    FLOATS,
+    PAGE,
+    TILE,
+    WAYS,
+    AmxProduct,
+    ceiling,
+    lines,
+    rounded_up,
+)
+
+LEAST_K, LEAST_SIDE = 256 // BYTES, 64 // BYTES  # terms, and rows or columns, of a thread
+LEAST_COLUMNS = 256 // BYTES  # of a thread, where it adds fewer than LEAST_K terms
+
+
+class Division(NamedTuple):
+    """How threads share a product: numbers of parts of M, K and N, and the rows of a tile and of a kernel.
+
+    product: the product. by_m, by_k, by_n: parts, whose product is the number of threads. tall: rows of a tile.
+    rows, columns: of a kernel, those of two tiles.
+    """
+
+    product: AmxProduct
+    by_m: int
+    by_k: int
+    by_n: int
+    tall: int
+    rows: int
+    columns: int
+
+    @property
+    def m(self) -> int:
+        """Rows of a thread."""
+        return ceiling(self.product.m, self.by_m)
+
+    @property
+    def k(self) -> int:
+        """Terms of a thread."""
+        return ceiling(self.product.k, self.by_k)
+
+    @property
+    def n(self) -> int:
+        """Columns of a thread."""
+        return ceiling(self.product.n, self.by_n)
+
+    @property
+    def deep(self) -> int:
+        """Terms of K in a tile: 32, or all of a shorter K."""
+        return min(BLOCK, self.product.k)
+
+
+class BlockWalk(NamedTuple):
+    """Sizes of blocks, and the order in which oneDNN visits them.
+
+    across: row by row, else column by column. terms: of K in a block. chunk: number of blocks of K that stay in the
+    cache together. wide: columns (if across) or rows that stay in L2. streams_a: a does not stay in L1.
+    """
+
+    division: Division
+    across: bool
+    terms: int
+    chunk: int
+    wide: int
+    streams_a: bool
+
+    @property
+    def strips(self) -> int:
+        """Number of strips of rows (if across) or columns that a thread visits one after the other."""
+        by = self.division
+        return ceiling(by.m, by.rows) if self.across else ceiling(by.n, by.columns)
+
+
+def division_of(product: AmxProduct, by_m: int, by_k: int, by_n: int) -> Division:
+    """Return the division of a product into these numbers of parts, with kernels of two tiles of a thread's rows."""
+    part = ceiling(product.m, by_m)
+    tall = ceiling(part, ceiling(part, TILE))
+    return Division(product, by_m, by_k, by_n, tall, min(product.m, 2 * tall), min(product.n, BLOCK))
+
+
+def divisions(product: AmxProduct) -> Iterator[Division]:
+    """Yield the divisions among all threads or fewer that oneDNN considers, in its order."""
+    for threads in range(product.threads, 0, -1):
+        for by_m in (i for i in range(1, threads + 1) if threads % i == 0):
+            left = threads // by_m
+            for by_k in (i for i in range(1, left + 1) if left % i == 0):
+                division = division_of(product, by_m, by_k, left // by_k)
+                if _is_acceptable(division):
+                    yield division
+
+
+def _is_acceptable(by: Division) -> bool:
+    """Return whether each thread has enough rows, terms and columns."""
+    narrowest = LEAST_COLUMNS if by.by_k == 1 and by.k < LEAST_K else LEAST_SIDE
+    return not (
+        (by.by_m > 1 and rounded_up(by.m, by.tall) < LEAST_SIDE)
+        or (by.by_k > 1 and by.k < LEAST_K)
+        or (by.by_n > 1 and rounded_up(by.n, TILE) < narrowest)
+    )
+
+
+def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
+    """Return the blocks that oneDNN's rules choose for a division; None if none fits.
+
+    across_only: do not consider visiting blocks column by column; keeps_copy: a copy of b's block occupies L2.
+    """
+    along_a, along_b = _fitting(by, by.rows), _fitting(by, by.columns)
+    if not along_a or not along_b:
+        return None
+    across = _best_across(by, along_a, keeps_copy=keeps_copy)
+    across = across if across is not None and _is_shared_out(by, True, along_a, across) else None
+    down = None if across_only else _best_down(by, along_b)
+    if down is None and across is None:
+        return None
+    if across is not None and (down is None or _prefers_across(by)):
+        return _across(by, along_a, across, keeps_copy)
+    assert down is not None
+    rows = min(down[1] * by.rows, by.product.m)
+    return BlockWalk(by, False, along_b, down[0], rows, True)
+
+
+def _fitting(by: Division, side: int) -> int:
+    """Return the terms of the longest block whose panel and result fit the L1 cache together, 0 if none.
+
+    The panel is `side` rows of a, or columns of b, of these terms; the result is that of a kernel.
+    """
+    sums = by.rows * by.columns * FLOATS
+    space = by.product.caches.l1_budget - 2 * sums - by.rows * lines(by.columns)
+    tiles = space // (side * BYTES) // by.deep
+    if tiles < 1:
+        return 0
+    whole = ceiling(ceiling(by.product.k, by.deep), by.by_k)
+    return min(ceiling(whole, ceiling(whole, tiles)) * by.deep, by.product.k)
+
+
+def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool = False) -> tuple[int, int] | None:
+    """Return the best chunk of blocks of `terms` terms, visited row by row, if every thread has rows and terms.
+
+    least, keeps_copy, and the result: as for `_best_chunk`.
+    """
+    product = by.product
+    if rounded_up(by.m, by.rows) * (by.by_m - 1) >= product.m or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k:
+        return None
+    return _best_chunk(by, True, terms, least=least, keeps_copy=keeps_copy)
+
+
+def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
+    """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
+
+    All of a thread's K must be one chunk. The result's rows crowd L2 if their distance divides a way of L2, and they
+    take 3/4 of the ways.
+    """
+    product, budget = by.product, by.product.caches.l2_budget
+    if (
+        rounded_up(by.n, by.columns) * (by.by_n - 1) >= product.n
+        or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k
+    ):
+        return None
+    chunk = _best_chunk(by, False, terms)
+    if chunk is None or not _is_shared_out(by, False, terms, chunk):
+        return None
+    blocks, rows = chunk[0], chunk[1] * by.rows
+    used = _all_bytes(by, False, terms, (blocks, rows))
+    used = used if used <= budget else _l2_bytes(by, False, terms, (blocks, rows))
+    chunks = ceiling(product.k, terms * blocks)
+    if chunks != 1 and (chunks != by.by_k or used * by.by_k >= budget):
+        return None
+    sets = product.caches.l2 // WAYS
+    stride = product.n * BYTES % PAGE or PAGE
+    crowds = sets % stride == 0 and ceiling(stride * by.m, sets) >= 3 * WAYS // 4
+    return None if crowds else chunk
+
+
+def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> bool:
+    """Return whether every thread gets a chunk; chunk: (blocks of K, kernels of columns if across, else of rows)."""
+    side, parts, size = (by.n, by.by_n, by.product.n) if across else (by.m, by.by_m, by.product.m)
+    wide = chunk[1] * (by.columns if across else by.rows)
+    has_sides = rounded_up(side, wide) * (parts - 1) < size
+    return has_sides and rounded_up(by.k, chunk[0] * terms) * (by.by_k - 1) < by.product.k
+
+
+def _prefers_across(by: Division) -> bool:
+    """Return whether oneDNN visits blocks row by row where both orders fit: few rows, or as many as columns."""
+    if by.m < 2 * by.tall:
+        return True
+    return by.n >= 2 * TILE and by.m >= by.n
+
+
+def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
+    """Return the blocks visited row by row, of the given chunk if L1 holds it; None if none fits.
+
+    If L1 does not hold the panel of a over all of K, L2 decides the terms of a block instead. terms: of a block that
+    fits L1; chunk: (blocks of K, kernels of columns); keeps_copy: a copy of b's block occupies L2.
+    """
+    product = by.product
+    panel = terms * by.rows * BYTES * ceiling(product.k, terms)
+    result = 2 * by.columns * by.rows * FLOATS + by.rows * lines(by.columns)
+    if terms >= product.k or panel + result <= product.caches.l1_budget:
+        return BlockWalk(by, True, terms, chunk[0], min(chunk[1] * by.columns, product.n), False)
+    other = _best_across(by, BLOCK, least=terms // BLOCK, keeps_copy=keeps_copy)
+    if other is None:
+        return None
+    return BlockWalk(by, True, min(BLOCK * other[0], product.k), 1, min(other[1] * by.columns, product.n), True)
+
+
+def _best_chunk(
+    by: Division, across: bool, terms: int, *, least: int = 0, keeps_copy: bool = False
+) -> tuple[int, int] | None:
+    """Return the chunk with the most multiply-adds per byte moved; None if none fits L2.
+
+    A chunk is (blocks of K, kernels of columns if `across`, else of rows). terms: of a block; least: fewest blocks of K
+    allowed; keeps_copy: a copy of b's block occupies L2.
+    """
+    size, side = (by.n, by.columns) if across else (by.m, by.rows)
+    best, chosen = np.float32(0), None
+    for wide in _groups(size, side):
+        for blocks in _groups(by.k, terms):
+            value = _intensity(by, across, terms, (blocks, wide * side), keeps_copy)
+            if value > best and blocks >= least:
+                best, chosen = value, (blocks, wide)
+    return chosen
+
+
+def _groups(size: int, length: int) -> Iterator[int]:
+    """Yield ceil(blocks / g) for g = 1, 2, ... groups of blocks, each number once, the largest first.
+
+    size: elements, in blocks of `length` elements each.
+    """
+    blocks = ceiling(size, length)
+    yield from sorted({ceiling(blocks, groups) for groups in range(1, blocks + 1)}, reverse=True)
+
+
+def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> np.float32:
+    """Return the multiply-adds per byte moved for a chunk of blocks; 0 if the chunk does not fit L2.
+
+    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows);
+    keeps_copy: a copy of b's block occupies L2.
+    """
+    product, budget = by.product, by.product.caches.l2_budget
+    if _l2_bytes(by, across, terms, chunk, keeps_copy) > budget:
+        return np.float32(0)
+    rows, columns = (by.rows, chunk[1]) if across else (chunk[1], by.columns)
+    kept = min(terms * chunk[0], by.k)
+    stays = by.by_k == 1 and (kept == product.k or _all_bytes(by, across, terms, chunk) < budget)
+    moved = (rows + columns) * kept * BYTES + (0 if stays else rows * columns * FLOATS)
+    return np.float32(np.float32(rows * kept * columns) / np.float32(moved))
+
+
+def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
+    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums.
+
+    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows);
+    keeps_copy: a copy of b's block occupies L2.
+    """
+    side, kept = by.rows if across else by.columns, min(terms * chunk[0], by.k)
+    used = (2 * side + chunk[1]) * kept * BYTES
+    if keeps_copy:
+        used += chunk[1] * terms * chunk[0] * BYTES
+    used += 2 * by.rows * lines(chunk[1]) if across else 2 * lines(by.columns) * chunk[1]
+    kernel = terms == by.product.k  # sums of one kernel; else of the chunk
+    return used + 2 * FLOATS * (by.rows * by.columns if kernel else side * chunk[1])
+
+
+def _all_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> int:
+    """Return the bytes of L2 that a chunk of blocks needs if all its sums stay there.
+
+    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows).
+    """
+    size, kept = by.m if across else by.n, min(terms * chunk[0], by.k)
+    return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
+
+
+def copy_fits(walk: BlockWalk) -> bool:
+    """Return whether L2 holds a walk's blocks together with the copy of b's block."""
+    used = _l2_bytes(walk.division, True, walk.terms, (walk.chunk, walk.wide), True)
+    return used < walk.division.product.caches.l2_budget
