@@ -20,12 +20,12 @@ from fpsim.formats.table_format import TableFormat
 def as_array(x: Any, name: str = "x") -> Array:
     """Return x as a NumPy array, without a copy if it is in the CPU's memory.
 
-    Accepts arrays of NumPy, ml_dtypes, torch (small floats included), JAX and other array-likes, numbers and lists.
-    name: the argument that errors name.
+    Accepts arrays of NumPy, ml_dtypes, torch (small floats included), JAX and other array-likes, numbers and lists. The
+    dtype is the one that NumPy chooses. name: the name of the argument in error messages.
 
     Raises:
       TypeError: a torch tensor that is not a dense array of elements, or requires a gradient.
-      ValueError: nested lists of different lengths.
+      ValueError: NumPy cannot make an array of x, such as nested lists of different lengths.
     """
     if type(x) is np.ndarray:
         return x
@@ -40,7 +40,7 @@ def as_array(x: Any, name: str = "x") -> Array:
 
 
 def refuse_masked(x: object, name: str) -> None:
-    """Raise a TypeError if x is a masked array, whose mask would be lost; name: the argument that errors name."""
+    """Raise a TypeError if x is a masked array, whose mask would be lost; name: of the argument, for the message."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be masked; got a masked array. Fill the gaps first: {name}.filled(value).")
 
@@ -49,7 +49,7 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
     """Return x as (an array of floats, the format that its dtype stores).
 
     Python integers, alone or in lists, are values and become float64. Arrays of integers are refused, as they may be
-    codes. name: the argument that errors name.
+    codes. name: the name of the argument in error messages.
 
     Raises:
       TypeError: x is an array of integers, or holds objects or floats of an unknown format.
@@ -78,7 +78,7 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
 
 
 def describe_refused(x: object, array: Array, name: str) -> str:
-    """Return the end of an error message for an argument without real numbers: what came, and what to pass instead.
+    """Return the end of an error message for an argument without real numbers: what it is, and what to pass.
 
     Args:
       x: the argument.
@@ -117,7 +117,10 @@ def describe_refused(x: object, array: Array, name: str) -> str:
 
 
 def _as_floats(x: Any, array: Array, name: str) -> Array:
-    """Return Python numbers x as float64; array: x as a NumPy array; name: the argument that errors name.
+    """Return Python numbers as a float64 array, after checking that float64 represents every integer among them.
+
+    x: the numbers, alone or in nested lists. array: x as a NumPy array of int64, uint64 or float64. name: the name of
+    the argument in error messages.
 
     Raises:
       ValueError: float64 does not represent an integer among them.
@@ -134,9 +137,10 @@ def _as_floats(x: Any, array: Array, name: str) -> Array:
 
 
 def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "codes") -> Array:
-    """Return codes of a format as an integer array after checking that all are in range; name: the argument in errors.
+    """Return codes of a format as an integer array after checking that all are in range.
 
-    The dtype is the input's, or the format's storage dtype for an array of the format's own dtype.
+    The dtype is the input's, or the format's storage dtype for an array of the format's own dtype and for an empty
+    list. name: the name of the argument in error messages.
 
     Raises:
       TypeError: codes are neither integers nor an array of the format's dtype.
@@ -170,7 +174,10 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
 
 
 def _refuse_codes_outside(array: Array, fmt: Format | TableFormat, name: str) -> None:
-    """Raise a ValueError if a nonempty array of integers holds one that is not a code of the format."""
+    """Raise a ValueError if a nonempty array of integers holds one that is not a code of the format.
+
+    name: the name of the argument in the error message.
+    """
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= 1 << fmt.bits:
         bad = lowest if lowest < 0 else highest

@@ -12,12 +12,14 @@ from fpsim.arrays.words import Array
 def output(
     out: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any], source: Array, whose: str = "the input's"
 ) -> Array:
-    """Return the array for a result: `out` if it fits, or a new one if `out` is None.
+    """Return the array for a result: `out` if it fits, or a new one, not initialised, if `out` is None.
 
-    source: the input, which must not share memory with `out`. whose: what errors call the owner of `shape`.
+    shape, dtype: those that the result has. source: the input, which must not share memory with `out`. whose: words for
+    the owner of `shape` in error messages.
 
     Raises:
-      ValueError: out has another dtype or shape, cannot be written, or shares memory with the input.
+      ValueError: out has another dtype or shape, cannot be written, or shares memory with the input or between its own
+        elements.
     """
     if out is None:
         return np.empty(shape, dtype)
@@ -35,15 +37,15 @@ def output(
 
 
 def refuse_shared_memory(out: Array, *read: Array | None) -> None:
-    """Raise a ValueError if `out` shares memory with an array that is read; None among these is skipped."""
+    """Raise a ValueError if `out` shares memory with one of the arrays in `read`; entries that are None are skipped."""
     if any(array is not None and overlaps(array, out) for array in read):
         raise ValueError("out must not share memory with the input; got overlapping arrays. Pass a separate array.")
 
 
 def refuse_shared_elements(out: Array, name: str = "out") -> None:
-    """Raise a ValueError if elements of `out` share bytes, as in broadcast arrays, or possibly do.
+    """Raise a ValueError if elements of `out` share bytes, as in broadcast arrays, or if that cannot be ruled out.
 
-    name: the argument that errors name.
+    name: the name of the argument in the error message.
     """
     if out.flags.c_contiguous or out.flags.f_contiguous:
         return

@@ -12,9 +12,10 @@ from fpsim.arrays.words import EXACT_INTEGERS, Array
 
 
 def number_array(values: Any) -> Array:
-    """Return values as an array of floats whose dtype stores a format, or of integers.
+    """Return values as an array of integers, or of floats whose dtype stores a format.
 
-    Booleans and integers of up to 4 bits become int8; Python integers, if one needs more than 64 bits, dtype object.
+    Booleans and integer dtypes of up to 4 bits become int8. Python integers become dtype object if one needs more than
+    64 bits.
 
     Raises:
       ValueError: a list of floats and integers holds an integer that float64 does not represent.
@@ -40,7 +41,7 @@ def number_array(values: Any) -> Array:
 
 
 def sticky_float(integer: int) -> float:
-    """Return a float64 of an integer's first 53 bits, with the last bit set if nonzero bits were dropped.
+    """Return an integer's first 53 bits as a float64, with the last bit set if nonzero bits were dropped.
 
     Rounding it to a narrower format has the same result as rounding the integer. Magnitudes are limited to 2**1024 - 1.
     """
@@ -52,7 +53,10 @@ def sticky_float(integer: int) -> float:
 
 
 def exact_numbers(numbers: Array) -> Array:
-    """Return an array of numbers as float64, or as Python integers (dtype object) if float64 would round one."""
+    """Return an array of numbers as float64, or as Python integers (dtype object) if float64 would round one.
+
+    Arrays of dtype object are returned unchanged.
+    """
     if numbers.dtype.kind == "O":
         return numbers
     floats = numbers.astype(np.float64)

@@ -28,7 +28,8 @@ def without_gradient(x: Any) -> Any:
 def from_torch(tensor: Any, name: str = "x") -> Array:
     """Return the elements of a torch tensor as a NumPy array, without a copy if they are in the CPU's memory.
 
-    name: the argument that errors name.
+    Small floats, such as torch.float8_e4m3fn, become ml_dtypes' dtypes. name: the name of the argument in error
+    messages.
 
     Raises:
       TypeError: the tensor requires a gradient, is sparse or on the meta device, or has a dtype unknown to NumPy.
@@ -66,29 +67,29 @@ def to_torch(array: Array) -> Any:
 
 
 def refuse_sparse(tensor: Any, name: str) -> None:
-    """Raise a TypeError if a tensor is not dense (strided); name: the argument that errors name."""
+    """Raise a TypeError if a torch tensor is not dense (strided); name: of the argument, for the message."""
     if tensor.layout is not sys.modules["torch"].strided:
         raise TypeError(f"{name} must be a dense tensor; got one of layout {tensor.layout}. Use {name}.to_dense().")
 
 
 def integers_of(tensor: Any) -> Any:
-    """Return a view of a tensor as integers of its elements' size: uint8, int16, int32 or int64."""
+    """Return a view of a torch tensor as integers of its elements' size: uint8, int16, int32 or int64."""
     return tensor.view(getattr(sys.modules["torch"], TORCH_INTEGERS[tensor.element_size()]))
 
 
 def packed_as_bytes(x: Any) -> Any:
-    """Return a view as uint8 of a torch tensor of packed FP4 pairs (float4_e2m1fn_x2); any other object unchanged."""
+    """Return a torch tensor of packed FP4 pairs (float4_e2m1fn_x2) viewed as uint8; any other object unchanged."""
     if is_torch(x) and str(x.dtype) == "torch.float4_e2m1fn_x2":
         return x.view(sys.modules["torch"].uint8)
     return x
 
 
 def format_of_tensor(tensor: Any) -> Format | None:
-    """Return the format that a tensor's dtype stores, or None if NumPy and ml_dtypes have no such dtype."""
+    """Return the format that a torch tensor's dtype stores, or None if NumPy and ml_dtypes have no such float dtype."""
     return _format_of_name(str(tensor.dtype))
 
 
 @cache
 def _format_of_name(dtype: str) -> Format | None:
-    """Return the format of a torch dtype by its name, such as "torch.float8_e5m2", or None."""
+    """Return the format of a torch dtype by its name, such as "torch.float8_e5m2", or None if it stores none."""
     return next((fmt for fmt, known in DTYPES.items() if dtype == f"torch.{known.name}"), None)

@@ -23,7 +23,7 @@ def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def words(array: Array) -> Array:
-    """Return a view of an array as unsigned integers of the elements' size; unsigned arrays unchanged."""
+    """Return a view of an array as unsigned integers of the elements' size; an unsigned array is returned unchanged."""
     return array if array.dtype.kind == "u" else array.view(_unsigned(array.dtype))
 
 

@@ -22,14 +22,15 @@ def encode_with_bias(
     """Return E4M3 or E5M2 codes of float16 values, to whose magnitudes a bias is added before they are truncated.
 
     The bias has eight bits, in units of 2^-8 of the result's last place: 0 truncates toward zero, random bits round
-    stochastically. If fewer than eight bits are dropped, the last bit of the bias is ignored. Subnormals are kept.
+    stochastically. If fewer than eight bits are dropped, the last bit of the bias is ignored. Subnormals are not
+    flushed.
 
     Args:
       x: float16 array.
       fmt: E4M3 (HF8) or E5M2 (BF8).
       bias: integers 0 .. 255, which broadcast to x's shape.
-      saturate: the form of the instruction that ends in S: overflow and infinities become the largest finite value;
-        otherwise they become Inf, which is NaN in E4M3.
+      saturate: True for the instructions whose names end in S: overflow and infinities become the largest finite value.
+        False: they become Inf, which is NaN in E4M3.
 
     Returns:
       uint8 codes of the broadcast shape of x and bias. An E4M3 NaN is 0x7F with its sign; an E5M2 NaN keeps its upper
@@ -73,8 +74,8 @@ def encode_with_bias(
 def _cut(codes: Array, bias: Array, target: Format, saturate: bool) -> Array:
     """Return codes of `target` for FP16 codes, whose significands are truncated after `bias` has been added.
 
-    All arrays are int64 of one shape. bias: in units of 2^-8 of the result's last place. saturate: overflow and Inf
-    become the largest finite value, not Inf or NaN.
+    All arrays are int64 of one shape. bias: in units of 2^-8 of the result's last place. target: E4M3 or E5M2.
+    saturate: True turns overflow and Inf into the largest finite value, False into Inf (NaN in E4M3).
     """
     magnitude, negative = codes & (SIGN - 1), (codes & SIGN) != 0
     field = magnitude >> FP16.mantissa_bits

@@ -31,7 +31,8 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
     """Explain the cast of one value: its neighbours in the format, the dropped bits, and the reason for the result.
 
     Args:
-      x: one float (a Python float is a float64); other arguments as for `fpsim.encode`.
+      x: one float (a Python float is a float64), alone or as an array of one element.
+      fmt, keywords: as for `fpsim.encode`.
 
     Returns:
       An Explanation; print it. A stochastic result is that of flat index 0.
@@ -62,7 +63,10 @@ def explain(x: npt.ArrayLike, fmt: FormatLike, **keywords: Unpack[CastKeywords])
 
 
 def _explain(source: Array, options: CastOptions) -> Explanation:
-    """Return the Explanation of the cast of an array of one float to a Format (of exponent and mantissa)."""
+    """Return the Explanation of the cast of one float to a format of exponent and mantissa.
+
+    source: a float array of one element. options: the checked options of the cast, its format included.
+    """
     code = int(encode(source, **options.keywords()).reshape(-1)[0])
     value = float(source.reshape(-1)[0])
     inner, outer = _neighbours(value, options.fmt)
@@ -117,7 +121,10 @@ def _as_float(magnitude: Fraction, value: float) -> float:
 
 
 def _digits(fraction: Fraction | None) -> str:
-    """Return the binary digits of a fraction below 1, truncated with dots after sixty; "" for 0 or None."""
+    """Return the binary digits of a fraction below 1 after the point, as text; "" for 0 or None.
+
+    Its denominator must be a power of two. More than sixty digits are cut, and "..." is appended.
+    """
     if not fraction:
         return ""
     digits = fraction.denominator.bit_length() - 1
@@ -130,9 +137,9 @@ def _reason(
 ) -> str:
     """Return the reason why the cast of a value has the result `result`, as a clause.
 
-    kept: the result with subnormals="keep". options: those of the cast. inner: the magnitude next to |value| toward
-    zero. fraction: the distance of |value| from it, as a share of the gap to the next one. Both are exact; None if a
-    neighbour is missing.
+    kept: the result that the cast would have with subnormals="keep". options: those of the cast. inner: the magnitude
+    of the format next to |value| toward zero. fraction: (|value| - inner) / (outer - inner), where outer is the next
+    magnitude after inner. Both are exact, and None if a neighbour is missing.
     """
     fmt, mode = options.fmt, options.rounding
     decides = f"overflow={options.overflow!r} decides"
@@ -164,10 +171,10 @@ def _reason(
 
 
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
-    """Return the clause that states how a deterministic mode chooses between two neighbours.
+    """Return the clause that states how a deterministic mode chooses between two neighbours of a value.
 
-    inner: the neighbour toward zero, as a magnitude. fraction: the value's distance from it as a share of the gap.
-    negative: whether the value is negative.
+    inner: the neighbour toward zero, as a magnitude. fraction: (|value| - inner) / (outer - inner), where outer is the
+    other neighbour's magnitude. negative: whether the value is negative.
     """
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:

@@ -17,9 +17,10 @@ from fpsim.formats.table_format import TableFormat
 
 @dataclass(frozen=True)
 class TableExplanation(Explanation):
-    """A cast of one value to a format given by a table.
+    """A cast of one value to a table format, which lists the value of each code.
 
-    `inner` and `outer` are the neighbouring values in the table.
+    The attributes are those of Explanation. `inner` and `outer` are the neighbouring values in the table, toward and
+    away from zero; None if there is none. `dropped_bits` is empty.
     """
 
     def __str__(self) -> str:
@@ -40,7 +41,10 @@ class TableExplanation(Explanation):
 
 
 def explain_table(source: Array, options: TableOptions) -> TableExplanation:
-    """Return the explanation of the cast of an array of one float to a format given by a table."""
+    """Return the explanation of the cast of one float to a table format, which lists the value of each code.
+
+    source: a float array of one element. options: the checked options of the cast, its format included.
+    """
     fmt = options.fmt
     code = int(encode(source, fmt, **keywords_of(options)).reshape(-1)[0])
     value, result = float(source.reshape(-1)[0]), fmt.value_of(code)
@@ -66,15 +70,16 @@ def explain_table(source: Array, options: TableOptions) -> TableExplanation:
 
 
 def keywords_of(options: TableOptions) -> dict[str, Any]:
-    """Return the options of a cast to a table as keywords of `fpsim.encode`."""
+    """Return the options of a cast to a table format as keyword arguments of `fpsim.encode`, without the format."""
     _, rounding, overflow, seed, random_bits = options
     return {"rounding": rounding, "overflow": overflow, "seed": seed, "random_bits": random_bits}
 
 
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
-    """Return a value's neighbours in a table: (toward zero, or the value itself if it is in the table; away from zero).
+    """Return the values of a table format next to `value`: (the one toward zero, the one away from zero).
 
-    A neighbour that does not exist is None.
+    If the value is in the table, it is the first one itself. A neighbour that does not exist is None; both are None for
+    Inf and NaN.
     """
     if not math.isfinite(value):
         return None, None
@@ -87,10 +92,11 @@ def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | N
 
 
 def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
-    """Return the reason why the cast of a value has the result `result`, as a clause.
+    """Return the reason why the cast of a value to a table format has the result `result`, as a clause.
 
-    inner: the neighbour toward zero, None if there is none. fraction: the value's distance from it as a share of the
-    gap between both neighbours; None without both.
+    options: those of the cast. inner: the value of the table next to `value` toward zero, None if there is none.
+    fraction: (value - inner) / (outer - inner), where outer is the next value away from zero; None if one of them is
+    missing.
     """
     fmt, mode = options.fmt, options.rounding
     if math.isnan(value):
@@ -118,7 +124,10 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
 
 
 def _entry(value: float, fmt: TableFormat, code: int | None = None) -> str:
-    """Return a table's value as text with its code in hexadecimal; code None: looked up by the value."""
+    """Return a value of a table format as text, with its code in hexadecimal.
+
+    code: the code to print; None looks it up by the value, which must be in the table.
+    """
     if code is None:
         code = next(c for v, c in fmt.finite if v == value)
     return f"{value!r} = code {code:#0{2 + -(-fmt.bits // 4)}x}"

@@ -24,10 +24,9 @@ class Explanation:
       bits: its bit pattern in its own dtype, as hexadecimal text.
       fmt, options: the format, and the checked keywords of the cast.
       exact: whether the format holds the value.
-      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None if there is
-        none (for NaN, Inf, and values whose sign or zero the format does not have).
-      fraction: the value's distance from inner as a share of that from inner to outer, 0 <= fraction < 1; None if one
-        of these is missing.
+      inner, outer: the neighbours toward and away from zero, with the exponent unbounded above; None if there is none
+        (for NaN, Inf, and values whose sign or zero the format does not have).
+      fraction: (value - inner) / (outer - inner), 0 <= fraction < 1; None if a neighbour is missing.
       dropped_bits: the binary digits of the fraction, "1" for a tie.
       tie: whether the value is halfway between inner and outer.
       code, result: the result, as a code and as a value.
@@ -68,7 +67,10 @@ class Explanation:
         return "\n".join(lines)
 
     def _neighbour(self, value: float) -> str:
-        """Return a neighbouring value as text, with the fields of its code."""
+        """Return a neighbouring value, or the result, as text with its code split into sign, exponent and mantissa.
+
+        A neighbour beyond the largest finite value has no code, and the text says so.
+        """
         if abs(value) > self.fmt.max and value != self.result:
             return f"{value!r}, beyond the largest finite value"
         if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:
@@ -79,9 +81,10 @@ class Explanation:
 
 
 def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str:
-    """Return the reason for a stochastic result as a clause: the probability of the outer neighbour, and the seed.
+    """Return the reason for a stochastic result as a clause: the probability of rounding away from zero, and the seed.
 
-    fraction: the value's distance from its inner neighbour as a share of the gap.
+    options: those of the cast. fraction: (value - inner) / (outer - inner), where inner and outer are the neighbours
+    toward and away from zero.
     """
     chances = 2**options.random_bits
     chance = math.floor(fraction * chances) / chances

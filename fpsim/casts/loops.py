@@ -29,9 +29,10 @@ Frozen = EncodeLayout | DecodeLayout | None
 
 
 def constants_of(kind: Any, word: Any, frozen: Frozen) -> Any:
-    """Return a layout of the class `kind` with the values of `frozen` as compile-time constants of type `word`.
+    """Return a layout (a named tuple of a format's constants) whose values numba compiles in as constants.
 
-    kind: EncodeLayout or DecodeLayout. If `frozen` is None, all values are zeros, which no kernel reads.
+    kind: its class, EncodeLayout or DecodeLayout. word: the type of the values, np.uint32 or np.uint64. frozen: the
+    values; None makes all of them zeros, for kernels that read the layout from an argument instead.
     """
     return kind(*(word(value) for value in frozen or (0,) * len(kind._fields)))
 
@@ -42,13 +43,15 @@ def encode_kernel(
 ) -> Any:
     """Return the kernel (bits, codes, layout) -> None that rounds floats to codes in a deterministic mode.
 
+    bits: 1-D uint32 or uint64 float bits. codes: 1-D unsigned results. layout: the format's constants as an array.
+
     Args:
       width: bits of the source floats, 32 or 64.
       mode: number of the rounding mode.
       kind: the checks that the encoder needs: PLAIN, FULL (any signed format and policy) or UNUSUAL (any format), as
         `fpsim.core.layouts.encode_plan` chooses it.
-      frozen: the layout as compile-time constants; None to read it from the argument `layout`, an array.
-      streamed: write results around the caches.
+      frozen: the layout as compile-time constants; None to read it from the argument `layout`.
+      streamed: True writes the results past the caches.
       by_sum: round by one float32 addition (`core.nearest`); the mode must be to nearest even, and the layout one that
         `core.nearest` serves.
     """
@@ -72,9 +75,10 @@ def encode_kernel(
 
 @inner_loop
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
-    """Set words[i] (uint32) to random number i of the stream that starts at a Philox counter.
+    """Set words[i] (uint32) to number i of the random stream that starts at a Philox counter, for all words.
 
-    Each value of the counter yields four numbers. k0, k1: low and high 32 bits of the seed.
+    Each value of the counter yields four numbers, so words.size must be a multiple of 4. k0, k1: low and high 32 bits
+    of the seed.
     """
     for j in range(words.size // 4):
         position = u64(counter + u64(j))
@@ -87,10 +91,10 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
 
 @cache
 def random_kernel() -> Any:
-    """Return the kernel (words, counter, k0, k1) -> None that fills uint32 `words` with random numbers.
+    """Return the kernel (words, counter, k0, k1) -> None that fills a uint32 array with random numbers.
 
-    It is `fill_random`: the stream starts at a Philox counter, each of whose values yields four numbers. k0, k1: low
-    and high 32 bits of the seed.
+    words: 1-D, with a multiple of 4 elements. counter: the first value of the Philox counter; each value yields four
+    numbers. k0, k1: low and high 32 bits of the seed.
     """
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
@@ -103,8 +107,8 @@ def random_kernel() -> Any:
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """Return the kernel (bits, codes, layout, first, k0, k1) -> None that rounds floats to codes stochastically.
 
-    bits, codes: 1-D. layout: an EncodeLayout as an array. first: flat index of the first element. k0, k1: low and high
-    32 bits of the seed.
+    bits: 1-D float bits. codes: 1-D results. layout: an EncodeLayout (the format's constants) as an array. first: flat
+    index of the first element. k0, k1: low and high 32 bits of the seed.
 
     width: bits of the source floats, 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
     (core/encode.py). frozen: the layout as compile-time constants; None to read it from the argument.
@@ -133,10 +137,13 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 
 @cache
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
-    """Return the kernel (codes, bits, layout) -> None that decodes codes to floats of `width` bits, 32 or 64.
+    """Return the kernel (codes, bits, layout) -> None that decodes codes to floats.
 
-    layout: a DecodeLayout as an array. frozen: the layout as compile-time constants; None to read it from the argument.
-    streamed: write results around the caches.
+    codes: 1-D, unsigned. bits: 1-D results, the float bits. layout: a DecodeLayout (the format's constants) as an
+    array.
+
+    width: bits of the floats, 32 or 64. frozen: the layout as compile-time constants; None to read it from the
+    argument. streamed: True writes the results past the caches.
     """
     word: Any = u32 if width == 32 else u64
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
@@ -160,12 +167,12 @@ def quantize_kernel(
 ) -> Any:
     """Return the kernel (bits, rounded, encode_layout, decode_layout) -> None that rounds floats to a format's values.
 
-    bits, rounded: 1-D uint32 or uint64 float bits; codes exist in registers only. encode_layout, decode_layout: an
-    EncodeLayout and a DecodeLayout as arrays.
+    bits, rounded: 1-D uint32 or uint64 float bits, before and after; codes exist in registers only. encode_layout,
+    decode_layout: an EncodeLayout and a DecodeLayout (the format's constants) as arrays.
 
     width: bits of the floats, 32 or 64. mode: number of the rounding mode. kind: the checks that the encoder needs,
     PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both layouts as compile-time constants, or None for each. streamed:
-    write results around the caches. by_sum: round by one float32 addition (`core.nearest`).
+    True writes the results past the caches. by_sum: round by one float32 addition (`core.nearest`).
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

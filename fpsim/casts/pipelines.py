@@ -27,10 +27,11 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline that rounds codes of the source format, such as float bits, to options.fmt's.
+    """Return the stages (kernels to be run in sequence) that round codes of the source format to codes of options.fmt.
 
-    long: True if the arrays will be pieces of a long array: named formats then get kernels of their own at any size,
-    which pays for their compilation. False lets each array's own size decide.
+    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast. long: True if the
+    arrays will be pieces of a long array; at any size, a named format then gets a kernel compiled with its constants.
+    False lets the size of each array decide.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
@@ -48,10 +49,11 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages of `encoding` for every seed; a stochastic stage has the seed as one more argument.
+    """Return the stages (kernels to be run in sequence) of `encoding` for every seed; cached.
 
-    source: the format of the codes that are rounded. fmt, rounding, overflow, subnormals, random_bits: the options of
-    the cast. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    The function of a stochastic stage takes the seed as one more argument. source: the format of the codes that are
+    rounded. fmt, rounding, overflow, subnormals, random_bits: the options of the cast. long: True if the arrays will be
+    pieces of a long array, for which kernels are compiled at any size.
     """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
@@ -63,10 +65,11 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline from codes in the dtype `codes` to bits of the same values in the target format.
+    """Return the stages (kernels to be run in sequence) that convert codes to the same values in the target format.
 
-    fmt: the format of the codes. long: True if the arrays will be pieces of a long array, for which kernels are
-    compiled at any size.
+    fmt: the format of the codes. target: the format of the results, whose float bits or codes the stages write; it must
+    hold the values. codes: the dtype of the arrays of codes. long: True if the arrays will be pieces of a long array,
+    for which kernels are compiled at any size.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -77,10 +80,10 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline that rounds source bits to values of options.fmt, as bits of the target format.
+    """Return the stages (kernels to be run in sequence) that round values to those of a format, options.fmt.
 
-    The target must hold all these values. long: True if the arrays will be pieces of a long array, for which kernels
-    are compiled at any size.
+    source, target: the formats of the bits before and after, FP32 or FP64 for floats; the target must hold all values
+    of options.fmt. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -90,10 +93,10 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for deterministic rounding modes.
+    """Return the stages (kernels to be run in sequence) of `quantizing` for deterministic rounding modes; cached.
 
-    source, target: the formats of the bits before and after. long: True if the arrays will be pieces of a long array,
-    for which kernels are compiled at any size.
+    source, target: the formats of the bits before and after. options: those of the cast, with the seed None. long: True
+    if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
@@ -119,7 +122,7 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 
 
 def _convert(source: Array, target: Array, first: int) -> None:
-    """Copy the codes in `source` to `target`, of another integer dtype, which must hold them.
+    """Copy the codes in `source` to `target`, which has another integer dtype that must hold them.
 
     first: the flat index of the first element, which every stage is passed; it is not used.
     """
@@ -127,9 +130,10 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage that rounds floats of `width` bits to codes; for a stochastic mode, it also takes the seed.
+    """Return the stage (a kernel and the dtype of its results) that rounds float bits to codes.
 
-    long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    For a stochastic mode, its function also takes the seed. width: bits of the floats, 32 or 64. options: those of the
+    cast. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -165,9 +169,10 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage that decodes codes to bits of the target, FP32 or FP64.
+    """Return the stage (a kernel and the dtype of its results) that decodes codes to float bits.
 
-    long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True if the arrays will be
+    pieces of a long array, for which kernels are compiled at any size.
     """
     width = target.bits
     plan = decode_plan(fmt, width)
@@ -199,8 +204,8 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
     """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
 
-    dtype: of the arrays of codes, the format's storage dtype or its float dtype. The result is None for a format that
-    is decoded by a table.
+    fmt: the format of the codes. dtype: the dtype of the arrays of codes, the format's storage dtype or its float
+    dtype. The result is None for a format that is decoded by a table.
     """
     if decode_plan(fmt, 32) is None:
         return None
@@ -217,13 +222,16 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
 
 
 def _float32_bits(floats: Array) -> Array:
-    """Return float32 as uint32 bits in a writable C-ordered array; read-only ones would have kernels compiled again."""
+    """Return a float32 array as its uint32 bits, in a writable C-ordered array: a view where possible, else a copy.
+
+    Kernels would be compiled again for read-only arrays.
+    """
     bits = np.ascontiguousarray(floats).view(FP32.storage)
     return bits if bits.flags.writeable else bits.copy()
 
 
 def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
-    """Return `fields`, the format's layout, if compiling it into a kernel as constants pays, else None.
+    """Return `fields`, a format's constants, if compiling them into a kernel pays, else None.
 
     It pays for a named format if the array is large: `size` elements are LARGE or more, or `long` says that the array
     is a piece of a large one.
@@ -233,7 +241,10 @@ def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
 
 @lru_cache(maxsize=64)
 def _table(fmt: Format, width: int) -> Array:
-    """Return the float bits of the values of all codes, as an unsigned array indexed by code; width: 32 or 64 bits."""
+    """Return the float bits of the values of all codes, as an unsigned array indexed by code.
+
+    fmt: a format of up to 16 bits. width: bits of the floats, 32 (which must hold the values) or 64.
+    """
     bits = fmt.table().view(np.uint64)
     if width == 64:
         return bits

@@ -25,7 +25,7 @@ class Difference:
     """A range of inputs, from `low` to `high`, that two policies cast to two different codes, the same two throughout.
 
     `low_included` and `high_included` say whether the ends belong to the range; a single input has low == high. For NaN
-    both ends are NaN. a_code and a: code and value that the first policy returns; b_code and b: those of the second.
+    both ends are NaN. a_code, a: code and value that the first policy returns. b_code, b: those of the second policy.
     """
 
     low: float
@@ -50,19 +50,20 @@ class Difference:
 def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: FormatLike) -> list[Difference]:
     """List every float64 input that two policies cast differently, as ranges.
 
-    A deterministic cast is constant between neighbouring values and their midpoints, so it suffices to cast these
-    points and one input between each two of them.
+    A deterministic cast changes its result only at the format's values and at midpoints between neighbours. So it
+    suffices to cast these points and one input between each two of them.
 
     Args:
       a, b: names for `fpsim.policy`, or dicts of cast keywords.
       fmt: a format of up to 16 bits.
 
     Returns:
-      Differences in ascending order of the inputs, -Inf and +Inf included, a positive NaN last; empty if the
-      policies agree.
+      Differences in ascending order of the inputs, -Inf and +Inf included, a positive NaN last; empty if the policies
+      agree.
 
     Raises:
       ValueError: unknown policy, format or option, a stochastic mode, or a format of more than 16 bits.
+      TypeError: a policy is neither a name nor a dict.
 
     Example:
       >>> import fpsim as fp
@@ -94,10 +95,11 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
-    """Return the options of a cast to `fmt` by a policy, given by its name or as keywords.
+    """Return the options of a cast to `fmt` by a policy, given by its name or as a dict of cast keywords.
 
     Raises:
-      TypeError, ValueError: an unknown policy or keyword, a stochastic mode, or a format of more than 16 bits.
+      TypeError: the description is neither a name nor a dict.
+      ValueError: an unknown policy or keyword, a stochastic mode, or a format of more than 16 bits.
     """
     if not isinstance(description, (str, Mapping)):
         raise TypeError(f"a policy is a name or a dict of keywords of fp.encode; got {shown(description)}.")
@@ -121,9 +123,10 @@ def _codes(inputs: npt.NDArray[np.float64], options: CastOptions) -> npt.NDArray
 
 
 def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:
-    """Return in ascending order every float64 at which a cast can change.
+    """Return in ascending order every float64 at which the result of a cast to `fmt` can change.
 
-    These are the format's values, their midpoints, the next value beyond the largest, both zeros and infinities.
+    These are the format's values of both signs, their midpoints, the next value beyond the largest, both zeros and
+    infinities.
     """
     finite = fmt.table()[np.isfinite(fmt.table())]
     positive = np.unique(np.append(np.abs(finite), 0.0))
@@ -143,11 +146,14 @@ def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
-    """Return the Difference for `run`, consecutive indices of `inputs`, where both policies have the same two codes.
+    """Return the Difference for a run of neighbouring inputs, which each policy casts to a single code.
 
-    inputs[2 * i] is a turning point, a value at which the result of a cast can change. inputs[2 * i + 1] stands for the
-    open interval up to the next turning point, in which it is constant. The last input is NaN. a_code,
-    b_code: the first and the second policy's code of all inputs in `run`. fmt: the codes' format.
+    Args:
+      run: consecutive indices of `inputs`.
+      inputs: float64. inputs[2 * i] is a turning point, a value at which the result of a cast can change. inputs[2 * i
+        + 1] represents the open interval up to the next turning point. The last input is NaN.
+      a_code, b_code: the first and the second policy's code of all inputs in `run`.
+      fmt: the format of the codes.
     """
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):

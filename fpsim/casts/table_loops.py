@@ -22,13 +22,12 @@ u32, u64 = np.uint32, np.uint64
 def table_kernel(width: int) -> Any:
     """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None that rounds floats to codes.
 
-    bits: 1-D bits of floats of `width` bits, 32 or 64, which the kernel turns into ordered bits, integers in the order
-    of the values. codes: 1-D results.
+    The kernel turns float bits into ordered bits, integers in the order of the values. Consecutive ordered bits that
+    share a code are an interval; intervals are numbered in ascending order.
 
-    Consecutive ordered bits that share a code are an interval; intervals are numbered in ascending order.
-    interval_codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >>
-    shift, the interval of the smallest float with that value. steps: the most intervals by which another float with the
-    same value of ordered bits >> shift comes after that one.
+    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results. interval_codes: the code of each interval.
+    last: the largest ordered bits of each interval. first: for each value of ordered bits >> shift, the interval of the
+    smallest float with that value. steps: how many intervals after that one the kernel has to check at most.
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

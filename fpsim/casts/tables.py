@@ -32,8 +32,7 @@ class TablePlan(NamedTuple):
 
     Ordered bits are float bits as integers in the order of the values; intervals are numbered in ascending order.
     codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >> shift,
-    the interval of the smallest float with that value. steps: the most intervals by which another float with the same
-    value of ordered bits >> shift comes after that one.
+    the interval of the smallest float with that value. steps: how many later intervals the kernel has to check at most.
     """
 
     first: Array
@@ -44,7 +43,7 @@ class TablePlan(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A possible result of a cast, its code and its value, with which the midpoints between results are computed.
+    """A possible result of a cast: its exact value, from which midpoints between results are computed, and its code.
 
     Inf and NaN, as results of overflow, have the finite value that would follow the largest one (`_beyond`).
     """
@@ -54,7 +53,7 @@ class _Level(NamedTuple):
 
 
 def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline that rounds float bits, of the source format, to codes of a table."""
+    """Return the stages (kernels run in sequence) from bits of the source format to codes of options.fmt, a table."""
     width = 64 if source == FP64 else 32
     before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)
     if options.rounding is Rounding.STOCHASTIC:
@@ -70,7 +69,11 @@ def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=256)
 def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[Stage, ...]:
-    """Return the stages from codes in the dtype `codes` to bits of the target format, which holds the values."""
+    """Return the stages (kernels to be run in sequence) that convert codes of a table format to the target format.
+
+    codes: the dtype of the arrays of codes. target: the format of the results, which must hold the values; its float
+    bits or codes are written.
+    """
     middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
     words = value_words(fmt, middle.bits)
 
@@ -85,13 +88,13 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages of a pipeline that rounds source bits to a table's values, as bits of the target format."""
+    """Return the stages from bits of the source format to values of options.fmt, a table, as bits of the target."""
     return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
 
 
 @lru_cache(maxsize=256)
 def value_words(fmt: TableFormat, width: int) -> Array:
-    """Return the float bits of the values of all codes, as an unsigned array indexed by code.
+    """Return the float bits of the values of all codes of a table format, as an unsigned array indexed by code.
 
     width: 32 or 64; floats of that width must hold the values.
     """
@@ -106,7 +109,7 @@ def value_words(fmt: TableFormat, width: int) -> Array:
 
 
 def single_holds(fmt: TableFormat) -> bool:
-    """Return whether float32 would hold every finite value of a table if its exponent had no upper limit."""
+    """Return whether float32 would hold every finite value of a table format if its exponent had no upper limit."""
     return all(_grid_floor(Fraction(value), 32) == Fraction(value) for value, _ in fmt.finite)
 
 
@@ -116,8 +119,8 @@ def single_holds(fmt: TableFormat) -> bool:
 class _Neighbours(NamedTuple):
     """The distinct results of a cast in ascending order, and the intervals between neighbouring ones.
 
-    values: float64 results. codes: their codes. low, high, unit: int64 for each interval i, from values[i] = low[i] *
-    2**unit[i] to values[i + 1] = high[i] * 2**unit[i].
+    values: float64 results; codes: their codes. low, high, unit: int64, one element for each interval i, which reaches
+    from values[i] = low[i] * 2**unit[i] to values[i + 1] = high[i] * 2**unit[i].
     """
 
     values: Array
@@ -161,10 +164,10 @@ def _neighbours(fmt: TableFormat, overflow: str) -> _Neighbours:
 
 
 def _stochastic_stage(width: int, options: TableOptions) -> Stage:
-    """Return the stage that rounds floats of `width` bits to codes stochastically.
+    """Return the stage (a kernel and the dtype of its results) from floats of `width` bits to codes.
 
-    A float is rounded away from zero with a probability that is its distance from the neighbour toward zero as a share
-    of the gap, cut to options.random_bits bits. Random words are those of options.seed and the flat index.
+    Rounding is stochastic: the probability of rounding away from zero is the distance from the neighbour toward zero as
+    a share of the gap, cut to options.random_bits bits. The random words are those of options.seed and the flat index.
     """
     fmt, _, overflow, seed, random_bits = options
     near = _neighbours(fmt, overflow_outcome(overflow, fmt).overflow)  # type: ignore[arg-type]
@@ -209,7 +212,7 @@ def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits
 
 
 def _words(seed: int, first: int, size: int) -> Array:
-    """Return the random uint32 of flat indices first .. first + size - 1 for a seed."""
+    """Return the random uint32 words of flat indices first .. first + size - 1 for a seed; shape (size,)."""
     skip = first % 4  # each value of the counter yields four words; some of the first may be skipped
     words = np.empty((size + skip + 3) // 4 * 4, np.uint32)
     random_kernel()(words, np.uint64(first // 4), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
@@ -221,7 +224,7 @@ def _words(seed: int, first: int, size: int) -> Array:
 
 @lru_cache(maxsize=1024)
 def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
-    """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code each.
+    """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code; cached.
 
     overflow: the name of an overflow policy, as in `fpsim.encode`.
     """
@@ -240,10 +243,10 @@ def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) 
 
 
 def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]:
-    """Return all results in ascending order: the finite values, and at each end the result of overflow, if any.
+    """Return all possible results of a cast in ascending order: the finite values, and the results of overflow, if any.
 
-    overflow: "max" if the largest finite value replaces larger ones, which adds no results; "infinity" or "nan" adds
-    one at each end whose values the mode does not round toward zero.
+    overflow: "max" if the largest finite value replaces larger ones, which adds no results. "infinity" or "nan" adds
+    one at each end, unless the mode rounds the values beyond that end toward zero.
     """
     levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
     if overflow == "max":
@@ -256,9 +259,10 @@ def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]
 
 
 def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) -> TablePlan:
-    """Return the plan of intervals given as (first ordered bits, code); of two with one start the later counts.
+    """Return the plan of consecutive intervals of ordered float bits, from their starts and codes.
 
-    storage: dtype of the codes. width: bits of the floats.
+    starts: (first ordered bits, code) in ascending order; a later entry replaces earlier ones with the same start.
+    storage: dtype of the codes. width: bits of the floats, 32 or 64.
     """
     merged: list[tuple[int, int]] = []
     for start, code in starts:
@@ -281,9 +285,10 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 
 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
-    """Return (code of a positive NaN, code of a negative NaN); in a table without NaN, the largest value or zeros.
+    """Return (code of a positive NaN, code of a negative NaN) as results of a cast to a table format.
 
-    nan: "zero" or "max", the result in a table without NaN. A zero has the opposite sign if the table has both.
+    nan: the result in a table without NaN: "max" is its largest value; "zero" is a zero, with the opposite sign if the
+    table has both, or the largest value if it has none.
     """
     if fmt.nan_code is not None:
         return fmt.nan_code, fmt.nan_code
@@ -294,9 +299,10 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 
 
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
-    """Return the code of an outcome, "infinity", "nan" or "max", for a negative or positive value.
+    """Return the code of the result "infinity", "nan" or "max" of a cast, for a negative or a positive value.
 
-    In a table without Inf, the outcome "infinity" has the code of NaN; in one without both, of the last finite value.
+    In a table without Inf, "infinity" has the code of NaN; in one without both, that of the lowest or highest finite
+    value.
     """
     last, infinity = fmt.finite[0 if negative else -1][1], fmt.infinity_code(negative)
     if outcome == "max":
@@ -318,10 +324,10 @@ def _beyond(fmt: TableFormat) -> Fraction:
 
 
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
-    """Return the ordered bits of the smallest float that rounds to `high`, the higher of two neighbouring results.
+    """Return the ordered bits of the smallest float that rounds to `high` rather than `low`, two neighbouring results.
 
-    low: the lower one. rounding: a deterministic mode; those to nearest break ties as fmt.ties says. width: of the
-    float in bits, 32 or 64.
+    Ordered bits are float bits as integers in the order of the values. rounding: a deterministic mode; those to nearest
+    break ties as fmt.ties says. width: bits of the floats, 32 or 64.
     """
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)
@@ -338,9 +344,10 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
 
 
 def _first_from(edge: Fraction, included: bool, width: int) -> int:
-    """Return the ordered bits of the smallest float >= edge, or > edge unless `included`; Inf's if no finite float is.
+    """Return the ordered bits of the smallest float >= edge if `included`, else of the smallest float > edge.
 
-    width: bits of the floats, 32 or 64.
+    Ordered bits are float bits as integers in the order of the values. They are those of Inf if no finite float is
+    large enough. width: bits of the floats, 32 or 64.
     """
     infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
     floor = _grid_floor(abs(edge), width)
@@ -360,7 +367,7 @@ def _first_from(edge: Fraction, included: bool, width: int) -> int:
 
 
 def _ordered(pattern: int, width: int) -> int:
-    """Return float bits as an integer that is ordered as the values are, -0 before +0; width: 32 or 64 bits."""
+    """Return float bits as an unsigned integer in the order of the values, -0 before +0; width: 32 or 64 bits."""
     sign = 1 << (width - 1)
     return pattern ^ ((1 << width) - 1) if pattern & sign else pattern | sign
 
@@ -378,7 +385,7 @@ def _grid_floor(magnitude: Fraction, width: int) -> Fraction:
 
 
 def _pattern(value: Fraction, width: int) -> int:
-    """Return the bits of a nonnegative number that floats of `width` bits hold; Inf's for one that is too large."""
+    """Return the bits of a nonnegative number that floats of `width` bits hold, or those of Inf if it is too large."""
     mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
     if value == 0:
         return 0

@@ -31,7 +31,11 @@ FormatLike = str | Format | TableFormat | npt.DTypeLike | TorchDtype
 
 
 class AnyCastKeywords(TypedDict, total=False):
-    """The keywords shared by casts of arrays and tensors, with and without scales."""
+    """The keywords shared by casts of arrays and tensors, with and without scales.
+
+    rounding: a rounding mode or its name. subnormals: "keep", or "flush" to turn subnormal results into zeros.
+    random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
+    """
 
     rounding: str | Rounding
     subnormals: str
@@ -39,7 +43,11 @@ class AnyCastKeywords(TypedDict, total=False):
 
 
 class CastKeywords(AnyCastKeywords, total=False):
-    """The keywords of a cast, as `fpsim.encode` describes them."""
+    """The keywords of a cast without scales, which `fpsim.encode` describes.
+
+    overflow: name of the policy for values beyond the largest finite one. seed: key of the random numbers of stochastic
+    rounding, 0 to 2**64 - 1; other modes need none. The base class adds rounding, subnormals and random_bits.
+    """
 
     overflow: str
     seed: int | None
@@ -56,9 +64,11 @@ with_cast_keywords = with_keywords(CastKeywords, DEFAULTS)
 
 
 class ElementKeywords(AnyCastKeywords, total=False):
-    """The keywords of a cast of scaled elements, as `fpsim.encode_scaled` describes them.
+    """The keywords of a cast of scaled elements, which `fpsim.encode_scaled` describes.
 
-    If `overflow` is None, the scaling's own policy is used.
+    overflow: name of the policy for values beyond the largest finite one; None stands for the policy of the scaling.
+    seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1; other modes need none. The base class adds
+    rounding, subnormals and random_bits.
     """
 
     overflow: str | None
@@ -70,7 +80,12 @@ with_element_keywords = with_keywords(ElementKeywords, ELEMENT_DEFAULTS)
 
 
 class CastOptions(NamedTuple):
-    """The checked options of a cast: format and keywords as `fpsim.encode` describes them."""
+    """The checked options of a cast to a format of exponent and mantissa.
+
+    fmt: the format. rounding: the mode. overflow: name of the policy for values beyond the largest finite one.
+    subnormals: "keep", or "flush" to zero. seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or
+    None. random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
+    """
 
     fmt: Format
     rounding: Rounding
@@ -80,7 +95,7 @@ class CastOptions(NamedTuple):
     random_bits: int
 
     def keywords(self) -> dict[str, Any]:
-        """Return the options as keywords of a cast, `fmt` included."""
+        """Return the options as a dict of keyword arguments for `fpsim.encode`, `fmt` included."""
         return self._asdict()
 
     def with_seed(self, seed: int | None) -> CastOptions:
@@ -90,7 +105,12 @@ class CastOptions(NamedTuple):
 
 
 class TableOptions(NamedTuple):
-    """The checked options of a cast to a table format, keywords as `fpsim.encode` describes them."""
+    """The checked options of a cast to a table format, which lists the value of each code.
+
+    rounding: the mode. overflow: name of the policy for values beyond the largest finite one. seed: key of the random
+    numbers of stochastic rounding, 0 to 2**64 - 1, or None. random_bits: number of random bits, 1 to 32, that each
+    stochastic rounding uses.
+    """
 
     fmt: TableFormat
     rounding: Rounding
@@ -101,10 +121,13 @@ class TableOptions(NamedTuple):
 
 @lru_cache(maxsize=4096, typed=True)  # True and 1.0 equal 1, but are not numbers of bits
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
-    """Return the checked options of a cast, keywords as in `fpsim.encode`, cached.
+    """Return the checked options of a cast, from the arguments that the user passed to `fpsim.encode`; cached.
 
-    seeded: True if the caller passed a seed. The cached options have the seed 0 in its place (with_seed sets the real
-    one); without a seed they have None.
+    Each argument may be any object. seeded: True if the caller passed a seed. The cached options then have the seed 0,
+    which `CastOptions.with_seed` replaces; without a seed they have None.
+
+    Raises:
+      ValueError: an unknown format or option, a stochastic mode without a seed, or random_bits outside of 1 .. 32.
     """
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)
@@ -137,10 +160,10 @@ def cast_options(
     seed: int | None = DEFAULTS["seed"],
     random_bits: int = DEFAULTS["random_bits"],
 ) -> CastOptions:
-    """Return the checked options of a cast; keywords as `fpsim.encode` describes them.
+    """Return the checked options of a cast; the arguments are those that `fpsim.encode` describes.
 
     Raises:
-      ValueError: an unknown option, a stochastic mode without a seed, or a number out of range.
+      ValueError: an unknown format or option, a stochastic mode without a seed, or a number out of range.
     """
     spec: Any = fmt
     try:
@@ -151,11 +174,13 @@ def cast_options(
 
 
 def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeywords) -> CastOptions:
-    """Return the checked options of a cast; function: the public function that was called, for messages.
+    """Return the checked options of a cast to `fmt`, from the keywords that its caller passed.
+
+    function: the public function that was called, which error messages name. fmt: name, dtype or object of the format.
 
     Raises:
       TypeError: the function has no such keyword.
-      ValueError: an unknown option, a stochastic mode without a seed, or a number out of range.
+      ValueError: an unknown format or option, a stochastic mode without a seed, or a number out of range.
     """
     if not keywords:
         spec: Any = fmt
@@ -169,7 +194,11 @@ def options_of(function: Callable[..., Any], fmt: FormatLike, keywords: CastKeyw
 
 @lru_cache(maxsize=1024, typed=True)
 def _usual(fmt: Any) -> CastOptions:
-    """Return the options of a cast without keywords, cached by the format argument alone."""
+    """Return the options of a cast with default keywords; cached. fmt: name, dtype or object of the format.
+
+    Raises:
+      ValueError: an unknown format.
+    """
     return cast_options(fmt)
 
 

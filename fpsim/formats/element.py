@@ -21,7 +21,7 @@ def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
     """Return the element format that a name, dtype or object stands for, refusing table formats.
 
     Raises:
-      ValueError: nothing has that name, or it is that of a table format.
+      ValueError: no element format has that name, or it is the name of a table format.
     """
     element = element_format(spec)
     if isinstance(element, TableFormat):
@@ -33,7 +33,7 @@ def element_format(spec: Any) -> Element:
     """Return the element format that a name, dtype or object stands for.
 
     Raises:
-      ValueError: nothing has that name.
+      ValueError: no element format has that name.
 
     Example:
       >>> from fpsim.formats.element import element_format
@@ -62,7 +62,13 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format that an argument of a function stands for; name: of the argument, for the error."""
+    """Return the element format that an argument of a public function stands for.
+
+    name: name of the argument, for the error. spec: its value: a name, a dtype or a format.
+
+    Raises:
+      ValueError: nothing has that name; the message begins with `name`.
+    """
     try:
         return element_format(spec)
     except ValueError as refusal:

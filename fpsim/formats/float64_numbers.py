@@ -13,7 +13,10 @@ LOWEST_EXPONENT = -1074  # of the smallest float64
 
 
 def exact_float(integer: int, exponent: int) -> float:
-    """Return integer * 2**exponent, which float64 must hold, exactly even if the processor flushes subnormals."""
+    """Return integer * 2**exponent as a float, exactly, even if the processor flushes subnormals.
+
+    float64 must hold the product; this is not checked.
+    """
     if integer.bit_length() + exponent > -1022:
         return math.ldexp(integer, exponent)
     pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
@@ -23,9 +26,10 @@ def exact_float(integer: int, exponent: int) -> float:
 def magnitude_values(
     codes: npt.NDArray[np.int64], mantissa_bits: int, bias: int, subnormals: bool
 ) -> npt.NDArray[np.float64]:
-    """Return the float64 values of finite codes without a sign, each of them 0 or a normal float64.
+    """Return the float64 values of finite codes of a format; each value is 0 or a normal float64.
 
-    bias: of the exponent field; subnormals: exponent field 0 holds subnormals, not an ordinary binade.
+    codes: int64, without sign bits. mantissa_bits, bias: width of the mantissa and bias of the exponent field.
+    subnormals: True if exponent field 0 holds subnormals, False if it is an ordinary binade.
     """
     fields, mantissas = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
     subnormal = (fields == 0) & subnormals
@@ -38,9 +42,10 @@ def magnitude_values(
 def spacing_at(
     values: npt.NDArray[np.float64], min_exponent: int, max_exponent: int, mantissa_bits: int
 ) -> npt.NDArray[np.float64]:
-    """Return the spacing, at float64 values, of a format with these exponents and mantissa bits; NaN at NaN and Inf.
+    """Return the spacing of a format at each of the float64 `values`, in float64; NaN at NaN and Inf.
 
-    Exponents are clipped to min_exponent .. max_exponent, those of the smallest normal and the largest value.
+    min_exponent, max_exponent: exponents of the format's smallest normal and of its largest value. Below and above them
+    the spacing stays that of the first and the last binade. mantissa_bits: width of the format's mantissa.
     """
     bits = values.view(np.int64) & MAGNITUDE
     fields, mantissas = bits >> 52, bits & MANTISSA

@@ -101,7 +101,7 @@ class Format:
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
-        """Raise a ValueError for fields that contradict each other, or for values that float64 does not hold."""
+        """Raise a ValueError if fields contradict each other, or if float64 cannot hold all values of the format."""
         ieee = self.signed and self.nan == "ieee" and self.subnormals and self.bias == 2 ** (self.exponent_bits - 1) - 1
         known = WIDE_LAYOUTS.get((self.exponent_bits, self.mantissa_bits)) == self.name
         if self.bits > 16 and not (ieee and known):
@@ -218,7 +218,7 @@ class Format:
         return max(field, 1) - self.bias if self.subnormals else field - self.bias
 
     def value_of(self, code: int) -> float:
-        """Return the value of one code as a Python float, computed with integers; ValueError if it is out of range.
+        """Return the value of one code as a Python float; ValueError unless code is an integer in 0 .. 2**bits - 1.
 
         Example:
           >>> import fpsim as fp
@@ -314,7 +314,7 @@ class Format:
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
-        """NumPy or ml_dtypes dtype with this layout, or None."""
+        """NumPy or ml_dtypes dtype whose bits are this format's codes, or None if there is none."""
         return DTYPES.get(self)
 
     @cached_property

@@ -19,9 +19,8 @@ from fpsim.reload import reloadable
 class IntegerFormat:
     """Integers of 2 to 8 bits, to be multiplied by a scale (after subtracting a zero point).
 
-    Codes are the numbers themselves.
-
-    Symmetric quantisation uses -max .. max; with a zero point it uses all of lowest .. highest.
+    Codes are the numbers themselves. Symmetric quantisation uses -max .. max; with a zero point it uses all of lowest
+    .. highest.
 
     Args:
       name: what `repr` shows.
@@ -29,7 +28,7 @@ class IntegerFormat:
       signed: True for two's complement numbers, False for numbers from 0 on.
 
     Raises:
-      ValueError: a field has another type or value than those above, or the name is not one line of text.
+      ValueError: bits is not an integer in that range, signed is not a bool, or the name is not one line of text.
 
     Example:
       >>> import fpsim as fp

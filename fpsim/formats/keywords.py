@@ -17,6 +17,8 @@ def with_keywords(
 ) -> Callable[[Function], Function]:
     """Return a decorator that lists keywords in the signature of a function that takes them as `**keywords`.
 
+    The decorator changes the function's `__signature__` and `__doc__` in place and returns the function.
+
     Args:
       kind: the TypedDict class that declares the types of the keywords.
       defaults: the keywords of the function and their defaults, in the order of the signature.
@@ -25,7 +27,7 @@ def with_keywords(
     """
 
     def show(function: Function) -> Function:
-        """Return the function with the keywords in its signature and the text in its docstring."""
+        """Add the keywords to the function's signature and the text to its docstring, in place; return the function."""
         signature = inspect.signature(function)
         listed = [
             parameter
@@ -57,10 +59,10 @@ def _type_text(annotation: Any) -> Any:
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:
     """Raise an error unless all `keywords` are in `shared`, the keywords that the function takes as `**keywords`.
 
-    function: the public function that was called, for the message, which lists its own parameters too.
+    function: the public function that was called, for the message.
 
     Raises:
-      TypeError: a keyword is unknown; the message lists all that the function has, and suggests the nearest.
+      TypeError: a keyword is unknown; the message lists all keywords of the function, and suggests the nearest.
     """
     for word in keywords:
         if word not in shared:
@@ -72,10 +74,13 @@ def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared
 def given_keywords(
     function: Callable[..., Any], keywords: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the keywords that a function was given and that are not their defaults (compared by identity).
+    """Return those of `keywords` whose values are not the defaults, compared by identity.
+
+    function: the public function that was called, for the message. defaults: all keywords that it takes as
+    `**keywords`, with their defaults.
 
     Raises:
-      TypeError: an unknown keyword, as for `check_keywords`.
+      TypeError: a keyword is not among the defaults; the message lists all that the function has.
     """
     try:
         return {name: value for name, value in keywords.items() if value is not defaults[name]}

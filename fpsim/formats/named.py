@@ -42,10 +42,11 @@ def _row(
     name: str, exponent_bits: int, mantissa_bits: int, *, dtype: Any = None, aliases: str = "", ambiguous: str = "",
     **fields: Any,
 ) -> Format:  # fmt: skip
-    """Return a new built-in format, registered under its name.
+    """Return a new built-in format, registered under its name and its aliases.
 
-    dtype: NumPy's or ml_dtypes' dtype of its values; aliases: further names, separated by spaces; ambiguous: names that
-    other formats have as well, which `format` refuses with a list of these formats; fields: further ones of `Format`.
+    dtype: NumPy's or ml_dtypes' dtype of its values, or None. aliases: further names, separated by spaces. ambiguous:
+    names that other formats have as well, separated by spaces; `format` refuses these with a list of the formats.
+    fields: further fields of `Format`, such as `nan`.
     """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:
@@ -138,7 +139,11 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 @cache
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
-    """Return the format of `p3109`, with the same arguments, cached; extended: the format has infinities."""
+    """Return the format of `p3109`, with the same arguments; cached. extended: the format has infinities.
+
+    Raises:
+      ValueError: there is no such format, or its values reach beyond float64.
+    """
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:
@@ -164,7 +169,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
     """Return the format with a name, alias or NumPy / ml_dtypes / torch dtype; return a Format unchanged.
 
     Raises:
-      ValueError: nothing has that name; the message gives the nearest ones.
+      ValueError: no float format has that name; the message gives the nearest ones.
 
     Example:
       >>> import fpsim as fp
@@ -215,9 +220,12 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
 
 
 def format_argument(name: str, spec: Any) -> Format:
-    """Return the format that an argument of a function stands for, as `format` does.
+    """Return the format that an argument of a public function stands for, as `format` does.
 
-    name: of the argument, for the error.
+    name: name of the argument, for the error. spec: its value: a name, a dtype or a Format.
+
+    Raises:
+      ValueError: no float format has that name; the message begins with `name`.
     """
     try:
         return format(spec)

@@ -38,22 +38,25 @@ class Outcome:
 
 
 def _special(fmt: Format) -> Beyond:
-    """Return the result for values that are too large: Inf, else NaN, else the largest finite value."""
+    """Return the name of the result for too large values: "infinity", or "nan" without Inf, or "max" without both."""
     return "infinity" if fmt.has_infinity else "nan" if fmt.has_nan else "max"
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the results of a cast whose overflow becomes Inf, else NaN, else the largest value."""
+    """Return the results of a cast in which too large values become Inf.
+
+    They become NaN in a format without Inf, and the largest finite value in one without both.
+    """
     return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
 
 
 def _saturate(fmt: Format) -> Outcome:
-    """Return the results of a cast that saturates both finite values and Inf."""
+    """Return the results of a cast that turns too large values, Inf included, into the largest finite value."""
     return Outcome("max", "max", "lowest")
 
 
 def _saturate_finite(fmt: Format) -> Outcome:
-    """Return the results of a cast that saturates finite values but not Inf."""
+    """Return the results of a cast in which too large finite values, but not Inf, become the largest finite value."""
     return Outcome("max", _special(fmt), "lowest")
 
 
@@ -73,17 +76,20 @@ def _torch_before_2_12(fmt: Format) -> Outcome:
 
 
 def _torch_below(fmt: Format) -> Below:
-    """Return the result of torch's casts of negative values to an unsigned format."""
+    """Return the result of torch's casts of negative values to an unsigned format: "magnitude", "nan" or "lowest"."""
     return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the results of P3109's SatPropagate, which saturates but keeps Inf."""
+    """Return the results of P3109's SatPropagate: finite overflow becomes the largest finite value, and Inf stays Inf.
+
+    In a format without Inf, Inf becomes the largest finite value too.
+    """
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the results of P3109's OvfInf, in which overflow becomes Inf."""
+    """Return the results of P3109's OvfInf: overflow becomes Inf, or in a format without Inf the largest value."""
     infinity: Beyond = "infinity" if fmt.has_infinity else "max"
     return Outcome(infinity, infinity, "lowest")
 
@@ -115,16 +121,19 @@ AVX10 = "Intel AVX10.2 Architecture Specification, VCVT[2]PH2BF8 and VCVT[2]PH2H
 @reloadable
 @dataclass(frozen=True)
 class Policy:
-    """A named convention: the cast keywords that reproduce it, and the source that states it."""
+    """A named convention of casts: the cast keywords that reproduce it, and the source that states it.
+
+    keywords: the values of rounding, overflow and subnormals. source: a publication or a library.
+    """
 
     keywords: Mapping[str, str]
     source: str
 
 
 def _row(overflow: str, source: str) -> Policy:
-    """Return a policy with the overflow mode `overflow` that rounds to nearest even and keeps subnormals.
+    """Return a policy that rounds to nearest even and keeps subnormals.
 
-    source: the publication or library that it follows.
+    overflow: name of its overflow mode, a key of OVERFLOWS. source: the publication or library that states it.
     """
     words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
     return Policy(MappingProxyType(words), source)
@@ -179,7 +188,7 @@ def overflow_outcome(word: str, fmt: Format) -> Outcome:
     """Return the results of a cast to `fmt` under the overflow policy named `word`.
 
     Raises:
-      ValueError: no overflow policy has that name.
+      ValueError: no overflow policy has that name, or `word` is the name of a policy for `fpsim.policy`.
     """
     if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
         valid = ", ".join(OVERFLOWS)

@@ -11,9 +11,10 @@ from fpsim.reload import reloadable
 
 
 class Start(NamedTuple):
-    """The point from which on a mode rounds to the larger of two neighbouring magnitudes, which are at 0 and 1.
+    """The point between two neighbouring magnitudes from which on a rounding mode takes the larger one.
 
-    at: 0.0, 0.5 or 1.0; included: the point itself rounds to the larger one.
+    at: the point as a share of the gap: 0.0 (the smaller magnitude), 0.5 or 1.0 (the larger one). included: True if the
+    point itself is rounded to the larger magnitude.
     """
 
     at: float  # 0.0, 0.5 or 1.0
@@ -26,10 +27,10 @@ ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), 
 class RoundingFacts(NamedTuple):
     """The properties of a rounding mode; its arithmetic is in core/rounding.py.
 
-    sentence: what the mode does, for explanations; starts: function `(the smaller magnitude is odd, the value is
-    negative) -> Start`; inward: (for positive values, for negative ones) True if a value that is too large becomes the
-    largest finite one instead of Inf; aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C, separated by
-    spaces.
+    sentence: a clause for explanations, with the mode as its subject. starts: function (the smaller magnitude is odd,
+    the value is negative) -> Start. inward: a pair of bools, for positive and for negative values; True if a value that
+    is too large becomes the largest finite one instead of Inf. aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA,
+    PTX and C, separated by spaces.
     """
 
     sentence: str  # what it does, for explanations
@@ -42,7 +43,7 @@ class RoundingFacts(NamedTuple):
 class Rounding(IntEnum):
     """Rounding modes: rules that choose between the two values of a format next to an exact value.
 
-    facts: properties of the mode, such as its names.
+    facts: a RoundingFacts, the properties of the mode, such as its names.
     """
 
     facts: RoundingFacts

@@ -31,12 +31,13 @@ class TableFormat:
       values: the value of each code, in float64. Inf, one NaN, and one of each zero may be among them.
       ties: the neighbour to which a value halfway between two is rounded: "away" (the larger magnitude), "toward_zero",
         "down" (the lower value) or "even" (the even code, or the larger magnitude if not exactly one is even).
-      beyond: in a format with Inf, the magnitude that would follow the largest one: values from halfway between
-        the two on become Inf. None: the largest magnitude plus its distance to the one before.
+      beyond: in a format with Inf, the magnitude that would follow the largest one: values from halfway between the two
+        on become Inf. None: the largest magnitude plus its distance to the second largest.
       source: the document that defines the format.
 
     Raises:
-      ValueError: there are not 2**bits values for 2 to 16 bits, two codes have one value, or a field is none of these.
+      ValueError: there are not 2**bits values for 2 to 16 bits, two codes have one value, fewer than two values are
+        finite, or another field has a value that is not described above.
 
     Example:
       >>> import fpsim as fp
@@ -60,7 +61,7 @@ class TableFormat:
             self._check_beyond(self.beyond)
 
     def _checked_values(self) -> tuple[float, ...]:
-        """Return the values as Python floats.
+        """Return the field `values` as a tuple of Python floats.
 
         Raises:
           ValueError: their number is no power of two from 4 to 65536, a value occurs twice, or fewer than two are
@@ -87,7 +88,11 @@ class TableFormat:
         return numbers
 
     def _check_beyond(self, beyond: Any) -> None:
-        """Raise a ValueError unless `beyond` is a finite number above every magnitude, and the format has Inf."""
+        """Store `beyond` as a float in the field of that name after checking it.
+
+        Raises:
+          ValueError: `beyond` is not a finite number above every finite magnitude, or the format has no Inf.
+        """
         number = isinstance(beyond, (int, float, np.integer, np.floating)) and not isinstance(beyond, bool)
         if not number or not math.isfinite(beyond) or not self.has_infinity or beyond <= self.largest:
             raise ValueError(
@@ -323,12 +328,12 @@ _ALIASES = {
 
 @lru_cache(maxsize=1024)
 def _named(name: str) -> TableFormat | None:
-    """Return the table format with this name in any spelling, or None; cached."""
+    """Return the built-in table format with this name, in any case and with any separators, or None; cached."""
     return _ALIASES.get(re.sub(r"[\s_\-]", "", name.lower()))
 
 
 def table_format(spec: Any) -> TableFormat | None:
-    """Return the table format that a name stands for, or `spec` itself if it is one; None for everything else.
+    """Return the built-in table format that a name stands for, or `spec` itself if it is a table format; else None.
 
     Example:
       >>> from fpsim.formats.table_format import table_format
@@ -349,7 +354,7 @@ def refuse_without_tiles(fmt: TableFormat) -> None:
 
 
 def refuse_table(fmt: TableFormat) -> NoReturn:
-    """Raise the ValueError for a table format where only formats with exponent and mantissa are accepted."""
+    """Raise the ValueError that says that table formats are not accepted, only formats with exponent and mantissa."""
     raise ValueError(
         f"this takes a format of exponent and mantissa; got {fmt.name}, which is a table of values. fp.encode, decode, "
         "quantize, explain, encode_scaled, quantize_scaled and fp.analysis.error take tables."

@@ -35,15 +35,15 @@ def kept(
     """Return a mask of the elements that are not clipped: x / s rounds to a value in the element format's range.
 
     x / s is the number that the cast rounds, computed as docs/scaling.md says (x itself without a scaling). The range
-    ends at the largest number that rounds to the format's maximum; in stochastic mode, at the largest that may.
-    NaN and Inf are never kept, nor are elements of a tile whose scale is NaN or Inf, which decode to NaN.
+    ends at the largest number that rounds to the format's maximum; in stochastic mode, at the largest that may. The
+    mask is False for NaN and Inf, and for all elements of a tile whose scale is NaN or Inf, which decode to NaN.
 
     Args:
       x: floats of any shape.
       element: element format.
       scaling: the scaling, or None for a cast without scales.
       rounding: rounding mode of the cast.
-      scales: decode scales given by the caller, one per tile; None: the scaling computes them.
+      scales: the caller's decode scales, one per tile; None: the scaling computes them.
       cast: further keywords of `fpsim.encode_scaled`, which decide zero points.
 
     Returns:
@@ -78,7 +78,11 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers within the table's range, widened at each end by half the last gap of values."""
+    """Return a mask of the numbers that lie in the range of a table format; False for NaN.
+
+    The range is that of the table's finite values, widened at each end by half the gap between its last two values
+    there.
+    """
     values = [value for value, _ in fmt.finite]
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
     inside: Array = (numbers >= low) & (numbers <= high)
@@ -88,9 +92,10 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 def _kept_by_table(
     array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
 ) -> Array:
-    """Return a mask of the elements whose x / s is in the range of a table format and whose tile has a finite scale.
+    """Return a mask of the elements whose quotient x / s is in the range of a table format and whose scale is finite.
 
-    source_fmt: format of `array`; scales: the caller's, or None.
+    array: x. source_fmt: the format that its dtype stores. scaling: the recipe of tiles and scales s. scales: the
+    caller's scales, one per tile, or None to compute them.
     """
     from fpsim.scaling.arguments import given_scales
     from fpsim.scaling.table_elements import ScaleTargets, quotients
@@ -108,9 +113,10 @@ def _kept_by_table(
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
     """Return whether computed scales surely clip no finite element of a float32 or narrower array; False if unsure.
 
-    They clip none if every scale is at least amax / max: E8M0 scales that are rounded up, or FP32 scales, which may be
-    smaller by the rounding errors of one or two operations, if the rounding of the cast absorbs these. Scales have one
-    level, and max is at least 2.
+    They clip none if every scale is at least amax / max, where amax is the largest magnitude of the tile and max the
+    largest value of the element format. That holds for E8M0 scales that are rounded up. FP32 scales may be smaller by
+    the rounding errors of one or two operations; the rounding of the cast must absorb these. Recipes of two levels and
+    a max below 2 give False.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -121,7 +127,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
-    """Return a mask of the numbers, float32 or float64, that round into the range of `fmt`."""
+    """Return a mask of the numbers, float32 or float64, that round into the finite range of `fmt`; False for NaN."""
     low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
     inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
     return inside
@@ -155,10 +161,11 @@ def _real(width: int) -> Any:
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """Return the largest float of `width` bits that rounds to `top`, or the largest finite one.
+    """Return the largest float of `width` bits (32 or 64) that rounds to `top`, the largest value of a format.
 
-    step: distance from `top` to the next value; start: numbers beyond top + step * start.at round to that next value,
-    and so does this number itself if start.included.
+    step: the distance from `top` to the value that would follow it. start: numbers beyond top + step * start.at round
+    to that next value, and so does this number itself if start.included. The result is at most the largest finite
+    float.
     """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
@@ -172,7 +179,7 @@ def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
 
 
 def _widened(array: Array) -> Array:
-    """Return the array in float32, or unchanged if its dtype is float64; the conversion is exact."""
+    """Return a float array in float32, or unchanged if it is float32 or float64; the conversion is exact."""
     if array.dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         return array
     with np.errstate(all="ignore"):  # ml_dtypes warns of NaN
@@ -180,7 +187,10 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
-    """Return the array quantised to `element`, which is LogFMT or HiF4, in float32; scaling: must not be None."""
+    """Return the array quantised to LogFMT or HiF4, as float32 values.
+
+    scaling: the recipe of tiles and scales; it must not be None.
+    """
     from fpsim.scaling.scaled import quantize_scaled
 
     assert scaling is not None
@@ -191,10 +201,15 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose scale is Inf.
+    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose scale s is Inf.
 
-    array, source_fmt: x and its format; element, fmt: the element format, and the float format of its magnitudes;
-    scales: the caller's, or None.
+    Args:
+      array: x.
+      source_fmt: the format that its dtype stores.
+      element: the element format.
+      fmt: the element format, or for integers the float format of their magnitudes.
+      scaling: the recipe of tiles and scales.
+      scales: the caller's scales, one per tile, or None to compute them.
     """
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
@@ -230,9 +245,11 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Return a mask of the elements of `array` whose round(x / s) + zero point, before clamping, is in range.
+    """Return a mask of the elements of `array` that an integer format with zero points does not clamp.
 
-    The range is that of the integers; scales: the caller's, or None; cast: further keywords of `encode_scaled`.
+    An element is clamped if round(x / scale) + zero point is outside the range of the integers. In stochastic mode it
+    is False only for elements that are clamped in any case. NaN and Inf give False. scales: the caller's, one per tile,
+    or None. cast: further keywords of `encode_scaled`.
     """
     from fpsim.scaling.scaled import encode_scaled
 

@@ -26,13 +26,20 @@ from fpsim.scaling.tiling import tile_sizes, tiling
 
 
 def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, a float32 or float64 array of the same shape, with the values of `scaled`."""
+    """Fill `target` with the values code * scale of `scaled`.
+
+    target: a float32 or float64 array of the same shape, of any memory layout. float32 values are rounded once; float64
+    values are exact, except that those of LogFMT are its float32 values.
+    """
     with ieee_arithmetic():
         _decode(scaled, target)
 
 
 def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, float32 or float64 of any memory layout, with the values of `scaled`."""
+    """Fill `target`, a float32 or float64 array of any memory layout, with the values code * scale of `scaled`.
+
+    The caller sets the processor to IEEE arithmetic.
+    """
     if target.dtype == np.float64:
         _decode_exactly(scaled, target)
     elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
@@ -42,7 +49,7 @@ def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, C-contiguous float32, with the values of `scaled`."""
+    """Fill `target`, C-contiguous float32, with the values code * scale of `scaled`, rounded once."""
     tiles = tiling(scaled.shape, scaled.scaling.block)
     codes = np.ascontiguousarray(scaled.codes).reshape(tiles.shape)
     scales = np.ascontiguousarray(scaled.scales).reshape(tiles.tiles)
@@ -83,7 +90,7 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, float64, with the exact values of `scaled`; those of LogFMT are its float32 values.
+    """Fill `target`, a float64 array, with the exact values of `scaled`; for LogFMT with its float32 values.
 
     A NaN gets the sign that decoding to float32 gives it.
     """
@@ -107,17 +114,17 @@ def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
 
 
 def _singles(scaled: ScaledArrays[Array]) -> Array:
-    """Return the values of `scaled` in a new float32 array."""
+    """Return the values code * scale of `scaled` in a new float32 array, rounded once."""
     values = np.empty(scaled.shape, np.float32)
     _decode_single(scaled, values)
     return values
 
 
 def scale_of_elements(scaled: ScaledArrays[Array], index: tuple[Any, ...] = (...,)) -> Array:
-    """Return the decode scale of every element, float32 of the array's shape.
+    """Return the decode scale of every element of `scaled`, as float32 of the array's shape.
 
-    index: slices and integers for the first axes; only the elements that they select are returned, with the axes of
-    integers kept at length 1.
+    index: slices and integers for the first axes. Only the elements that they select are returned; an axis with an
+    integer stays, with length 1. The default selects all.
     """
     shape = scaled.shape
     if not shape:

@@ -29,7 +29,7 @@ tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scal
 class EncodedTargets(NamedTuple):
     """Arrays that encoding fills: codes, scales, scale codes and zero points (None where unused), as in `fpsim.Scaled`.
 
-    fmt, scaling: the element format and the recipe.
+    fmt: the element format. scaling: the recipe of tiles and scales.
     """
 
     codes: Array
@@ -45,10 +45,16 @@ def encode_into(
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Fill the C-contiguous arrays of `fill` with codes and scales.
 
-    source: the array, of format source_fmt; cast: keywords of the elements' cast; scales: the caller's, or None.
+    Args:
+      fill: arrays to fill, element format and scaling.
+      source: float array to encode.
+      source_fmt: the format that its dtype stores.
+      cast: keywords of the elements' cast.
+      scales: the caller's scales, one per tile, or None to compute them.
 
     Returns:
-      The report on the scales, and the second-level scale of the whole array, None if the scaling has none.
+      The report on the scales; and the float32 scale of the whole array by which two-level recipes multiply all scales,
+      None if the recipe has one level or the scales are the caller's.
     """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
@@ -96,9 +102,16 @@ def quantize_into(
     cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
-    """Fill `target`, float32, with quantised values, without storing codes; `decodes_in_one_pass` must be true.
+    """Fill `target` with quantised values without storing codes; `decodes_in_one_pass` must be true.
 
-    source: the array, of format source_fmt; cast: keywords of the elements' cast; scales: the caller's, or None.
+    Args:
+      target: float32 array to fill.
+      source: float array of the same shape.
+      source_fmt: the format that its dtype stores.
+      element: the element format.
+      scaling: the recipe of tiles and scales.
+      cast: keywords of the elements' cast.
+      scales: the caller's scales, one per tile, or None to compute them.
     """
     loops = run_tiles()
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
@@ -122,7 +135,8 @@ def _plan(
 ) -> tuple[CastOptions, Any]:
     """Return the options of the elements' cast with the keywords `cast`, and the `TilePlan` that applies them.
 
-    source_fmt: format of the array; back: True for a plan that writes values, False for codes.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. source_fmt: the format
+    that the array's dtype stores. back: True for a plan that writes values, False for one that writes codes.
     """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
@@ -134,16 +148,20 @@ def _plan(
 def _usual_plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options and the `TilePlan` of a cast without keywords, cached.
+    """Return the options of the elements' cast with default keywords, and the `TilePlan` that applies them; cached.
 
-    back: True for values, False for codes.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. source_fmt: the format
+    that the array's dtype stores. back: True for a plan that writes values, False for one that writes codes.
     """
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
 
 
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
-    """Return the width in bits, 32 or 64, of the floats in which x / s is computed; fmt: format of the elements."""
+    """Return the width in bits, 32 or 64, of the floats in which elements are divided by scales.
+
+    source_fmt: the format that the array's dtype stores. fmt: the format to which quotients are rounded.
+    """
     from fpsim.core.layouts import source_width
 
     return 64 if source_fmt == FP64 else source_width(fmt)
@@ -153,7 +171,7 @@ def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, sourc
     """Return whether quantised values can be written straight into `target`, without storing codes.
 
     That needs a scaling without zero points, a contiguous and aligned target, and an element format whose values the
-    float in which x / s is computed can hold.
+    float in which elements are divided by scales can hold. source_fmt: the format that the array's dtype stores.
     """
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
@@ -173,9 +191,9 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """Return the `TileJob` that encodes `source` into `out`.
+    """Return the `TileJob` that encodes `source` into `out`: both arrays, the tiles, the plan and the seed.
 
-    how: its `TilePlan`; seed: of stochastic rounding, None for other modes.
+    how: its `TilePlan`. seed: that of stochastic rounding, None for other modes.
     """
     shape = tiles.shape
     return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
@@ -184,9 +202,10 @@ def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -
 def tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` that encodes arrays of `source_fmt` to codes, or to values if `back`.
+    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`.
 
-    The plan has no seed.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling, without a seed. options:
+    those of the elements' cast.
     """
     if options.seed is not None:  # a seed may differ in every call, so it is no part of the cached plan
         options = options.with_seed(None)
@@ -197,9 +216,10 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` that encodes arrays of `source_fmt` to codes, or to values if `back`; cached.
+    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`; cached.
 
-    options: of the elements' cast, without a seed.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. options: those of the
+    elements' cast, with the seed None.
     """
     from fpsim.scaling.plan import element_plan, scale_plan
 
@@ -225,7 +245,8 @@ def _encode_affine(
 ) -> ScaleReport:
     """Fill the arrays of `fill` with integer codes, scales and zero points; return the report on the scales.
 
-    source_fmt: format of `source`; scales: the caller's, one per tile, or None.
+    source: float array to encode. source_fmt: the format that its dtype stores. options: those of the elements' cast.
+    scales: the caller's, one per tile, or None to compute them.
     """
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
@@ -248,7 +269,8 @@ def _encode_affine(
 def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
     """Encode `source`, a C-contiguous array of the format source_fmt, to LogFMT; return the report on the tiles.
 
-    The arrays of `fill` receive the codes, each tile's step (as scales) and its lowest level (as zero points).
+    The arrays of `fill` receive the codes, each tile's step (as scales) and the log2 of its lowest level (as zero
+    points).
     """
     from fpsim.scaling.zero_points_and_logs import encode_log
 
@@ -271,11 +293,17 @@ def _encode_table(
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Encode `source`, a C-contiguous array, to codes of a table format and scales in the arrays of `fill`.
 
-    source_fmt: format of `source`; element: the table format; cast: keywords of the elements' cast; scales: the
-    caller's, or None.
+    Args:
+      source: float array.
+      source_fmt: the format that its dtype stores.
+      element: the table format, which lists the value of each code.
+      cast: keywords of the elements' cast.
+      scales: the caller's scales, one per tile, or None to compute them.
+      fill: arrays to fill, and the scaling.
 
     Returns:
-      The report on the scales, and the second-level scale of the whole array, or None.
+      The report on the scales; and the scale of the whole array by which two-level recipes multiply all scales, or
+      None.
     """
     from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
 
@@ -306,10 +334,18 @@ def _encode_adaptive(
     """Encode each tile of `source`, a C-contiguous array, to the better of two E2M1 encodings in the arrays of `fill`.
 
     In one the tile's largest magnitude becomes 6, in the other 4; the scaling selects the error that decides.
-    source_fmt: format of `source`; element: E2M1; cast: keywords of the elements' cast; scales: the caller's, or None.
+
+    Args:
+      source: float array.
+      source_fmt: the format that its dtype stores.
+      element: E2M1.
+      cast: keywords of the elements' cast.
+      scales: the caller's scales, one per tile, or None to compute them.
+      fill: arrays to fill, and the scaling.
 
     Returns:
-      The report on the scales, and the second-level scale of the whole array, or None.
+      The report on the scales; and the scale of the whole array by which two-level recipes multiply all scales, or
+      None.
     """
     from fpsim.scaling.adaptive import EncodedTiles, encode_four_or_six
 
@@ -323,7 +359,8 @@ def _encode_adaptive(
 def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
     """Encode `source`, an array of the format source_fmt, to HiF4; return the report on its tiles.
 
-    The arrays of `fill` receive the codes, scales, scale codes and one-bit exponents (as zero points).
+    The arrays of `fill` receive the codes, scales and scale codes, and as zero points a uint32 per tile that packs the
+    one-bit exponents of its groups of 4 and 8 elements.
     """
     from fpsim.scaling.hif4 import encode_hif4
 

@@ -56,7 +56,7 @@ def save(path: str | os.PathLike[str], arrays: Mapping[str, Array], header: Mapp
       FileNotFoundError: the folder does not exist.
       PermissionError: there is a file of that name, and it is read-only.
       ImportError: .safetensors without the safetensors package.
-      OSError: the file cannot be written, as on a full disk.
+      OSError: the file cannot be written, for example because the disk is full.
 
     Example:
       >>> import tempfile
@@ -117,7 +117,11 @@ def load(path: str | os.PathLike[str]) -> tuple[dict[str, Array], dict[str, Any]
 
 
 def _kind(path: Path) -> tuple[Reader, Writer]:
-    """Return the functions that read and write files with this path's ending; raise a ValueError for another ending."""
+    """Return (the function that reads, the function that writes) files with this path's ending.
+
+    Raises:
+      ValueError: the ending is neither .npz nor .safetensors.
+    """
     functions = KINDS.get(path.suffix.lower())
     if functions is None:
         example = path.with_suffix(".npz").name if path.stem else "codes.npz"
@@ -126,7 +130,12 @@ def _kind(path: Path) -> tuple[Reader, Writer]:
 
 
 def _checked_array(name: str, x: Array) -> Array:
-    """Return the array x in C order, or raise an error if a file cannot hold its dtype or its name, `name`."""
+    """Return the array x in C order, after checking that a file can hold it under the name `name`.
+
+    Raises:
+      ValueError: the name is not an ASCII identifier, or begins with two underscores.
+      TypeError: the dtype is not one that both kinds of file hold, in native byte order.
+    """
     if not isinstance(name, str) or not name.isidentifier() or not name.isascii() or name.startswith("__"):
         raise ValueError(
             f"names of arrays must be ASCII identifiers that do not begin with two underscores; got {shown(name)}. "
@@ -142,7 +151,7 @@ def _checked_array(name: str, x: Array) -> Array:
 
 
 def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header as JSON restores it, or raise a ValueError if that differs from the header."""
+    """Return the header after it has been written to JSON and read back; raise a ValueError if that changes it."""
     try:
         plain = json.loads(json.dumps(header, allow_nan=False))
     except (TypeError, ValueError) as problem:
@@ -172,7 +181,14 @@ def _bytes(x: Array) -> memoryview:
 
 
 def _opened(path: Path, text: bytes | str) -> Envelope:
-    """Return the envelope (version, sha256, header) from its JSON text, or raise an error for another version."""
+    """Return the envelope (a dict of version, sha256 and header) of a file from its JSON text.
+
+    path: that of the file, for the message.
+
+    Raises:
+      ScaledFileError: a later version of fpsim wrote the file.
+      ValueError: the text is no JSON, the version is not an integer of at least 1, or the keys differ.
+    """
     envelope = json.loads(text)
     version = envelope.get("version") if isinstance(envelope, dict) else None
     if type(version) is not int or version < 1:
@@ -190,7 +206,7 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
 def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
     """Return the error for a file that fpsim did not save.
 
-    names: of its arrays; instead: the function that reads them.
+    path: that of the file. names: of its arrays. instead: the function that reads them, such as "numpy.load".
     """
     held = reprlib.repr(sorted(names)) if names else "nothing"
     return ScaledFileError(
@@ -203,7 +219,9 @@ def _foreign(path: Path, names: list[str], instead: str) -> ScaledFileError:
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it replaces `path` when the block ends, and is removed if the block raises.
 
-    Raise an error if the folder does not exist or `path` is read-only.
+    Raises:
+      FileNotFoundError: the folder does not exist.
+      PermissionError: `path` exists and is read-only.
     """
     target = Path(os.path.realpath(path))  # of a link, the file to which it leads is replaced
     if not target.parent.is_dir():
@@ -226,9 +244,10 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 
 def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write an uncompressed .npz, with the envelope's JSON text (version, sha256, header) as a member of bytes.
+    """Write an uncompressed .npz file of the arrays, and of `text` as one more member of bytes (uint8).
 
-    `numpy.savez` is not used, because an array named "file" would collide with its parameter.
+    text: the envelope (version, sha256, header) as JSON. `numpy.savez` is not used, because an array named "file" would
+    collide with its parameter.
     """
     members = {ENVELOPE: np.frombuffer(text.encode(), np.uint8), **arrays}
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
@@ -239,7 +258,12 @@ def _write_npz(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
 
 
 def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope (version, sha256, header) and the arrays of a .npz file."""
+    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of a .npz file.
+
+    Raises:
+      ScaledFileError: fpsim did not write the file.
+      ValueError: the file is damaged; zipfile and NumPy raise errors of their own too.
+    """
     with zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         if ENVELOPE not in members:
@@ -250,7 +274,11 @@ def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    """Read one array of a .npz file; limit: the file's size in bytes, which no array may exceed."""
+    """Return one array of a .npz file; limit: the file's size in bytes, which no array may exceed.
+
+    Raises:
+      ValueError: the array is compressed, too long, of another dtype or order than `save` writes, or cut short.
+    """
     if info.compress_type != zipfile.ZIP_STORED or info.file_size > limit:
         raise ValueError(f"{info.filename} is compressed, or longer than the file")
     with archive.open(info) as stream:
@@ -267,7 +295,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Arra
 
 
 def _fill(memory: memoryview, stream: IO[bytes]) -> None:
-    """Fill `memory` from a stream, or raise a ValueError if the stream ends too early."""
+    """Fill `memory` with bytes from a stream, or raise a ValueError if the stream ends too early."""
     for start in range(0, len(memory), BYTES_AT_ONCE):
         part = memory[start : start + BYTES_AT_ONCE]
         data = stream.read(len(part))
@@ -292,7 +320,10 @@ def _safetensors() -> Any:
 
 
 def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> None:
-    """Write a .safetensors file, with the envelope's JSON text (version, sha256, header) as its metadata."""
+    """Write a .safetensors file of the arrays, with `text` as its metadata; raise an OSError if that fails.
+
+    text: the envelope (version, sha256, header) as JSON.
+    """
     safetensors = _safetensors()
     try:
         safetensors.numpy.save_file(dict(arrays), path, metadata={ENVELOPE: text})
@@ -301,7 +332,12 @@ def _write_safetensors(path: Path, text: str, arrays: Mapping[str, Array]) -> No
 
 
 def _read_safetensors(path: Path) -> tuple[Envelope, dict[str, Array]]:
-    """Return the envelope (version, sha256, header) and the arrays of a .safetensors file."""
+    """Return the envelope (a dict of version, sha256 and header) and the arrays by name of a .safetensors file.
+
+    Raises:
+      ScaledFileError: fpsim did not write the file.
+      ImportError: the safetensors package is not installed.
+    """
     with _safetensors().safe_open(path, framework="numpy") as opened:
         metadata = opened.metadata() or {}
         names = sorted(opened.keys())

@@ -19,10 +19,10 @@ from fpsim.scaling.tile_jobs import Place, TileJob, load, over_parts, pieces, ti
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
-    """Return two arrays of shape (batch, rows of tiles, tiles in a row): amax patterns, and flags of NaN and Inf.
+    """Return two arrays of shape (batch, rows of tiles, tiles in a row): the amax of each tile, and its flags.
 
-    The amax is that of the finite elements, as bits of a float of job.width bits; flags are uint8, the sum of HAS_NAN
-    and HAS_INFINITY.
+    The amax is the largest finite magnitude, as the bit pattern of a float of job.width bits. The flags are uint8, the
+    sum of HAS_NAN and HAS_INFINITY. job: the array to read and its tiles; job.out is not touched.
     """
     if fits_strips(job.tiling):
         return _look_at_whole_tiles(job)
@@ -43,7 +43,7 @@ def look(job: TileJob) -> tuple[Array, Array]:
 
 
 def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
-    """Compute the result of `look` with the faster loops that encode tiles; tiles must fit the cache."""
+    """Return the result of `look` by the faster loops that encoding uses; tiles must fit the cache."""
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
     tiling = job.tiling
@@ -69,10 +69,11 @@ def _look_at_whole_tiles(job: TileJob) -> tuple[Array, Array]:
 
 
 def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) -> list[tuple[int, Any]]:
-    """Run `work` on all of a job's array, on several threads; return (batch index, result) for each thread's part.
+    """Run `work` on all pieces of a job's array, on several threads; return a list of (batch index, result).
 
-    A part's result starts as `begin()`. `work(matrix, corner, result)` updates it in place for each piece of the part;
-    matrix: floats of job.width bits, as bit patterns; corner: (batch, first row, first column).
+    The list has an entry for each part of the array that a thread worked on. The result of a part starts as `begin()`.
+    `work(matrix, corner, result)` updates it in place for each piece of the part. matrix: the piece as bit patterns of
+    floats of job.width bits. corner: (batch, first row, first column) of the piece.
     """
     results: list[tuple[int, Any]] = []
 
@@ -90,12 +91,12 @@ def over_job(job: TileJob, begin: Callable[[], Any], work: Callable[..., None]) 
 
 
 def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Array, counts: Array) -> None:
-    """Set given scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count zeros, NaN and Inf.
+    """Set the caller's scales to NaN, in place, for tiles with a NaN if `scaling.nan` is "tile"; count tiles.
 
-    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
-    tops: of each tile the bit pattern of its amax, or with zero points its range; 0 if its finite elements are all 0.
-    specials: uint8, for each tile bit 0 (HAS_NAN) if it has a NaN, and bit 1 (HAS_INFINITY) if it has an Inf.
-    scales, tops and specials have one shape. A tile that has lost its scale to NaN does not count as a tile of zeros.
+    scales, tops and specials have one shape, with an entry per tile. tops: the bit pattern of the tile's amax, or with
+    zero points its range; 0 if its finite elements are all 0. specials: uint8, the sum of the flags HAS_NAN and
+    HAS_INFINITY. counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first
+    three entries. A tile whose scale becomes NaN does not count as a tile of zeros.
     """
     has_nan = (specials & HAS_NAN) != 0
     lost = has_nan & (scaling.nan == "tile")
@@ -106,11 +107,11 @@ def rule_given_scales(scaling: Scaling, scales: Array, tops: Array, specials: Ar
 
 
 def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
-    """Return given scales with NaN for tiles that hold a NaN, if `scaling.nan` of the job is "tile".
+    """Return the caller's scales, replaced by NaN for tiles that hold a NaN if the scaling's `nan` is "tile".
 
-    scales: shape (batch, rows of tiles, tiles in a row); returned without a copy if nothing can change.
-    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries;
-    None: they are not counted.
+    job: the array to encode and its plan. scales: shape (batch, rows of tiles, tiles in a row); returned without a copy
+    if nothing can change. counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its
+    first three entries. None: they are not counted.
     """
     scaling = job.plan.scaling
     if not job.source.size or (counts is None and scaling.nan == "element"):

@@ -45,12 +45,12 @@ INFINITIES = {"skip": SKIP, "propagate": PROPAGATE, "one": ONE}
 class ScalePlan(NamedTuple):
     """The rule by which scales are made, and the arguments of the loop that makes them.
 
-    largest: largest value of the element format; width: bits, 32 or 64, of the float in which x / s is computed;
-    choices: integers that select the loop's code, such as the rule; rules: int64, the fields of ScaleRules and of
-    `choices`, then the bits of two float64, `largest` and the amax floor; layout: EncodeLayout of the scale format;
-    table: values of the scale codes, 0 for NaN; applied: BY_SCALE or BY_INVERSE, whether factors divide or multiply
-    elements; code_dtype: of the scale codes, None if scales are float32; single_level: result of `arguments` without a
-    second-level scale.
+    scaling: the recipe. largest: the largest value of the element format. width: bits, 32 or 64, of the float in which
+    elements are divided by scales. choices: integers that select the loop's code, such as the rule. rules: int64, the
+    fields of ScaleRules and of `choices`, then the bits of two float64, `largest` and the amax floor. layout: the
+    constants (EncodeLayout) of the encoder to the scale format. table: the values of the scale codes, with 0 for NaN.
+    applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them. code_dtype: the dtype of the scale
+    codes, None if scales are float32. single_level: the result of `arguments` without a scale of the whole array.
     """
 
     scaling: Scaling
@@ -66,9 +66,10 @@ class ScalePlan(NamedTuple):
 
     @under_ieee
     def numbers(self, tensor: TensorScale) -> Array:
-        """Return the numbers that the loop over scales reads, as floats of self.width bits; tensor: second-level scale.
+        """Return the fields of `ScaleNumbers`, which the loop over scales reads, as floats of self.width bits.
 
-        They are the fields of `ScaleNumbers`: largest element value, amax floor, limits of scales, second-level scale.
+        They are the largest element value, the amax floor, limits of scales, and the scale of the whole array. tensor:
+        the scale of the whole array, by which two-level recipes multiply all scales.
         """
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
@@ -103,13 +104,17 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that makes scales: compiled for this scaling if there are many `tiles`, else general."""
+        """Return the loop that makes scales; tiles: the number of tiles, of which many justify compiling a faster loop.
+
+        For more than FEW_TILES the loop is compiled for this scaling; else it is the general loop, which reads the
+        rules at run time.
+        """
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:
-        """Return the last three arguments of the loop that makes scales: numbers, rules and layout.
+        """Return the last three arguments of the loop that makes scales, arrays: numbers, rules and layout.
 
-        numbers: one array of `numbers(tensor)`, then `table`; tensor: the second-level scale.
+        numbers: the result of `self.numbers(tensor)`, followed by `self.table`. tensor: the scale of the whole array.
         """
         if self.single_level and not self.scaling.tensor_scale:
             return self.single_level
@@ -117,10 +122,10 @@ class ScalePlan(NamedTuple):
 
 
 class TensorScale(NamedTuple):
-    """The second-level scale of a whole array, 1 if the scaling has none.
+    """The second-level scale of a whole array, by which the scales of all tiles are multiplied; 1 if there is none.
 
-    factor: the number by which a tile's amax is multiplied to get its scale, used by the quotient "1/(max/amax)" only;
-    clamped: whether the scale was raised to the smallest one allowed.
+    scale: the float32 scale. factor: the number by which a tile's amax is multiplied to get its scale, used by the
+    quotient "1/(max/amax)" only. clamped: True if the scale was raised to the smallest one allowed.
     """
 
     scale: np.float32 = np.float32(1)
@@ -146,9 +151,10 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 @lru_cache(maxsize=1024)
 @under_ieee  # the cached plan must not depend on the processor's mode now
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
-    """Return the plan of the scales for elements up to `largest`, cached.
+    """Return the plan of the scales for elements up to `largest`; cached.
 
-    mantissa_bits: of the element format; width: bits, 32 or 64, of the float in which x / s is computed.
+    mantissa_bits: those of the element format. width: bits, 32 or 64, of the float in which elements are divided by
+    scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -205,9 +211,10 @@ def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int)
 
 
 def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePlan:
-    """Return the plan by which scaled floats of `width` bits become codes.
+    """Return the constants of the encoder from scaled floats of `width` bits to codes.
 
-    integer: True for codes of integers, in which -0 becomes 0; False for codes of a float format.
+    options: those of the elements' cast. integer: True for codes of integers, in which -0 becomes 0; False for codes of
+    a float format.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -218,9 +225,9 @@ def element_plan(options: CastOptions, width: int, *, integer: bool) -> EncodePl
 
 
 def _ruled_codes(scaling: Scaling) -> tuple[int, int, int]:
-    """Return the codes of the smallest scale, of the scale for tiles of zeros, and of 1 (0 if no rule uses 1).
+    """Return (code of the smallest scale, code of the scale for tiles of zeros, code of the scale 1).
 
-    All are 0 for scales in FP32, which have no codes.
+    The third is 0 if no rule uses the scale 1. All are 0 for scales in FP32, which have no codes.
     """
     fmt = scaling.scale_format
     if fmt == FP32:

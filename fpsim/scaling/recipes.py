@@ -14,7 +14,10 @@ ROWS: dict[str, Scaling] = {}
 
 
 def _row(name: str, block: tuple[int, int], **fields: Any) -> Scaling:
-    """Return a scaling, and add it to ROWS under its name; fields: the other arguments of `Scaling`."""
+    """Return a new Scaling (recipe of tiles and scales), and add it to ROWS under its name.
+
+    block: the size of a tile. fields: the other arguments of `Scaling`.
+    """
     scaling = Scaling(block=block, name=name, **fields)
     ROWS[name] = scaling
     return scaling
@@ -133,8 +136,10 @@ def scaling_of(scaling: Any, argument: str = "scaling", others: str = "") -> Sca
       scaling: an fp.Scaling, the name of one in `fp.scalings`, such as "mx", or that name as `repr` writes it.
       argument: the name of the caller's argument, for the error's text.
       others: text that names what else the caller accepts, such as "or None", for the error's text.
+
     Raises:
-      TypeError, ValueError: scaling is neither a name nor a scaling.
+      TypeError: scaling is neither a text nor a scaling.
+      ValueError: no scaling has that name.
 
     Example:
       >>> from fpsim.scaling.recipes import scaling_of

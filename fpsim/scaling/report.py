@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ScaleReport:
-    """Counts of an array's tiles: all, those with an amax of 0, NaN or Inf, and those with clamped scales.
+    """Counts of an array's tiles (blocks of elements with one scale), in all and by the special cases of their scales.
 
     Attributes:
       tiles: the number of all tiles.
-      zero_tiles: tiles with an amax of 0.
+      zero_tiles: tiles with an amax (largest magnitude) of 0.
       nan_tiles: tiles with a NaN.
       infinite_tiles: tiles with an infinite element.
       clamped_low: tiles whose scale was raised to the smallest one allowed.
@@ -32,16 +32,13 @@ class ScaleReport:
         return ScaleReport(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counts by name."""
+        """Return the counts as a dict, by the names of the attributes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @lru_cache(maxsize=1024)
 def report_of(*counts: int) -> ScaleReport:
-    """Return a report with these counts, in the order of its fields.
-
-    Cached, because most calls have the same counts.
-    """
+    """Return a ScaleReport with these counts, in the order of its fields; cached, because most calls repeat them."""
     return ScaleReport(*counts)
 
 
@@ -55,7 +52,7 @@ class ScaleCounts:
         whatever the overflow policy turned them into. NaN does not count.
       underflowed: elements that are not zero and whose code is that of 0 or -0.
       steps: the number of calls with at least one element.
-      recalibrations: steps in which a scale was computed from an amax.
+      recalibrations: steps in which a scale was computed from an amax (largest magnitude of a tile).
 
     Example:
       >>> import fpsim as fp
@@ -88,5 +85,5 @@ class ScaleCounts:
         return self.underflowed / self.elements if self.elements else float("nan")
 
     def to_dict(self) -> dict[str, int]:
-        """Return the counts by name."""
+        """Return the counts as a dict, by the names of the attributes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -41,9 +41,9 @@ NO_TENSOR = TensorScale()
 
 @lru_cache(maxsize=1024)
 def no_codes(batch: int, bands: int, tiles: int) -> Array:
-    """Return an empty uint8 array of shape (batch, bands, 0) to pass as scale codes where scales have none (FP32).
+    """Return an empty uint8 array of shape (batch, bands, 0), to pass as scale codes where scales have none (FP32).
 
-    tiles: ignored.
+    The arguments are the shape of an array of scales; `tiles` is ignored.
     """
     return np.empty((batch, bands, 0), np.uint8)
 
@@ -54,9 +54,10 @@ def fits_strips(tiling: Tiling) -> bool:
 
 
 def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
-    """Fill `grid` with the scales of a job's tiles, and `job.out` with codes or values.
+    """Fill `grid` with the scales of the tiles of a job's array, and `job.out` with codes or values.
 
-    tensor: the second-level scale.
+    job: the array to encode, its tiles and its plan. grid: arrays of scales, of their codes and of counts. tensor: the
+    scale of the whole array, by which two-level recipes multiply all scales.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -74,8 +75,8 @@ def run_tiles(job: TileJob, grid: TileTargets, tensor: TensorScale) -> None:
 def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> None:
     """Fill `job.out` with codes or values, using given scales of shape (batch, rows of tiles, tiles in a row).
 
-    factors: of the same shape, what elements are divided by or multiplied with, in floats of job.width bits; None: the
-    scales if elements are divided, else their inverses.
+    job: the array to encode, its tiles and its plan. factors: of the same shape as scales, what elements are divided by
+    or multiplied with, in floats of job.width bits. None: the scales if elements are divided, else their inverses.
     """
     tiling = job.tiling
     if not job.source.size:
@@ -96,7 +97,10 @@ def run_scales(job: TileJob, scales: Array, factors: Array | None = None) -> Non
 
 
 def find_amax(job: TileJob) -> float:
-    """Return the largest magnitude of a job's array: NaN is ignored, and so is Inf unless the scaling propagates it."""
+    """Return the largest magnitude of a job's array as a float; NaN is ignored.
+
+    Inf is ignored too, unless the scaling's `infinity` is "propagate".
+    """
     tiling = job.tiling
     matrices = [Place(batch, (0, tiling.rows), (0, tiling.columns)) for batch in range(tiling.batch)]
     tops = [_group_tops(job, place, 1, tiling.columns) for place in matrices if job.source.size]
@@ -112,7 +116,8 @@ def find_amax(job: TileJob) -> float:
 def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
     """Return the second-level scale of a job's whole array; NO_TENSOR, a scale of 1, if its scaling has none.
 
-    counts: int64; counts[CLAMPED_LOW] is raised by 1 if this scale was raised to the smallest one allowed.
+    Two-level recipes multiply the scales of all tiles by it. counts: int64; counts[CLAMPED_LOW] is raised by 1 if this
+    scale was raised to the smallest one allowed.
     """
     if not job.plan.scaling.tensor_scale:
         return NO_TENSOR
@@ -123,14 +128,15 @@ def settle_tensor(job: TileJob, counts: Array) -> TensorScale:
 
 
 def _band_rows(tiling: Tiling, band: int) -> tuple[int, int]:
-    """Return the first row of a band (row of tiles), and the row after its last."""
+    """Return the first row of a row of tiles, and the row after its last; band: the number of the row of tiles."""
     return band * tiling.tile_rows, min((band + 1) * tiling.tile_rows, tiling.rows)
 
 
 def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Encode matrix number `batch` of a job in one pass, if its tiles fit the cache; fill `grid` and `job.out`.
 
-    tensor: the second-level scale.
+    job: the batch of matrices, its tiles and its plan. grid: arrays of scales, of their codes and of counts. tensor:
+    the scale of the whole array.
     """
     tiling = job.tiling
     tile = (tiling.tile_rows, tiling.tile_columns)
@@ -165,7 +171,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
     """Encode matrix number `batch` of a job, if it fits the cache, by separate loops for amax, scales and codes.
 
-    Fill `grid` and `job.out`; tensor: the second-level scale.
+    Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
     tiling, how, source = job.tiling, job.how, job.source[batch]
     tile = tiling.tile_rows, tiling.tile_columns
@@ -190,8 +196,8 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 class ShortLoops(NamedTuple):
     """The compiled loops for a short matrix, the dtypes that they use, and the bit pattern of Inf.
 
-    find_tops, settle, encode: loops that compute amaxes, scales and codes; word, real: the unsigned integer and the
-    float, of 32 or 64 bits, in which x / s is computed.
+    find_tops, settle, encode: loops that compute amaxes, scales and codes. word, real: the unsigned integer and the
+    float, of 32 or 64 bits, in which elements are divided by scales. infinity: the pattern of Inf in that float.
     """
 
     find_tops: Any
@@ -204,10 +210,10 @@ class ShortLoops(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
-    """Return the loops for a short matrix, cached.
+    """Return the loops for a short matrix; cached.
 
-    of_columns: tiles are one column wide; tiles: their number; short: encode by one general loop, which reads the
-    rounding mode at run time, instead of one compiled for it.
+    how: the plan of the encoding. of_columns: True if tiles are one column wide. tiles: the number of tiles. short:
+    True to encode by one general loop, which reads the rounding mode at run time, instead of one compiled for it.
     """
     shape = 1 if of_columns else ANY
     elements = Elements(how.width, shape, how.back, None if short else how.choices(), (None, None), careful=True)
@@ -216,9 +222,9 @@ def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> Sh
 
 
 def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
-    """Yield groups of tiles to encode at once: (band, (first column, stop), slice of tiles in that row of tiles).
+    """Yield groups of tiles to encode at once: (row of tiles, (first column, stop), slice of the tiles in that row).
 
-    A group is a whole row of tiles (band), or a single tile if tiles are very wide.
+    A group is a whole row of tiles, or a single tile if tiles have WIDE_TILE or more columns.
     """
     _, bands, tiles = tiling.tiles
     for band in range(bands):
@@ -231,9 +237,9 @@ def _groups(tiling: Tiling) -> Iterator[tuple[int, tuple[int, int], slice]]:
 
 
 def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, if its tiles exceed the cache: read all for the amax, then for the codes.
+    """Encode matrix number `batch` of a job whose tiles exceed the cache: read it for the amaxes, then for the codes.
 
-    Fill `grid` and `job.out`; tensor: the second-level scale.
+    Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
     tiling = job.tiling
     real: Any = np.float32 if job.width == 32 else np.float64
@@ -250,9 +256,10 @@ def _run_twice(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int)
 
 
 def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tuple[Array, Array]:
-    """Return, for each tile of `place`, the pattern of its finite amax, and uint8 flags of NaN and Inf.
+    """Return (the bit pattern of the finite amax, uint8 flags of NaN and Inf) of each tile of `place`, as 1-D arrays.
 
-    place: part of a matrix within one row of tiles; count: its number of tiles; tile_columns: columns of a tile.
+    job: the array to read and its plan. place: a part of a matrix within one row of tiles. count: its number of tiles.
+    tile_columns: the columns of a tile. Flags are sums of HAS_NAN and HAS_INFINITY.
     """
     word: Any = np.uint32 if job.width == 32 else np.uint64
     infinity = 0x7F800000 if job.width == 32 else 0x7FF0000000000000
@@ -290,9 +297,10 @@ def _group_tops(job: TileJob, place: Place, count: int, tile_columns: int) -> tu
 
 
 def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Array, int]:
-    """Return (entries of `tops` for the tiles in `piece`, columns of a tile within `piece`); piece: a part of `place`.
+    """Return (the entries of `tops` for the tiles in `piece`, the number of columns of a tile within `piece`).
 
-    columns: of a whole tile; tops: one entry per tile of `place`.
+    piece: a part of `place`. place: a part of a matrix. columns: those of a whole tile. tops: one entry per tile of
+    `place`.
     """
     start = (piece.columns[0] - place.columns[0]) // columns
     stop = -(-(piece.columns[1] - place.columns[0]) // columns)
@@ -302,8 +310,8 @@ def _tiles_of(piece: Place, place: Place, columns: int, tops: Array) -> tuple[Ar
 def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> None:
     """Fill `job.out` for a part of a matrix: all tiles of some rows of tiles, or one wide tile.
 
-    scales: 2-D, one per tile of the part; factors: of this shape, the numbers by which elements are divided or
-    multiplied, as the job's plan says.
+    place: the part. scales: 2-D, one decode scale per tile of the part. factors: of this shape, the numbers by which
+    elements are divided or multiplied, as the job's plan says.
     """
     tiling = job.tiling
     bands, tiles = scales.shape
@@ -336,9 +344,10 @@ def _encode_group(job: TileJob, place: Place, scales: Array, factors: Array) -> 
 
 
 def decode_tiles(codes: Array, scales: Array, out: Array, tiling: Tiling, fmt: Format) -> None:
-    """Fill `out`, uint32, with the patterns of float32(code * scale).
+    """Fill `out`, uint32, with the bit patterns of float32(code * scale).
 
-    codes, out: shape (batch, rows, columns); scales: shape (batch, rows of tiles, tiles in a row); all in C order.
+    codes, out: shape (batch, rows, columns). scales: shape (batch, rows of tiles, tiles in a row). All are in C order.
+    tiling: the size of the tiles. fmt: the format of the codes.
     """
     plan = decode_plan(fmt, 32) or decode_plan(fmt, 64)
     assert plan is not None, f"{fmt} has values that float64 does not hold"

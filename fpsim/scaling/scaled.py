@@ -34,14 +34,15 @@ processor = deferred("fpsim.runtime.processor")  # imports numba
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scaled(ScaledArrays[Array]):
-    """Codes with one decode scale per tile: value = code * scale. `fpsim.encode_scaled` creates it.
+    """Codes with one decode scale per tile (block of elements): value = code * scale. `fpsim.encode_scaled` creates it.
 
     Attributes:
       codes: array of x's shape: unsigned codes of a float format, int8 or uint8 numbers of an integer format.
       scales: float32, one per tile, with as many axes as the codes; the product of both levels where there are two.
       fmt: the element format.
       scaling: the recipe of the scales.
-      scale_codes: codes of the scales (of the first level, where there are two); None if scales are FP32 or were given.
+      scale_codes: codes of the scales (of the first level, where there are two); None if scales are FP32 or the
+        caller's.
       tensor_scale: the float32 scale of the second level, or None.
       zero_points: one per tile: of an integer format, its zero point; of LogFMT, the log2 of the lowest level (`scales`
         holds the step); of HiF4, the one-bit exponents of its groups, packed in a uint32; otherwise None.
@@ -68,7 +69,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return a Scaled of filled arrays, without the checks of `__post_init__`."""
+        """Return a Scaled with these attributes and arrays, which have been filled, without the usual checks."""
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -78,11 +79,15 @@ class Scaled(ScaledArrays[Array]):
 
     @staticmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
-        """Return whether a NumPy array is of a dtype."""
+        """Return whether a NumPy array has a dtype."""
         return bool(array.dtype == dtype)
 
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
-        """Return the values as float32 or float64, in `out` if it is not None."""
+        """Return the values as float32 or float64 in `out`, or in a new array if it is None.
+
+        Raises:
+          ValueError: `out` does not fit, or shares memory with this object's arrays.
+        """
         from fpsim.scaling.decode import decode_scaled
 
         target = output(out, self.shape, dtype, self.codes)
@@ -92,7 +97,7 @@ class Scaled(ScaledArrays[Array]):
         return target
 
     def _encoded(self, values: Array, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Scaled:
-        """Return float32 values encoded by `encode_scaled`; cast: its further keywords."""
+        """Return float32 values encoded by `encode_scaled`, as a new Scaled; cast: its further keywords."""
         return encode_scaled(values, fmt, scaling, **cast)
 
     def _flipped(self, array: Array) -> Array:
@@ -100,7 +105,7 @@ class Scaled(ScaledArrays[Array]):
         return np.ascontiguousarray(array.T)
 
     def _with(self, arrays: dict[str, Any], tiles: int) -> Scaled:
-        """Return this object with other arrays, by their names, and a report that counts `tiles` tiles only."""
+        """Return a copy with other arrays, by their names, and a report that counts `tiles` tiles and nothing else."""
         return dataclasses.replace(self, report=ScaleReport(tiles=tiles), **arrays)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -224,7 +229,10 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
-    """Encode an array as `encode_scaled` describes; cast: keywords of the elements' cast."""
+    """Encode an array as `encode_scaled` describes; cast: keywords of the elements' cast.
+
+    scales, out: as there, None if the caller passed none.
+    """
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
@@ -263,7 +271,10 @@ def quantize_scaled(
 def _quantize_scaled(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
-    """Quantise an array as `quantize_scaled` describes; cast: keywords of the elements' cast."""
+    """Quantise an array as `quantize_scaled` describes; cast: keywords of the elements' cast.
+
+    scales, out: as there, None if the caller passed none.
+    """
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
     if (
@@ -282,7 +293,7 @@ def encode_both_ways(
 ) -> tuple[Scaled, Scaled]:
     """Encode a matrix twice from the original: with a scaling, and with the scaling whose block is transposed.
 
-    Transformer Engine gets both operands of the backward pass so; DeepSeek-V3 keeps only the first and calls
+    Transformer Engine computes both operands of the backward pass so. DeepSeek-V3 stores only the first and calls
     `requantize` on it.
 
     Args: as for `encode_scaled`.
@@ -307,9 +318,11 @@ def encode_both_ways(
 
 
 def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return the arrays to fill: those of `out`, an earlier result, or new ones.
+    """Return the arrays to fill: those of `out`, an earlier result, or new ones if `out` is None.
 
-    source: the array to encode; has_scales: True if the caller gives the scales, which then have no codes.
+    source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
+    caller passes the scales, which then have no codes. New arrays are also returned if `out` has scale codes and the
+    result has none, or the reverse.
 
     Raises:
       ValueError: `out` is of another shape, format or scaling, not contiguous, read-only, or shares memory with
@@ -333,9 +346,9 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return new arrays for codes, scales, scale codes and zero points.
+    """Return new arrays, not initialised, for codes, scales, scale codes and zero points (None where unused).
 
-    has_scales: True if the caller gives the scales, which then have no codes.
+    source: the array to encode. has_scales: True if the caller passes the scales, which then have no codes.
     """
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)
@@ -348,7 +361,7 @@ def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: 
 
 @lru_cache(maxsize=4096)
 def _dtypes_per_tile(element: Element, scaling: Scaling) -> tuple[np.dtype[Any] | None, np.dtype[Any] | None]:
-    """Return the dtypes of scale codes and of zero points; None for arrays that the format and scaling do not use."""
+    """Return (dtype of scale codes, dtype of zero points); None for an array that the format and scaling do not use."""
     if isinstance(element, LogFMT):
         return None, FLOAT32
     fmt = scaling.scale_format

@@ -63,7 +63,8 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     def _computed(self, other: Any = None) -> Any:
         """Raise a TypeError: stand for every operator, as this class has no arithmetic.
 
-        If `other` is a NumPy array, return NotImplemented, so that NumPy converts this object to its values instead.
+        If `other`, the second operand, is a NumPy array, return NotImplemented: NumPy then converts this object to its
+        values.
         """
         if isinstance(other, np.ndarray):
             return NotImplemented
@@ -78,26 +79,30 @@ class ScaledArrays(ABC, Generic[ArrayT]):
     __neg__ = __pos__ = __abs__ = __float__ = __int__ = _computed
 
     def _arrays(self) -> dict[str, Any]:
-        """Return the arrays that are not None, by name."""
+        """Return those of codes, scales, scale_codes and zero_points that are not None, as a dict by name."""
         arrays = {name: getattr(self, name) for name in ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def _per_tile(self) -> dict[str, Any]:
-        """Return the arrays with one element per tile, by name: all but the codes."""
+        """Return the arrays with one element per tile that are not None, as a dict by name: all but the codes."""
         return {name: array for name, array in self._arrays().items() if name != "codes"}
 
     @staticmethod
     @abstractmethod
     def _has_dtype(array: Any, dtype: np.dtype[Any]) -> bool:
-        """Return whether an array is of a dtype."""
+        """Return whether an array, of NumPy or of a GPU library, has a NumPy dtype."""
 
     @abstractmethod
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> ArrayT:
-        """Return the values in float32 or float64, in `out` if it is given."""
+        """Return the values as float32 or float64 in `out`, or in a new array if it is None."""
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
-        """Return the codes and scales of float32 values as a new object of this class."""
+        """Return the codes and scales of float32 values as a new object of this class.
+
+        fmt: element format, by name, dtype or object. scaling: the recipe of tiles and scales. cast: further keywords
+        of `fpsim.encode_scaled`.
+        """
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
@@ -105,7 +110,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _with(self, arrays: dict[str, Any], tiles: int) -> Self:
-        """Return a part of this object: the given arrays, and a report that counts `tiles` tiles and nothing else."""
+        """Return a copy of this object with the given arrays, by name, and a report that counts `tiles` tiles only."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -115,7 +120,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @property
     def _tile_count(self) -> int:
-        """Number of tiles."""
+        """Number of tiles (blocks of elements with one scale)."""
         scales: Any = self.scales
         return math.prod(int(length) for length in scales.shape)
 
@@ -140,10 +145,11 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
         Args:
           dtype: np.float32 or np.float64.
-          out: array of that dtype and of the codes' shape to fill: of NumPy, or of the GPU's library as the codes are.
+          out: array of that dtype and of the codes' shape to fill, from the library that holds the codes.
 
         Returns:
-          Array of the codes' shape and library; `out` if given. On the GPU the work is queued on the current stream.
+          Array of the codes' shape and library; `out` if it was passed. On the GPU the work is queued on the current
+          stream.
 
         Raises:
           ValueError: the dtype is another one, or `out` does not fit.
@@ -182,7 +188,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
         Args:
           scaling: the scaling of the result.
-          fmt: element format of the result, by default this one's.
+          fmt: element format of the result, by name, dtype or object; None: that of this object.
           cast: keywords of `encode_scaled`.
 
         Example:
@@ -220,6 +226,8 @@ class Blocks(Generic[S]):
     def __getitem__(self, index: Any) -> S:
         """Return the selected tiles as a Scaled array with the same number of axes.
 
+        index: integers and slices that count tiles along each axis, and at most one Ellipsis.
+
         Raises:
           IndexError: an index is neither an integer nor a slice of step 1, is out of range, or there are too many.
         """
@@ -246,7 +254,13 @@ class Blocks(Generic[S]):
 
 
 def _tile_slice(index: Any, count: int, axis: int) -> slice:
-    """Return an index along one axis of the grid of tiles as a slice; count: number of tiles along that axis."""
+    """Return an index along one axis of the grid of tiles as a slice with start and stop.
+
+    count: the number of tiles along that axis. axis: its number, for the error.
+
+    Raises:
+      IndexError: the index is neither an integer nor a slice of step 1, or is out of range.
+    """
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -count <= index < count:
             raise IndexError(f"tile {index} is out of range: axis {axis} has {count} tiles.")

@@ -138,7 +138,10 @@ class Scaling:
         return hash(tuple(getattr(self, field.name) for field in dataclasses.fields(self) if field.compare))
 
     def _refuse_scale_formats(self) -> None:
-        """Raise a ValueError if the scale format lacks a NaN or a scale that other fields need, or exceeds float32."""
+        """Raise a ValueError if the scale format does not fit float32 or the other fields.
+
+        float32 must hold it; it must have a NaN, the value 1 if a field is "one", and the value of `smallest_scale`.
+        """
         fmt = self.scale_format
         if not FP32.holds(fmt) or 16 < fmt.bits < 32:
             raise ValueError(
@@ -213,7 +216,7 @@ class Scaling:
 
     @cached_property
     def quotient_rounding(self) -> Rounding:
-        """Rounding mode by which the quotient amax / max is rounded into the scale format."""
+        """Rounding mode by which the quotient amax / max (or max / amax) is rounded into the scale format."""
         if self.scale_rule == "rceil":
             return Rounding.UP
         if self.scale_rule == "amax" and self.scale_rounding is not None:
@@ -236,11 +239,17 @@ class Scaling:
         return smallest if smallest >= 2.0**-127 else max(fmt.smallest_normal, 2.0**-127)
 
     def replace(self, **changes: Any) -> Scaling:
-        """Return this scaling with the given fields changed, and without its name."""
+        """Return this scaling with the given fields changed, and without its name.
+
+        Raises:
+          ValueError: a field has a value that `Scaling` refuses, or two fields exclude each other.
+        """
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def transposed(self) -> Scaling:
         """Return this scaling with the block reversed, which gives a transposed matrix the same tiles.
+
+        A block of one axis counts as a row, such as (1, 128) for (128,). The result has no name.
 
         Raises:
           ValueError: the block has more than two axes.
@@ -248,7 +257,10 @@ class Scaling:
         return self.replace(block=_matrix_block(self.block)[::-1])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields that differ from the defaults, except `name`; formats and rounding modes as their names."""
+        """Return the fields that differ from the defaults, as a dict, without `name`.
+
+        Formats are given by their names, and rounding modes by their names in lower case.
+        """
         fields: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -266,7 +278,11 @@ class Scaling:
 
 
 def _checked_block(block: Any) -> tuple[int, ...]:
-    """Return the size of a tile as a tuple of integers, or raise a ValueError unless each is -1 or at least 1."""
+    """Return the size of a tile, given as an integer, tuple or list, as a tuple of integers.
+
+    Raises:
+      ValueError: a size is neither -1 (a whole axis) nor an integer of at least 1, or there is none.
+    """
     sizes = (block,) if isinstance(block, (int, np.integer)) else block
     valid = isinstance(sizes, (tuple, list)) and len(sizes) > 0
     if not valid or any(
@@ -279,7 +295,10 @@ def _checked_block(block: Any) -> tuple[int, ...]:
 
 
 def _checked_number(name: str, value: Any, lowest: float | None) -> float:
-    """Return the value as a finite float, or raise a ValueError; lowest: its lower limit, or None."""
+    """Return the value as a finite float, or raise a ValueError.
+
+    name: of the argument, for the message. value: any object. lowest: the lower limit, or None.
+    """
     number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not number or not abs(value) <= LARGEST_DOUBLE or (lowest is not None and value < lowest):
         raise ValueError(f"{name} must be a finite number{' >= 0' if lowest == 0 else ''}; got {shown(value)}.")
@@ -295,7 +314,10 @@ def _is_value(x: float, fmt: Format) -> bool:
 
 
 def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
-    """Return a block of up to two axes as (rows, columns); raise a ValueError for more axes."""
+    """Return a block (size of a tile) of up to two axes as (rows, columns); raise a ValueError for more axes.
+
+    A single size n counts as (1, n), and -1 as (-1, -1).
+    """
     if len(block) > 2:
         raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
     if len(block) == 1:
@@ -305,7 +327,10 @@ def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
 
 
 def scaling_fields(scaling: Scaling) -> dict[str, Any]:
-    """Return a scaling as a dict for JSON: block, scale format, name, and the fields that differ from the defaults."""
+    """Return a scaling as a dict for JSON: block, scale format, name, and the fields that differ from the defaults.
+
+    `scaling_from` reads it back.
+    """
     return {
         **scaling.to_dict(),
         "block": list(scaling.block),
@@ -315,7 +340,7 @@ def scaling_fields(scaling: Scaling) -> dict[str, Any]:
 
 
 def scaling_from(fields: Any) -> Scaling:
-    """Return the scaling that `fields`, a dict from `scaling_fields`, describes.
+    """Return the scaling that a dict of fields describes, as `scaling_fields` returns it.
 
     Raises:
       ValueError: the dict does not describe a scaling.

@@ -67,7 +67,8 @@ def stored_bits(
         1x16 and 1x32 blocks.
 
     Raises:
-      TypeError, ValueError: fmt, scaling or shape is invalid, or `swizzled` is used with other blocks.
+      TypeError: scaling is neither a Scaling nor a name.
+      ValueError: fmt, scaling or shape is invalid, or `swizzled` is used with other blocks.
 
     Source: cuBLAS, "1D block scaling factors layout", for the padding of swizzled scales.
 
@@ -109,7 +110,10 @@ def is_swizzled(scaling: Scaling) -> bool:
 
 
 def tile_bits(element: Element, scaling: Scaling) -> int:
-    """Return the bits of one tile's scale, with its zero point, or with LogFMT's or HiF4's further numbers."""
+    """Return the number of bits that one tile needs besides its codes: its scale and zero point.
+
+    LogFMT has two float32 numbers instead, and HiF4 has 24 bits of exponents besides the scale.
+    """
     if isinstance(element, LogFMT):
         return 2 * WORD
     if element == HIF4:
@@ -119,6 +123,8 @@ def tile_bits(element: Element, scaling: Scaling) -> int:
 
 def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
     """Return the bits per element, scales included, of an array so large that padding and tensor scale are negligible.
+
+    fmt: element format, by name, dtype or object; None is float32. scaling: None for codes without scales.
 
     Example:
       >>> from fpsim.scaling.storage import bits_in_whole_tiles
@@ -134,7 +140,7 @@ def bits_in_whole_tiles(fmt: Any, scaling: Scaling | None) -> Fraction:
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:
-    """Return a shape as a tuple of positive integers, or raise a ValueError."""
+    """Return a shape, an integer or a tuple or list of them, as a tuple of positive integers, or raise a ValueError."""
     lengths = (shape,) if is_integer(shape) else shape
     if not isinstance(lengths, (tuple, list)) or not lengths or not all(is_integer(n) and n >= 1 for n in lengths):
         raise ValueError(f"shape must be a tuple of lengths >= 1, such as (4096, 4096); got {shown(shape)}.")
@@ -142,7 +148,11 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
-    """Return the size of a full block along each axis, even where the axis is shorter; -1 means the whole axis."""
+    """Return the size of a full block along each axis of an array, even where the axis is shorter.
+
+    lengths: those of the axes. block: sizes along the last axes, -1 for a whole axis. Along other axes the size is 1,
+    or the whole axis if block[0] is -1.
+    """
     missing = len(lengths) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
     return [length if size == -1 else size for size, length in zip(sizes, lengths, strict=True)]
@@ -154,6 +164,9 @@ def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
 
 
 def _swizzled(grid: Sequence[int]) -> int:
-    """Return the number of scales after the grid of scales is padded to multiples of 128 x 4."""
+    """Return the number of scales after the grid of scales is padded to multiples of 128 rows and 4 columns.
+
+    grid: the shape of the scales; all axes but the last count as rows.
+    """
     rows, columns = math.prod(grid[:-1]), grid[-1]
     return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]

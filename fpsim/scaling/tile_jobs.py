@@ -1,4 +1,4 @@
-"""Jobs of the tile loops: an array to encode to codes with one scale per tile, its plan, and parts of its matrices."""
+"""Jobs of the tile loops: an array to encode with one scale per tile, its plan, and parts of its matrices."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ NO_DRAWS = np.zeros(4, np.uint64)
 class TileTargets(NamedTuple):
     """Arrays that tile loops fill: each tile's scale and scale code, and counts of tiles.
 
-    scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of size
-    0 where scales have no codes. counts: five int64, which are raised by the numbers of tiles with an amax of 0, NaN,
-    Inf, a scale clamped from below, and one clamped from above.
+    scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of
+    length 0 where scales have no codes. counts: five int64, to which are added the numbers of tiles with an amax of 0,
+    with NaN, with Inf, with a scale raised to the smallest one allowed, and with one lowered to the largest.
     """
 
     scales: Array  # float32
@@ -45,10 +45,11 @@ class TileTargets(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TilePlan:
-    """The plan for encoding arrays of format source_fmt to one element format with one scaling.
+    """The plan for encoding arrays of one format to one element format with one scaling.
 
-    scales: plan of the scales; options: of the elements' cast, without seed; encoder: turns scaled floats into codes;
-    integer: the element format is an integer format; back: write the values of codes (code * scale), not the codes.
+    source_fmt: the format of the arrays. scales: the plan of the scales. options: those of the elements' cast, without
+    a seed. encoder: the constants by which scaled floats become codes. integer: True for an integer format. back: True
+    writes the values of codes (code * scale), not the codes.
     """
 
     source_fmt: Format
@@ -60,23 +61,27 @@ class TilePlan:
 
     @property
     def width(self) -> int:
-        """Bits, 32 or 64, of the float in which x / s is computed."""
+        """Bits, 32 or 64, of the float in which elements are divided by scales."""
         return self.scales.width
 
     @cached_property
     def is_wide(self) -> bool:
-        """True if the source's format is already the float in which x / s is computed."""
+        """True if the source's format has as many bits as the float in which elements are divided by scales."""
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """Return integers that select loops: rounding mode, encoder kind, BY_SCALE or BY_INVERSE, integer or not."""
+        """Return the integers that select loops: rounding mode, kind of encoder, division, and integer or not.
+
+        The kind is PLAIN, FULL or UNUSUAL (core/encode.py). The division is BY_SCALE, or BY_INVERSE if elements are
+        multiplied with the inverse of the scale.
+        """
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property
     def layouts(self) -> tuple[Array, Array]:
-        """Layouts of the elements' encoder and decoder in one array, and the array of `choices`, int64.
+        """Constants of the elements' encoder and decoder in one array, and `choices` as an int64 array.
 
-        The decoder's is all 0 if codes are written, as nothing is decoded then.
+        The decoder's are all 0 if codes are written, as nothing is decoded then.
         """
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
@@ -87,8 +92,8 @@ class TilePlan:
 class TileJob(NamedTuple):
     """One array to encode to codes, or to values, and the array to fill.
 
-    source: bit patterns, shape (batch, rows, columns), of any memory layout; out: codes, or uint32 patterns of float32
-    values, of the same shape in C order; tiling: its tiles; how: the plan; seed: for stochastic rounding, or None.
+    source: bit patterns, shape (batch, rows, columns), of any memory layout. out: codes, or uint32 patterns of float32
+    values, of the same shape in C order. tiling: its tiles. how: the plan. seed: that of stochastic rounding, or None.
     """
 
     source: Array  # words, batch x rows x columns, of any layout
@@ -109,22 +114,25 @@ class TileJob(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Bits, 32 or 64, of the float in which x / s is computed."""
+        """Bits, 32 or 64, of the float in which elements are divided by scales."""
         return self.how.scales.width
 
     @property
     def is_small(self) -> bool:
-        """True if a matrix is too small to repay compiling one loop that finds scales and encodes."""
+        """True if each matrix has too few elements to repay compiling one loop that finds scales and encodes."""
         return self.tiling.rows * self.tiling.columns < FUSED
 
     @property
     def is_direct(self) -> bool:
-        """True if kernels can read the source itself: contiguous, aligned, native, and floats of `width` bits."""
+        """True if kernels can read the source itself: contiguous, aligned, native order, floats of `width` bits."""
         flags, source = self.source.flags, self.source
         return flags.c_contiguous and flags.aligned and source.dtype.isnative and self.how.is_wide
 
     def elements(self, columns: int, *, careful: bool = False) -> Elements:
-        """Return the compile-time choices for tiles of this many columns; careful: factors may be 0, Inf or NaN."""
+        """Return the compile-time choices of the loop over elements; columns: those of a tile.
+
+        careful: True if factors, which elements are divided by or multiplied with, may be 0, Inf or NaN.
+        """
         how, fmt = self.how, self.how.options.fmt
         freeze = self.source.size >= pipelines.LARGE and NAMED.get(fmt.name) == fmt and not careful
         back = decode_plan(fmt, self.width) if how.back else None
@@ -133,17 +141,18 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the number of columns of a tile that is compiled into a loop; ANY for a loop for every number.
+        """Return the number of columns of a tile that is compiled into a loop, or ANY (0) for a loop that reads it.
 
-        It is the number if that is 1 or common; for small matrices, for which compiling takes too long, only if 1.
+        The number is compiled in if it is 1, or for large matrices also 16, 32, 64 or 128. For small ones compiling
+        takes too long.
         """
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:
         """Return four uint64 of which the random number of an element is a function; all are 0 without a seed.
 
-        They are the flat index of the element [batch, row, column], its distance to the element below it, and the
-        seed's low and high word.
+        They are the flat index of the element [batch, row, column], the distance of that index to the element below,
+        and the seed's low and high 32 bits.
         """
         if self.seed is None:
             return NO_DRAWS
@@ -153,7 +162,10 @@ class TileJob(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A rectangular part of one matrix of a batch: (first, stop) of its rows and of its columns."""
+    """A rectangular part of one matrix of a batch.
+
+    batch: index of the matrix. rows, columns: (first, stop) of its rows and of its columns.
+    """
 
     batch: int
     rows: tuple[int, int]
@@ -184,7 +196,8 @@ def load(job: TileJob, part: Array) -> Array:
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
 
-    A part has at most PIECE elements, or more if one step has. A place that kernels can read directly is yielded whole.
+    The multiples count from the corner of `place`. A part has at most PIECE elements, or more if one step has. A place
+    that kernels can read directly is yielded whole. job: the array of which `place` is a part.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
@@ -201,14 +214,17 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return (first, stop) of the tiles in a span of rows or columns that begins at a tile's edge; size: of a tile."""
+    """Return (first, stop) of the tiles in a span of rows or columns that begins at a tile's edge.
+
+    span: (first, stop) of the rows or columns. size: the rows or columns of a tile.
+    """
     return span[0] // size, -(-span[1] // size)
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call `work` for parts of `place` that start at multiples of `step` (rows, columns).
+    """Call `work` for parts of `place` that together cover it and start at multiples of `step` (rows, columns).
 
-    Several threads work on a large place at once.
+    Several threads work on a large place at once. The multiples count from the corner of `place`.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left

@@ -30,9 +30,10 @@ from fpsim.scaling.tiling import Tiling
 
 
 def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
-    """Yield (batch index, first row of tiles, first row, matrix) for as many rows of tiles as fit the cache.
+    """Yield (batch index, first row of tiles, first row, matrix) for as many rows of tiles as fit the cache at once.
 
-    matrix: contiguous bit patterns of floats of `width` bits, 32 or 64. source: bit patterns of format source_fmt.
+    source: bit patterns of an array of format source_fmt. width: 32 or 64. tiling: the array's tiles. matrix: these
+    rows as contiguous bit patterns of floats of `width` bits.
     """
     words = source.reshape(tiling.shape)
     wide = FP32 if width == 32 else FP64
@@ -62,10 +63,18 @@ def encode_affine(
 ) -> None:
     """Encode an array to integers with zero points by filling `targets`.
 
-    source: bit patterns of format source_fmt; tile_scales: the caller's scales, one per tile, or None. targets: codes,
-    of shape (batch, rows, columns); and, of shape (batch, rows of tiles, tiles in a row), float32 scales, their codes
-    (or None) and zero points. counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN,
-    with Inf, with a scale clamped from below, and from above.
+    Args:
+      source: bit patterns of the array.
+      source_fmt: its format.
+      element: the integer format.
+      scaling: the recipe of the scales.
+      options: those of the elements' cast.
+      tiling: the array's tiles.
+      tile_scales: the caller's scales, shape (batch, rows of tiles, tiles in a row), or None to compute them.
+      targets: codes, of shape (batch, rows, columns); and, of the shape of tile_scales, float32 scales, their codes (or
+        None) and zero points.
+      counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale
+        raised to the smallest one allowed, and with one lowered to the largest.
     """
     codes, scales, scale_codes, zero_points = targets
     width = 64 if source_fmt == FP64 else 32
@@ -112,9 +121,9 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format.
+    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached.
 
-    width: bits, 32 or 64, of the float in which x / scale is computed.
+    width: bits, 32 or 64, of the float in which elements are divided by scales.
     """
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
@@ -143,9 +152,15 @@ def encode_log(
 ) -> None:
     """Encode an array to LogFMT by filling `targets`.
 
-    counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
-    source: bit patterns of format source_fmt. targets: codes, of shape (batch, rows, columns); steps and lows, float32,
-    of shape (batch, rows of tiles, tiles in a row).
+    Args:
+      source: bit patterns of the array.
+      source_fmt: its format.
+      element: the LogFMT format.
+      scaling: the recipe; its `nan` decides on NaN.
+      tiling: the array's tiles.
+      targets: codes, of shape (batch, rows, columns); and float32 steps and lows, of shape (batch, rows of tiles, tiles
+        in a row): the distance of levels in log2, and log2 of the lowest nonzero level.
+      counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
     """
     codes, steps, lows = targets
     width = 64 if source_fmt == FP64 else 32

@@ -18,11 +18,12 @@ u32, u64, f32, f64 = np.uint32, np.uint64, np.float32, np.float64
 
 @cache
 def range_kernel(width: int) -> Any:
-    """Return the loop that widens each tile's range (low, high) to include its finite elements.
+    """Return the loop (matrix, lows, highs, specials, rows, columns) -> None that widens the range of each tile.
 
-    Its arguments are `(matrix, lows, highs, specials, rows, columns)`. matrix: bit patterns of `width`-bit floats;
-    lows, highs: floats of that width, one per tile, 0 at first, updated in place; specials: uint8, one per tile, in
-    which HAS_NAN is set for a NaN and HAS_INFINITY for an Inf; rows, columns: of a tile.
+    The range of a tile (block of elements with one scale) grows until it includes the tile's finite elements. matrix:
+    2-D bit patterns of floats of `width` bits, 32 or 64. lows, highs: floats of that width, one per tile, 0 at first,
+    updated in place. specials: uint8, one per tile, in which the flag HAS_NAN is set for a NaN and HAS_INFINITY for an
+    Inf. rows, columns: the size of a tile.
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -48,12 +49,14 @@ def range_kernel(width: int) -> Any:
 
 @cache
 def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
-    """Return the loop that fills zero points with lowest - round(low / scale), clamped to lowest .. highest.
+    """Return the loop that computes zero points: lowest - round(low / scale), clamped to lowest .. highest.
 
-    Its arguments are `(lows, factors, zero_points, lowest, highest, layout)`, the first three 1-D with one entry per
-    tile; lows, factors: floats of `width` bits, the lowest finite elements and what elements are divided by or
-    multiplied with; zero_points: filled; lowest, highest: range of the integers; layout: EncodeLayout of the integers.
-    kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE.
+    Its arguments are (lows, factors, zero_points, lowest, highest, layout), the first three 1-D with one entry per
+    tile. lows: the lowest finite element of each tile, or 0 if that is smaller, in floats of `width` bits. factors:
+    what elements are divided by (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: filled. lowest,
+    highest: the range of the integers. layout: the encoder's constants as an array (EncodeLayout).
+
+    width: 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
     real: Any = f32 if width == 32 else f64
     word: Any = u32 if width == 32 else u64
@@ -72,11 +75,13 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
 
-    Its arguments are `(matrix, codes, factors, zero_points, rows, columns, limits, layout, words)`. matrix: bit
-    patterns of `width`-bit floats; codes: filled; factors, zero_points: one per tile; rows, columns: of a tile; limits:
-    lowest and highest code; layout: EncodeLayout of the integers before they are clamped; words: random words, one per
-    element, or empty. mode: a Rounding; kind: PLAIN, FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE
-    (factors divide) or BY_INVERSE.
+    Its arguments are (matrix, codes, factors, zero_points, rows, columns, limits, layout, words). matrix: bit patterns
+    of floats of `width` bits, 32 or 64. codes: filled. factors: per tile, what elements are divided by (applied is
+    BY_SCALE) or multiplied with (BY_INVERSE). zero_points: one per tile. rows, columns: the size of a tile. limits:
+    lowest and highest code. layout: the constants (EncodeLayout) of the encoder to integers before they are clamped, as
+    an array. words: random words, one per element, or empty.
+
+    mode: number of the rounding mode. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)
@@ -101,10 +106,10 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
 @cache
 def decode_integers_kernel() -> Any:
-    """Return the loop that fills `bits`, uint32, with the patterns of float32((code - zero point) * scale).
+    """Return the loop (codes, scales, zero_points, bits, rows, columns) -> None that decodes integers.
 
-    Its arguments are `(codes, scales, zero_points, bits, rows, columns)`. codes, bits: 2-D, of one shape; scales,
-    zero_points: 2-D, one per tile; rows, columns: of a tile.
+    It fills `bits`, uint32, with the bit patterns of float32((code - zero point) * scale). codes, bits: 2-D, of one
+    shape. scales, zero_points: 2-D, one per tile. rows, columns: the size of a tile.
     """
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:

@@ -1,4 +1,4 @@
-"""CPU loops that find the amax, the largest magnitude, of every tile, and the tiles that hold NaN or Inf.
+"""CPU loops that find the amax (largest magnitude) of every tile, and the tiles that hold NaN or Inf.
 
 A parameter `shape` fixes the tile's columns at compile time: 1, a common size (the inner loop is then unrolled into a
 few vectors), or ANY.
@@ -21,9 +21,9 @@ COMMON = (16, 32, 64, 128)  # columns of tiles for which loops are unrolled
 
 
 def tile_shape(columns: int) -> int:
-    """Return the compile-time `shape` of tiles with this number of columns: the number if 1, 16, 32, 64, 128; else ANY.
+    """Return the number of columns of a tile that loops compile in, or ANY (0) if they read it at run time.
 
-    ANY, 0, means that loops read the number at run time.
+    The numbers 1, 16, 32, 64 and 128 are compiled in and returned unchanged.
     """
     return columns if columns == 1 or columns in COMMON else ANY
 
@@ -41,9 +41,10 @@ SMALLEST_FOLD = 4
 
 @cache
 def _fold(word: Any, factor: int, mask: Any) -> Any:
-    """Return the loop `(source, target)`, which sets target[i] to the largest word of the i-th group of source & mask.
+    """Return the loop (source, target) -> None that sets target[i] to the largest of the i-th group of source & mask.
 
-    factor: number of neighbouring words in a group, 2 or 4; word: their type, np.uint32 or np.uint64.
+    factor: the number of neighbouring words in a group, 2 or 4. word: their type, np.uint32 or np.uint64. mask: all
+    bits but the sign.
     """
 
     def by_two(source: Any, target: Any) -> None:
@@ -61,11 +62,11 @@ def _fold(word: Any, factor: int, mask: Any) -> Any:
 
 @cache
 def amax_loop(width: int, shape: int) -> Any:
-    """Return the inlined loop `(row, tops, columns, space)`, which raises `tops` to the amax of each tile in a row.
+    """Return the inlined loop (row, tops, columns, space) -> None that raises `tops` to the amax of each tile in a row.
 
-    row: words (bit patterns) of `width`-bit floats; tops: per tile, the pattern of the amax, NaN and Inf included;
-    columns: of a tile; space: scratch words, a quarter as many as the row has. shape: `columns` if that is 1 or a
-    common number, to be compiled in, else ANY.
+    row: bit patterns of floats of `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and
+    Inf included. columns: those of a tile. space: scratch, a quarter as many words as the row has. shape: `columns` if
+    that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -107,7 +108,7 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """Raise the top of the last, narrower tile of a row to its amax; tiles: number of full tiles before it."""
+        """Raise the top of the last, narrower tile of a row to its amax; tiles: the number of full tiles before it."""
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 
@@ -119,10 +120,11 @@ def amax_loop(width: int, shape: int) -> Any:
 
 @cache
 def specials_loop(width: int) -> Any:
-    """Return the loop `(matrix, tops, specials, rows, columns)`, which corrects the amax of tiles with NaN or Inf.
+    """Return the loop (matrix, tops, specials, rows, columns) -> None that corrects the amax of tiles with NaN or Inf.
 
-    It lowers the tops (amax patterns) of such tiles to the amax of their finite elements, and sets their entries of
-    `specials` to HAS_NAN and HAS_INFINITY flags. matrix: bit patterns of `width`-bit floats; rows, columns: of a tile.
+    It lowers the entries of `tops` (amax patterns) of such tiles to the amax of their finite elements, and sets their
+    entries of `specials` to the sum of HAS_NAN and HAS_INFINITY flags. matrix: bit patterns of floats of `width` bits.
+    rows, columns: the size of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -150,10 +152,11 @@ def specials_loop(width: int) -> Any:
 
 @cache
 def amax_strips(width: int, shape: int) -> Any:
-    """Return the loop `(matrix, tops, rows, columns)`, which raises each tile's entry of `tops` to the tile's amax.
+    """Return the loop (matrix, tops, rows, columns) -> highest that raises each tile's entry of `tops` to its amax.
 
-    The loop returns the highest entry. All are bit patterns of `width`-bit floats; those of NaN and Inf count as larger
-    than all others. rows, columns: of a tile; shape: `columns` if that is 1 or a common number, else ANY.
+    highest: the largest entry. All are bit patterns of floats of `width` bits; those of NaN and Inf count as larger
+    than all others. rows, columns: the size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled
+    in, else ANY.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

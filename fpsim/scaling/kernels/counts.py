@@ -21,10 +21,10 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 def look_kernel(width: int) -> Any:
     """Return the loop that finds the amax of tiles, and whether they hold NaN or Inf, in a part of a matrix.
 
-    Its arguments are `(matrix, tops, specials, rows, columns, top, left)`. matrix: the part, which starts at (top,
-    left) of the whole matrix, as bit patterns of `width`-bit floats. tops, specials: for every tile of the whole
-    matrix, the pattern of its finite amax, which is raised, and flags (HAS_NAN if it has a NaN, plus HAS_INFINITY if
-    it has an Inf), which are set. rows, columns: size of a tile.
+    Its arguments are (matrix, tops, specials, rows, columns, top, left). matrix: the part, which starts at (top, left)
+    of the whole matrix, as bit patterns of floats of `width` bits. tops: for every tile of the whole matrix, the bit
+    pattern of its finite amax, which is raised. specials: for every tile, the sum of the flags HAS_NAN and
+    HAS_INFINITY, which are set. rows, columns: the size of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -33,7 +33,7 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def among_specials(part: Any) -> Any:
-        """Return the pattern of the largest finite magnitude of a part of a tile, and flags for Inf and NaN."""
+        """Return the bit pattern of the largest finite magnitude of a part of a tile, and its flags for Inf and NaN."""
         highest, infinite, nan = word(0), 0, 0
         for i in range(part.size):
             magnitude = word(part[i] & mask)
@@ -44,7 +44,11 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
-        """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each."""
+        """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each.
+
+        row: bit patterns. tops: patterns of the finite amax, one per tile. specials: flags of NaN and Inf, one per
+        tile.
+        """
         for i in range(row.size):
             magnitude = word(row[i] & mask)
             tops[i] = max(tops[i], magnitude if magnitude < infinity else word(0))
@@ -77,12 +81,15 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     Saturated elements are Inf, or round to more than the format's largest value once their tile's factor is applied;
     underflowed ones are not 0, but round to 0.
 
-    Its arguments are `(matrix, factors, rows, columns, top, left, draws, layout, counts)`. matrix: the part, which
-    starts at (top, left), as bit patterns of `width`-bit floats; factors: per tile of the whole matrix; rows, columns:
-    size of a tile; draws: flat index of the part's first element, its distance to the one below it, and the seed's low
-    and high word, four uint64; layout: an EncodeLayout that encodes values beyond the format to the largest word, NaN
-    to 1, and drops signs; counts: two int64, [saturated, underflowed], which are raised. mode: a Rounding; kind: PLAIN,
-    FULL or UNUSUAL, the encoder's (core/encode.py); applied: BY_SCALE (factors divide) or BY_INVERSE (they multiply).
+    Its arguments are (matrix, factors, rows, columns, top, left, draws, layout, counts). matrix: the part, which starts
+    at (top, left) of the whole matrix, as bit patterns of floats of `width` bits. factors: one per tile of the whole
+    matrix. rows, columns: the size of a tile. draws: four uint64, the flat index of the part's first element, the
+    distance of that index to the element below, and the seed's low and high word. layout: the encoder's constants as an
+    array (EncodeLayout), such that values beyond the format become the largest word, NaN becomes 1, and signs are
+    dropped. counts: two int64, [saturated, underflowed], to which the numbers are added.
+
+    mode: number of the rounding mode. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
+    applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -96,9 +103,10 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 
     @scalar
     def code_of(bits: Any, factor: Any, random: Any, f: Any) -> Any:
-        """Return the code of an element.
+        """Return the code of an element, of which the encoder drops the sign.
 
-        bits: its pattern; factor: of its tile; random: 32-bit word; f: EncodeLayout.
+        bits: its bit pattern. factor: what elements of its tile are divided by or multiplied with. random: a random
+        word for stochastic rounding. f: the encoder's constants, an EncodeLayout.
         """
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)

@@ -29,10 +29,10 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 class Elements(NamedTuple):
     """Compile-time choices of the loop over a tile's elements.
 
-    width: bits, 32 or 64, of the float in which x / s is computed; shape: the columns of a tile if 1 or a common
-    number, else ANY; back: deliver float32 values instead of codes; choices: rounding mode and others, None to read
-    them at run time, which is slower; frozen: layouts of encoder and decoder to compile in, None for one that is read
-    at run time; careful: factors may be NaN, 0 or Inf.
+    width: bits, 32 or 64, of the float in which elements are divided by scales. shape: the columns of a tile if 1, 16,
+    32, 64 or 128, else ANY. back: write float32 values instead of codes. choices: rounding mode and others, None to
+    read them at run time, which is slower. frozen: constants (layouts) of encoder and decoder to compile in, None for
+    one that is read at run time. careful: factors may be NaN, 0 or Inf.
     """
 
     width: int  # of the arithmetic
@@ -45,7 +45,11 @@ class Elements(NamedTuple):
 
 @reloadable
 class ElementRules(NamedTuple):
-    """Rules by which an element becomes a code or a value: EncodeLayout, DecodeLayout (for values), and choices."""
+    """Rules by which an element becomes a code or a value.
+
+    encoder: the encoder's constants, an EncodeLayout. decoder: the decoder's constants, a DecodeLayout, used only if
+    values are written. choices: rounding mode and others.
+    """
 
     encoder: Any  # EncodeLayout
     decoder: Any  # DecodeLayout, for values
@@ -56,14 +60,15 @@ DECODER = len(EncodeLayout._fields)  # index of the decoder in an array that hol
 
 
 def choice_words(e: Elements) -> ElementChoices:
-    """Return `e.choices` as int64 numbers, or zeros if they are None and loops read them at run time."""
+    """Return `e.choices` as a tuple of int64 numbers, or of zeros if it is None and loops read it at run time."""
     return ElementChoices(*(i64(choice) for choice in e.choices or (0,) * len(ElementChoices._fields)))
 
 
 def _rounds_by_sum(how: Elements) -> bool:
     """Return whether elements are rounded by a floating-point addition (core/nearest.py), not by integer operations.
 
-    That needs layouts and choices that are compiled in, and that `nearest.serves` accepts.
+    That needs constants and choices that are compiled in, and that `nearest.serves` accepts. how: the compile-time
+    choices of a loop.
     """
     if how.choices is None or how.frozen[0] is None:
         return False
@@ -73,9 +78,9 @@ def _rounds_by_sum(how: Elements) -> bool:
 
 @cache
 def announcer(width: int) -> Any:
-    """Return the inlined function `(row, ahead)`, which prefetches the data `ahead` words after a row; nothing if 0.
+    """Return the inlined function (row, ahead) -> None that prefetches the data `ahead` words after each word of a row.
 
-    width: bits of a word.
+    It does nothing if `ahead` is 0. width: bits of a word, 32 or 64.
     """
     per_line = 512 // width
 
@@ -89,12 +94,13 @@ def announcer(width: int) -> Any:
 
 @cache
 def element_loop(how: Elements) -> Any:
-    """Return the inlined loop that encodes one row of a matrix to codes, or to float32 values where `how.back`.
+    """Return the inlined loop that encodes one row of a matrix to codes, or to float32 values if `how.back`.
 
-    Its arguments are `(row, factors, scales, out, columns, ahead, words, rules)`. row: bit patterns; factors, scales:
-    of the row's tiles; out: filled with codes, or patterns of values; columns: of a tile; ahead: distance in words to
-    what is prefetched; words: a random word per element (stochastic mode); rules: ElementRules. how: the choices that
-    are compiled in.
+    Its arguments are (row, factors, scales, out, columns, ahead, words, rules). row: bit patterns of floats of
+    how.width bits. factors: per tile of the row, what elements are divided by or multiplied with. scales: the decode
+    scales of these tiles. out: filled with codes, or with bit patterns of values. columns: those of a tile. ahead:
+    distance in words to the data that is prefetched. words: a random word per element (stochastic mode). rules: an
+    ElementRules. how: the choices that are compiled in.
     """
     word: Any = word_of(how.width)
     shape, back = how.shape, how.back
@@ -173,7 +179,7 @@ def element_loop(how: Elements) -> Any:
 def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
     """Return the `size` random uint32 words of flat indices first, first + 1, ..., as a view of `space`.
 
-    space: scratch of at least size + 8 words; k0, k1: the seed's low and high word.
+    space: scratch of at least size + 8 words, overwritten. k0, k1: the seed's low and high 32 bits.
     """
     skip = int(first & u64(3))  # a counter gives four words; the first may be partly used
     fill_random(space[: (size + skip + 3) // 4 * 4], u64(first >> u64(2)), k0, k1)
@@ -184,10 +190,14 @@ def random_words(space: Any, first: Any, size: int, k0: Any, k1: Any) -> Any:
 def element_strips(e: Elements) -> Any:
     """Return the loop that encodes a matrix whose tiles' scales and factors are known.
 
-    Its arguments are `(matrix, out, scales, factors, rows, columns, draws, layout, choices)`. matrix: bit patterns;
-    out: filled with codes, or float32 patterns; rows, columns: of a tile; draws: flat index of the matrix's start,
-    distance to the next row's, and the seed's low and high word; layout: of the elements' encoder, then decoder;
-    choices: used where none is compiled in.
+    Its arguments are (matrix, out, scales, factors, rows, columns, draws, layout, choices). matrix: bit patterns of
+    floats of e.width bits. out: filled with codes, or with float32 bit patterns if e.back. scales: the decode scale of
+    each tile. factors: per tile, what elements are divided by or multiplied with. rows, columns: the size of a tile.
+    draws: four uint64, the flat index of the matrix's start, the distance of that index to the next row's, and the
+    seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. choices: the rounding
+    mode and others, used if e.choices is None.
+
+    e: the choices that are compiled in.
     """
     word: Any = word_of(e.width)
     elements = element_loop(e)
@@ -218,11 +228,14 @@ def element_strips(e: Elements) -> Any:
 
 @cache
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
-    """Return the loop `(codes, scales, out, rows, columns, layout, sign_bit)`, which decodes a matrix.
+    """Return the loop (codes, scales, out, rows, columns, layout, sign_bit) -> None that decodes a matrix.
 
-    codes: 2-D; out: filled with patterns of float32 values, code times scale; scales: 2-D, one per tile; rows, columns:
-    of a tile; layout: DecodeLayout; sign_bit: mask of a code's sign. width: bits, 32 or 64, of the float in which code
-    times scale is computed; shape: 1 for tiles of one column; frozen: a layout to compile in, or None.
+    codes: 2-D. scales: 2-D, one per tile. out: filled with the bit patterns of float32 values, code times scale. rows,
+    columns: the size of a tile. layout: the decoder's constants as an array (DecodeLayout). sign_bit: the mask of a
+    code's sign.
+
+    width: bits, 32 or 64, of the float in which code times scale is computed. shape: 1 for tiles of one column, else
+    any other number. frozen: a DecodeLayout to compile in; None to read it from the argument `layout`.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64

@@ -15,10 +15,11 @@ SQUARES, MAGNITUDES, LARGEST = range(3)
 
 @cache
 def error_kernel() -> Any:
-    """Return the loop `(x, values, errors, rows, columns, kind)`, which fills `errors`, float64, one per tile.
+    """Return the loop (x, values, errors, rows, columns, kind) -> None that computes the error of each tile.
 
-    x, values: matrices of floats, of which values are the decoded x. kind: SQUARES and MAGNITUDES for sums, in float64
-    and row by row, of (value - x)**2 and |value - x|, LARGEST for the largest |value - x|; rows, columns: of a tile.
+    x: 2-D floats. values: 2-D floats of the same shape, decoded from the codes of x. errors: float64, one per tile,
+    filled. rows, columns: the size of a tile. kind: SQUARES or MAGNITUDES for sums, in float64 and row by row, of
+    (value - x)**2 or |value - x|; LARGEST for the largest |value - x|.
     """
 
     def find_errors(x: Any, values: Any, errors: Any, rows: int, columns: int, kind: int) -> None:
@@ -41,10 +42,10 @@ def error_kernel() -> Any:
 
 @cache
 def merge_kernel() -> Any:
-    """Return the loop that copies tiles of `second` to `out` where `chosen` is true, and tiles of `first` elsewhere.
+    """Return the loop (first, second, chosen, out, rows, columns) -> None that copies tiles from one of two matrices.
 
-    Its arguments are `(first, second, chosen, out, rows, columns)`: three arrays of one shape; chosen: 2-D, one flag
-    per tile; rows, columns: of a tile.
+    It copies tiles of `second` to `out` where `chosen` is true, and tiles of `first` elsewhere; the three have one
+    shape. chosen: 2-D, one flag per tile. rows, columns: the size of a tile.
     """
 
     def merge(first: Any, second: Any, chosen: Any, out: Any, rows: int, columns: int) -> None:

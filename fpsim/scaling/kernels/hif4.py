@@ -25,13 +25,17 @@ HALF_UP, MODE = f64(0.5), i64(NEAREST_EVEN)
 def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
     """Return the loop that encodes a matrix to HiF4.
 
-    Arguments: `(matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials)`. matrix: bit patterns
-    of `width`-bit floats; codes: filled; scale_codes, levels: filled, one per tile: the code of the scale, and a uint32
-    whose bits 0 .. 7 stand for groups of 8 elements and bits 8 .. 23 for groups of 4, a set bit doubling the values of
-    its group; inverses: by code of a scale, the reciprocal in BF16 of each scale; rows, columns: size of a tile;
-    layouts: two EncodeLayouts as rows, of the encoders to BF16 and to a scale; specials: filled, one per tile, with the
-    sum of HAS_NAN, HAS_INFINITY and (for a tile of zeros) IS_ZERO where they apply. bf16_kind, scale_kind: PLAIN, FULL
-    or UNUSUAL, the kinds of the two encoders (core/encode.py).
+    Its arguments are (matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials). A tile has 64
+    elements that share a scale.
+
+    matrix: bit patterns of floats of `width` bits, 32 or 64. codes: filled. scale_codes: filled with the code of each
+    tile's scale. levels: filled with a uint32 per tile, whose bits 0 .. 7 belong to groups of 8 elements and bits 8 ..
+    23 to groups of 4; a set bit doubles the values of its group. inverses: by the code of a scale, the reciprocal of
+    the scale in BF16. rows, columns: the size of a tile. layouts: the constants (EncodeLayout) of the encoders to BF16
+    and to a scale, as two rows. specials: filled, one per tile, with the sum of HAS_NAN, HAS_INFINITY and (for a tile
+    of zeros) IS_ZERO where they apply.
+
+    bf16_kind, scale_kind: the checks that the two encoders need, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -99,11 +103,11 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
 
 @cache
 def hif4_elements_kernel() -> Any:
-    """Return the loop that decodes HiF4's elements without their tiles' scales.
+    """Return the loop (codes, levels, table, values, rows, columns) -> None that decodes HiF4 without scales.
 
-    Its arguments are `(codes, levels, table, values, rows, columns)`. It fills `values`, float32, with table[code],
-    doubled once for the set bit of the element's group of 8, and once for that of its group of 4. levels: a uint32 per
-    tile: bits 0 .. 7 for groups of 8, bits 8 .. 23 for groups of 4; rows, columns: size of a tile.
+    It fills `values`, float32, with table[code], doubled once for the set bit of the element's group of 8, and once for
+    that of its group of 4. levels: a uint32 per tile of 64 elements, with bits 0 .. 7 for groups of 8 and bits 8 .. 23
+    for groups of 4. table: float32 value of each code. rows, columns: the size of a tile.
     """
 
     def decode(codes: Any, levels: Any, table: Any, values: Any, rows: int, columns: int) -> None:

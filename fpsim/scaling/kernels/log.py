@@ -1,14 +1,14 @@
 """CPU loops of LogFMT: each tile gets its levels, each element the nearest one. Rules: docs/scaling.md.
 
-A tile is described by two float32 numbers, step and low, and its levels follow from these alone: both loops compute
-them with the same function, so decoding sees the levels that encoding chose from. log2 and exp2 are those of the
-system's libm in float64. Libraries differ in their last bit; a float32 then differs about once in 2**28 times. All
-else is exact or rounded by integers, so flushing of subnormals by the processor plays no role, and its rounding mode
-no more than a different libm.
+A tile is a block of elements that share a range of levels. Two float32 numbers describe it, step and low, and its
+levels follow from these alone: both loops compute them with the same function, so decoding sees the levels that
+encoding chose from. log2 and exp2 are those of the system's libm in float64. Libraries differ in their last bit; a
+float32 then differs about once in 2**28 times. All other operations are exact or rounded by integers. So flushing of
+subnormals by the processor has no effect, and its rounding mode no more than a different libm.
 
 low and step are rounded, so the outermost levels differ by a few float32 ulps from the tile's smallest and largest
-magnitude, on either side. The midpoints of ideal levels, which are not rounded, have equal distances in log2 too: the
-logarithm of an element gives its level by itself. Only where it is so close to a midpoint that rounding could matter
+magnitude, in either direction. The midpoints of ideal levels, which are not rounded, have equal distances in log2 too:
+the logarithm of an element gives its level by itself. Only if it is so close to a midpoint that rounding could matter
 are levels searched and compared in linear space. So the time does not depend on the number of levels.
 """
 
@@ -74,9 +74,9 @@ def float32_bits(x: Any) -> Any:
 
 @scalar
 def level(k: Any, low: Any, step: Any) -> Any:
-    """Return the magnitude of level k >= 0 of a tile, a float32 number as a float64.
+    """Return the magnitude of level number k >= 0 of a tile, a float32 number as a float64; level 0 is 0.
 
-    low, step: log2 of level 1, and log2 of the ratio of neighbouring levels.
+    low: log2 of level 1. step: the distance of neighbouring levels in log2.
     """
     if k == 0:
         return f64(0.0)
@@ -92,7 +92,7 @@ def level(k: Any, low: Any, step: Any) -> Any:
 def midpoint(a: Any, b: Any) -> Any:
     """Return (a + b) / 2 of neighbouring levels a < b, which float64 holds exactly.
 
-    Levels have 24 bits, and a ratio up to 2**16.1 unless a is 0.
+    Levels have 24 significant bits, and b / a is at most 2**16.1 unless a is 0.
     """
     return f64(f64(a + b) * f64(0.5))
 
@@ -101,7 +101,7 @@ def midpoint(a: Any, b: Any) -> Any:
 def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
     """Return the index, 0 .. count, of the level nearest to x >= 0: the larger in a tie, the first of equal levels.
 
-    low, step: log2 of level 1, and the distance of levels in log2; count: index of the largest level.
+    low: log2 of level 1. step: the distance of neighbouring levels in log2. count: the index of the largest level.
     """
     k, above = 0, count + 1
     while above - k > 1:
@@ -122,9 +122,9 @@ def nearest_level(x: Any, low: Any, step: Any, count: Any) -> Any:
 
 @cache
 def _magnitudes(width: int) -> tuple[Any, Any]:
-    """Return two functions of a magnitude's bit pattern: `widen`, its value, and `log2`, its logarithm, as float64.
+    """Return two functions of a magnitude's bit pattern, which return its value and its logarithm to base 2 as float64.
 
-    width: its bits, 32 or 64.
+    width: bits of the pattern, 32 or 64.
     """
     word: Any = u32 if width == 32 else u64
     first_normal = word(1 << (23 if width == 32 else 52))
@@ -167,12 +167,13 @@ def _round_signed(x: Any) -> Any:
 def encode_kernel(width: int) -> Any:
     """Return the loop that encodes a matrix to LogFMT.
 
-    Its arguments are `(values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max)`.
-    values: 2-D, float32 or float64 by width; codes: filled, of the same shape, integers of the format's storage. steps,
-    lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges). counts:
-    int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
-    level_count: the number of nonzero levels. nan_is_max: a NaN becomes the tile's largest level; else it makes step
-    and low NaN, and all codes 0.
+    Its arguments are (values, codes, steps, lows, counts, block_rows, block_columns, level_count, nan_is_max). values:
+    2-D, floats of `width` bits, 32 or 64. codes: filled, of the same shape, integers of the format's storage. steps,
+    lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges): the
+    distance of levels in log2, and log2 of the lowest nonzero level. counts: int64; the numbers of tiles with an amax
+    of 0, with NaN and with Inf are added to its first three entries. level_count: the number of nonzero levels.
+    nan_is_max: True turns a NaN into the tile's largest level; False makes step and low of its tile NaN, and all codes
+    0.
     """
     word: Any = u32 if width == 32 else u64
     sign = word(1 << (width - 1))
@@ -183,9 +184,10 @@ def encode_kernel(width: int) -> Any:
 
     @scalar
     def spread(tile: Any) -> Any:
-        """Return the smallest (Inf if none) and largest (0 if none) finite nonzero magnitude; flags of Inf and NaN.
+        """Return (smallest, largest, has_infinity, has_nan) of a tile, a 2-D array of bit patterns.
 
-        tile: 2-D bit patterns; the magnitudes are patterns too.
+        smallest, largest: patterns of the smallest and largest finite nonzero magnitude, without any that of Inf and of
+        0. has_infinity, has_nan: whether the tile holds an Inf or a NaN.
         """
         smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
@@ -201,8 +203,8 @@ def encode_kernel(width: int) -> Any:
     def encode_tile(tile: Any, codes: Any, low: Any, step: Any, level_count: Any) -> None:
         """Fill the codes of a tile with given levels; NaN becomes the largest level, without a sign.
 
-        tile: bit patterns; low, step: log2 of the lowest nonzero level, and the distance of levels in log2;
-        level_count: number of nonzero levels.
+        tile: 2-D bit patterns. codes: of the same shape. low: log2 of the lowest nonzero level. step: the distance of
+        levels in log2. level_count: the number of nonzero levels.
         """
         count = level_count if step > 0.0 else 1  # without a step all levels are the first
         top = level(count, low, step)
@@ -266,11 +268,11 @@ def encode_kernel(width: int) -> Any:
 
 @cache
 def decode_kernel() -> Any:
-    """Return the loop that decodes LogFMT codes.
+    """Return the loop (codes, steps, lows, values, block_rows, block_columns, level_count) -> None that decodes LogFMT.
 
-    Its arguments are `(codes, steps, lows, values, block_rows, block_columns, level_count)`. It fills `values`, 2-D
-    float32; steps, lows: 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges);
-    level_count: the number of nonzero levels.
+    codes: 2-D. values: filled, float32, of the same shape. steps, lows: 2-D float32, one number per tile of block_rows
+    x block_columns elements (fewer at the edges): the distance of levels in log2, and log2 of the lowest nonzero level.
+    A NaN step makes all values of its tile NaN. level_count: the number of nonzero levels.
     """
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:

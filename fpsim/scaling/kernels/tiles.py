@@ -34,14 +34,17 @@ u64, f32, f64 = np.uint64, np.float32, np.float64
 
 @cache
 def quantize_strips(e: Elements, settle: Any) -> Any:
-    """Return the loop that encodes a matrix strip by strip while each strip is cached: amax, scales, codes.
+    """Return the loop that encodes a matrix piece by piece while each piece is cached: amax, scales, codes.
 
-    Its arguments are `(matrix, out, scales, codes, size, draws, layout, counts, plan)`. matrix: bit patterns; out:
-    filled with codes, or float32 patterns if `e.back`; scales, codes: filled, one per tile; size: rows and columns of a
-    tile, and columns of a strip; draws: flat index of the matrix's start, distance to the next row's, and the seed's
-    low and high word; layout: of the elements' encoder, then decoder; counts: of tiles with an amax of 0, NaN, Inf, and
-    a scale clamped from below and from above, raised; plan: the last three arguments of `settle`, (numbers, rules,
-    layout), as ScalePlan.arguments returns them. settle: the loop of `settle_kernel`, from amaxes to scales.
+    Its arguments are (matrix, out, scales, codes, size, draws, layout, counts, plan). matrix: bit patterns of floats of
+    e.width bits. out: filled with codes, or with float32 bit patterns if e.back. scales: filled with the decode scale
+    of each tile. codes: filled with the code of each scale. size: rows and columns of a tile, and columns of a piece.
+    draws: four uint64, the flat index of the matrix's start, the distance of that index to the next row's, and the
+    seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. counts: five int64,
+    to which are added the numbers of tiles with an amax of 0, NaN, Inf, a scale raised to the smallest one allowed, and
+    one lowered to the largest. plan: the last three arguments of `settle`, as ScalePlan.arguments returns them.
+
+    e: the choices that are compiled in. settle: the loop of `settle_kernel`, from amaxes to scales.
     """
     word: Any = word_of(e.width)
     infinity = word(0x7F800000 if e.width == 32 else 0x7FF0000000000000)

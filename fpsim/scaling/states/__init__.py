@@ -1,1 +1,1 @@
-"""Scales that are kept from one training step to the next: delayed, periodic and online."""
+"""Scales that persist from one training step to the next: delayed, periodic and online."""

@@ -36,11 +36,11 @@ class DelayedScaling(_ScaleState):
     Every tile starts with the encode scale e = 1 and a history of zeros. A step encodes x * e, in float32 (float64 for
     float64 x), saturating; the decode scale is 1 / e in float32. Then, all in float32,
 
-    1. the step's amax, NaN ignored, is appended to the history, whose first entry is dropped;
+    1. the tile's amax (largest magnitude), NaN ignored, is appended to the history, whose first entry is dropped;
     2. a is the largest entry of the history, or with amax="most_recent" the last one;
-    3. if a is finite and not 0, e becomes (max * 2^-margin) / a, at most the largest float32. Otherwise e is kept.
+    3. if a is finite and not 0, e becomes (max * 2^-margin) / a, at most the largest float32. Otherwise e stays.
 
-    So an Inf in x keeps the scale from changing for as long as the history holds it. After point 2 the first entry of
+    So an Inf in x prevents changes of the scale for as long as the history holds it. After point 2 the first entry of
     the history is set to 0, where Transformer Engine collects the next amax. Of the scaling only the block is used:
     each of its tiles has a scale. The overflow policy is "saturate" unless a call gives another.
 
@@ -49,10 +49,10 @@ class DelayedScaling(_ScaleState):
       scaling: the scaling whose block is used, fp.scalings.TENSOR or another one of plain FP32 scales.
       history: the number of entries, 1 to 2**20.
       amax: "max" or "most_recent".
-      margin: integer, -126 to 126; max is halved this many times.
+      margin: integer, -126 to 126; max, the largest value of the format, is halved this many times.
       zero_amax: what a step does for a tile in which every element is 0 or NaN. "roll": the same as for any other tile,
-        like the source's kernel for one tensor and JAX; "skip": history and scale are kept, like the source's kernel
-        for many tensors, which PyTorch uses.
+        like the source's kernel for one tensor and JAX. "skip": history and scale do not change, like the source's
+        kernel for many tensors, which PyTorch uses.
 
     Raises:
       ValueError: scaling, amax, history, margin or zero_amax has another value than those above.
@@ -116,13 +116,18 @@ class DelayedScaling(_ScaleState):
         return self._arrays["amax_history"].copy() if self._arrays else None
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
-        """Return the keywords of a step's cast, with overflow="saturate" if they give no overflow policy."""
+        """Return the keywords of a step's cast, with overflow="saturate" added unless they give an overflow policy."""
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         """Encode a step's array with the current scales, and compute the next ones.
 
-        Return (Scaled, or values if `back`; encode scales used; next history and encode scales; whether any is new).
+        step: the array and the options of its cast. back: True for values instead of codes. The object itself is not
+        changed.
+
+        Returns:
+          The Scaled array (float32 values if `back`); the encode scales that were used; a dict of the arrays for the
+          next step, "amax_history" and "encode_scales"; and whether an encode scale was recomputed.
         """
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
@@ -137,9 +142,10 @@ class DelayedScaling(_ScaleState):
         return result, factors, {"amax_history": history, "encode_scales": encode_scales}, computed
 
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
-        """Return the history of amaxes and the encode scales after a step, and whether a scale was recomputed.
+        """Return the history of amaxes after a step, the encode scales after it, and whether a scale was recomputed.
 
-        history, encode_scales: before the step; newest: the step's amaxes.
+        history: float32 before the step, shape (entries, *tiles). encode_scales: float32 before the step, one per tile.
+        newest: the step's amaxes, one per tile.
         """
         from fpsim.runtime.processor import ieee_arithmetic
 
@@ -154,7 +160,10 @@ class DelayedScaling(_ScaleState):
         return rolled, np.where(computes, computed, encode_scales), bool(computes.any())
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces."""
+        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces.
+
+        arrays: a dict of "amax_history" and "encode_scales".
+        """
         history, encode_scales = arrays["amax_history"], arrays["encode_scales"]
         if history.shape != (self.history, *encode_scales.shape):
             raise ValueError(

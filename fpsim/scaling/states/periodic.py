@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 class PeriodicScaling(_ScaleState):
     """Scales that are computed from the array at every N-th step, and used unchanged in between.
 
-    Steps 0, N, 2N, ... compute `fpsim.encode_scaled(x, fmt, scaling)`; the others compute `fpsim.encode_scaled(x, fmt,
-    scaling, scales=scales)` with the last scales. A scale is kept for N steps even if it is NaN (the tile had a NaN,
-    and nan="tile") or 1 (the tile was all zeros). A NaN at another step makes its tile NaN in that step only.
+    Steps 0, N, 2N, ... compute `fpsim.encode_scaled(x, fmt, scaling)`. The steps between them compute
+    `fpsim.encode_scaled(x, fmt, scaling, scales=scales)` with the last scales. A scale is used for N steps even if it
+    is NaN (the tile had a NaN, and nan="tile") or 1 (the tile was all zeros). A NaN at another step makes its tile NaN
+    in that step only.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
@@ -56,7 +57,12 @@ class PeriodicScaling(_ScaleState):
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         """Encode a step's array, with new scales at every N-th step.
 
-        Return (Scaled, or values if `back`; factors of the elements; decode scales by name; whether they are new).
+        step: the array and the options of its cast. back: True for values instead of codes. The object itself is not
+        changed.
+
+        Returns:
+          The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
+          per tile; the dict {"scales": decode scales} for the next step; and whether they are new.
         """
         from fpsim.scaling.states import steps
 
@@ -69,7 +75,7 @@ class PeriodicScaling(_ScaleState):
         return result, steps.given_factors(step, scales), self._arrays, False
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved scale is neither positive nor NaN."""
+        """Raise a ValueError if a saved scale is neither positive nor NaN; arrays: {"scales": decode scales}."""
         scales = arrays["scales"]
         if not np.all((scales > 0) | np.isnan(scales)):
             raise ValueError(f"scales must be positive; got {scales[~(scales > 0)][0]}.")
@@ -78,7 +84,7 @@ class PeriodicScaling(_ScaleState):
 class OnlineScaling(_ScaleState):
     """Scales computed from the array itself at every step: `fpsim.encode_scaled` with counts of its effects.
 
-    Arrays may differ in shape from step to step, as only the counts are kept.
+    Arrays may differ in shape from step to step, as only the counts persist.
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
@@ -99,7 +105,11 @@ class OnlineScaling(_ScaleState):
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
         """Encode a step's array with scales computed from it.
 
-        Return (Scaled, or values if `back`; factors of the elements; {}, as no array is kept; True).
+        step: the array and the options of its cast. back: True for values instead of codes.
+
+        Returns:
+          The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
+          per tile; an empty dict, since no array is needed by the next step; and True, as scales are new.
         """
         from fpsim.scaling.states import steps
 

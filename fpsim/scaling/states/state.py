@@ -38,8 +38,8 @@ LARGEST_MARGIN = 126  # 2**-margin stays a normal float32
 class _ScaleState:
     """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading.
 
-    OPTIONS: names of the constructor's options, which are attributes as well; ARRAYS: names of the arrays, with one
-    entry or history per tile, that a step hands to the next. A subclass lists its own.
+    OPTIONS: names of the constructor's options, which are attributes as well. ARRAYS: names of the arrays, with one
+    entry or history per tile, that a step passes to the next. A subclass lists its own.
     """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
@@ -63,13 +63,13 @@ class _ScaleState:
 
     @property
     def counts(self) -> ScaleCounts:
-        """Counts of all steps."""
+        """Counts of elements and scales over all steps."""
 
         return self._counts
 
     @property
     def last(self) -> ScaleCounts:
-        """Counts of the last step."""
+        """Counts of elements and scales in the last step; all 0 before the first."""
         return self._last
 
     @with_element_keywords
@@ -113,7 +113,14 @@ class _ScaleState:
         return result
 
     def _step(self, x: npt.ArrayLike, cast: ElementKeywords, *, back: bool) -> Any:
-        """Encode x, or quantise it if `back`, then update counts and scales; return a Scaled, or float32 values."""
+        """Encode x, or quantise it if `back`, as one step: update the counts and scales of this object.
+
+        cast: the keywords of the elements' cast. Returns a Scaled, or a float32 array if `back`. An array without
+        elements changes nothing.
+
+        Raises:
+          ValueError: x has other tiles than at the first step, or an option is unknown. The state is unchanged then.
+        """
         from fpsim.scaling.states import steps
 
         keywords = self._keywords(cast)
@@ -132,19 +139,23 @@ class _ScaleState:
         return result
 
     def _keywords(self, cast: ElementKeywords) -> ElementKeywords:
-        """Return the keywords of a step's cast with the defaults of this class filled in."""
+        """Return the keywords of a step's cast with the defaults of this class filled in; here unchanged."""
         return cast
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array; return (Scaled, or values if `back`; factors; arrays; whether scales are new).
+        """Encode a step's array without changing this object; each subclass implements it.
 
-        factors: one per tile, what elements were divided by or multiplied with; arrays: those that the next step uses,
-        by the names in ARRAYS; scales are new if this step computed them from an amax.
+        step: the array and the options of its cast. back: True for values instead of codes.
+
+        Returns:
+          The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
+          per tile; the arrays that the next step needs, by the names in ARRAYS; and whether this step computed scales
+          from an amax.
         """
         raise NotImplementedError
 
     def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
-        """Raise a ValueError if an array of this shape has another grid of tiles than those of earlier steps."""
+        """Raise a ValueError if an array of this shape has another grid of tiles than the arrays of earlier steps."""
         grid, earlier = tiling(shape, self.scaling.block).grid, self._grid
         if earlier is not None and grid != earlier:
             raise ValueError(
@@ -154,14 +165,14 @@ class _ScaleState:
 
     @property
     def _grid(self) -> tuple[int, ...] | None:
-        """Shape of the array of scales; None before the first step."""
+        """Shape of the array of scales, one per tile; None if there is none, as before the first step."""
         return self._arrays[self.ARRAYS[-1]].shape if self._arrays else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that later steps depend on, and the counts: text, numbers and copies of arrays.
 
-        `counts` and `last` are int64 arrays in the order of `ScaleCounts`. Arrays per tile are included after the first
-        step.
+        `counts` and `last` are int64 arrays in the order of the fields of `ScaleCounts`. Arrays per tile are included
+        after the first step.
 
         Example:
           >>> import fpsim as fp
@@ -215,7 +226,10 @@ class _ScaleState:
         self._arrays, self._counts, self._last = arrays, counts, last
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved state's arrays (names: ARRAYS) have shapes or values that no step produces."""
+        """Raise a ValueError if a saved state's arrays have shapes or values that no step produces; here never.
+
+        arrays: the arrays by the names in ARRAYS.
+        """
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to a .npz or .safetensors file, completely or not at all.
@@ -275,7 +289,10 @@ class _ScaleState:
 
 
 def _plain(scaling: Scaling) -> bool:
-    """Return whether a scaling is symmetric, with FP32 scales of one level and no amax floor."""
+    """Return whether a scaling has FP32 scales of one level, no zero points, no amax floor and no smallest scale.
+
+    Its block and its treatment of quotients, overflow, NaN, Inf and zeros may be any.
+    """
     default = Scaling()
     free = ("block", "quotient", "division", "overflow", "nan", "infinity", "zero_scale")
     return scaling.replace(**{name: getattr(default, name) for name in free}) == default
@@ -284,7 +301,7 @@ def _plain(scaling: Scaling) -> bool:
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
     """Return `value`, an argument, as an int, or raise a ValueError unless it is an integer in lowest .. highest.
 
-    name: of the argument; highest: None for no limit.
+    name: of the argument, for the message. highest: None for no limit.
     """
     number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not number or value < lowest or (highest is not None and value > highest):
@@ -294,7 +311,13 @@ def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> 
 
 
 def _checked_counts(values: Any, name: str) -> ScaleCounts:
-    """Return the counts in `values`, an int64 array of a saved state; name: of the array, for the error's text."""
+    """Return the counts in `values`, an int64 array of a saved state, in the order of the fields of `ScaleCounts`.
+
+    name: of the array, for the message.
+
+    Raises:
+      ValueError: the array has another dtype or shape, or holds a negative number.
+    """
     array = np.asarray(values)
     if array.dtype != np.int64 or array.shape != (len(fields(ScaleCounts)),) or np.any(array < 0):
         raise ValueError(
@@ -306,7 +329,7 @@ def _checked_counts(values: Any, name: str) -> ScaleCounts:
 def _checked_tiles(values: Any, name: str) -> Array:
     """Return a copy of `values`, an array of a saved state, or raise a ValueError if it is not float32.
 
-    name: for the error's text.
+    name: of the array, for the message.
     """
     array = np.asarray(values)
     if array.dtype != np.float32:

@@ -32,7 +32,7 @@ def encode_with_factors(
 ) -> Scaled:
     """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
-    The decoded value is code * scale. fmt, scaling, cast: as for `fpsim.encode_scaled`; scales, factors: float32, one
+    The decoded value is code * scale. fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one
     per tile.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
@@ -51,7 +51,7 @@ def quantize_with_factors(
     """Return code * scale, float32, for the codes of x * factor with one factor and one decode scale per tile.
 
     Equal to `encode_with_factors(...).decode()`, but computed in one pass where possible. fmt, scaling, cast: as for
-    `fpsim.encode_scaled`; scales, factors: float32, one per tile.
+    `fpsim.encode_scaled`. scales, factors: float32, one per tile.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
@@ -68,7 +68,11 @@ def quantize_with_factors(
 
 
 def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
-    """Fill `target` with codes, or values if `back`, using given scales and factors, one per tile."""
+    """Fill `target` with codes, or with float32 values if `back`, using given scales and factors, one per tile.
+
+    step: the array and the options of its cast. target: of the array's shape. scales: decode scales. factors: what
+    elements are multiplied with, or divided by if the scaling says so.
+    """
     job = step.job(target, back=back)
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = job.tiling.tiles
@@ -76,9 +80,11 @@ def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Arra
 
 
 class EncodingStep(NamedTuple):
-    """The arguments of one step of encoding: the array and its format, element format, scaling, and the cast.
+    """The arguments of one step of encoding.
 
-    options: the checked options of the elements' cast; keywords: the keywords from which they were made.
+    source: the float array. source_fmt: the format that its dtype stores. element: the element format. scaling: the
+    recipe of tiles and scales. options: the checked options of the elements' cast. keywords: the keywords from which
+    they were made.
     """
 
     source: Array
@@ -89,9 +95,9 @@ class EncodingStep(NamedTuple):
     keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """Return the `TileJob` that writes codes, or values if `back`, into `target`.
+        """Return the `TileJob` (arrays, tiles, plan and seed) that writes codes, or values if `back`, into `target`.
 
-        Without a target, the job can only be used to read the source.
+        target: of the source's shape. Without a target, the job can only be used to read the source.
         """
 
         assert not isinstance(self.element, (LogFMT, TableFormat))
@@ -103,11 +109,11 @@ class EncodingStep(NamedTuple):
 
 
 def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
-    """Encode with scales computed from the array itself.
+    """Encode a step's array with scales computed from the array itself.
 
     Returns:
-      The Scaled array, or float32 values if `back`; the scales, float32; and the factors that elements were divided by
-      or multiplied with, 1-D, one per tile.
+      The Scaled array, or float32 values if `back`; the decode scales, float32, of the grid's shape; and the factors
+      that elements were divided by or multiplied with, 1-D, one per tile.
     """
 
     run = quantize_scaled if back else encode_scaled
@@ -129,7 +135,8 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 def given_factors(step: EncodingStep, scales: Array) -> Array:
     """Return the factors of elements for given decode scales: the scales if elements are divided, else their inverses.
 
-    The result is float32 or float64, as x / s is, of shape (batch, rows of tiles, tiles in a row).
+    step: the array and its scaling. scales: float32, one per tile. The result has the shape (batch, rows of tiles,
+    tiles in a row), in the float (float32 or float64) in which elements are divided by scales.
     """
 
     job = step.job()
@@ -142,9 +149,10 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
 
 def newest(tops: Array, specials: Array) -> Array:
-    """Return each tile's amax in float32, ignoring NaN; Inf if the tile has an infinite element.
+    """Return each tile's amax (largest magnitude) in float32, ignoring NaN; Inf if the tile has an infinite element.
 
-    tops: patterns of the finite amax; specials: flags of NaN and Inf.
+    tops: bit patterns (uint32 or uint64) of the finite amax. specials: flags of the same shape, the sum of HAS_NAN and
+    HAS_INFINITY.
     """
 
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
@@ -155,8 +163,9 @@ def newest(tops: Array, specials: Array) -> Array:
 
 
 def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
-    """Return (number of elements that saturate, number that underflow) with these factors, one per tile.
+    """Return (number of elements that saturate, number that underflow) in a step with these factors.
 
+    step: the array and the options of its cast. factors: one per tile, what elements are divided by or multiplied with.
     The counts are those of `ScaleCounts`.
     """
     job = step.job()
