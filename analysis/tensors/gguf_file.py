@@ -170,7 +170,7 @@ class _Header:
             raise self._damaged(f"a value of type {kind}")
 
     def _text(self) -> str:
-        """Read and return a string."""
+        """Read and return the next string: its length in 8 bytes, then its UTF-8 bytes."""
         length = self._number("Q")
         if length > NAME_LIMIT:
             raise self._damaged(f"a name of {length} bytes")
@@ -180,11 +180,11 @@ class _Header:
             raise self._damaged("a name that is not UTF-8") from problem
 
     def _number(self, kind: str) -> int:
-        """Read and return one number; `kind`: its format character in the module `struct`."""
+        """Read and return the next number; `kind`: its format character in the module `struct`, such as "Q"."""
         return int(struct.unpack(f"{self.order}{kind}", self._take(struct.calcsize(f"={kind}")))[0])
 
     def _take(self, count: int) -> bytes:
-        """Read and return `count` bytes."""
+        """Read and return the next `count` bytes; raise a TensorFileError if the file ends before."""
         self._count(count)
         data = read_fully(self.opened, count)
         if len(data) < count:
@@ -192,7 +192,7 @@ class _Header:
         return data
 
     def _skip(self, count: int) -> None:
-        """Skip `count` bytes."""
+        """Skip the next `count` bytes; raise a TensorFileError if fewer are left."""
         self._count(count)
         self.opened.seek(count, os.SEEK_CUR)
 

@@ -178,8 +178,8 @@ def matrix_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a matrix unit's sums of the first `length` terms under a schedule.
 
-    chance: probability with which the probabilistic bounds hold. random_signs: whether the products have independent
-    random signs. Otherwise truncation is biased, and units that align and truncate terms have no probabilistic bounds.
+    terms: the operands. chance: probability of probabilistic bounds. random_signs: whether the products have
+    independent random signs. Otherwise units that truncate aligned terms, which is biased, have no such bounds.
     """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
@@ -363,8 +363,8 @@ def _block_parts(
 ) -> list[PartialSum]:
     """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
 
-    blocks: the spans of each block's instructions. products, exponents: (trials, terms of the slice) exact products,
-    and their aligned powers of two.
+    blocks: spans of each block's instructions. products, exponents: (trials, terms of the slice) exact products, and
+    the powers of two by which they are aligned.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

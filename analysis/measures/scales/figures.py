@@ -40,7 +40,10 @@ class LossScaling(Protocol):
 
 
 def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
-    """Draw the shares of elements that become 0, subnormal and too large against 2**k; mark the best scale."""
+    """Draw the shares of elements that become 0, subnormal and too large against 2**k; mark the best scale.
+
+    Return the matplotlib axes: `ax`, or new ones for None.
+    """
     with figure_style():
         ax = axes_of(ax, 2.6)
         order = sorted(range(len(report.scales)), key=lambda i: report.scales[i])
@@ -70,7 +73,10 @@ def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
 
 
 def loss_scaling_axes(report: LossScaling, ax: Axes | None = None) -> Axes:
-    """Draw the scale of every policy against the training step, with a mark below for each step that overflowed."""
+    """Draw the scale of every policy against the training step, with a mark below for each step that overflowed.
+
+    Return the matplotlib axes: `ax`, or new ones for None.
+    """
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))
         logs = []

@@ -310,7 +310,11 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Return the micro-batches as one batch: tensors concatenated along the first axis, other items from the first."""
+    """Return the micro-batches as one batch: tensors are concatenated along the first axis, other items are the first
+    one's.
+
+    batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items.
+    """
     import torch
 
     first = batches[0]

@@ -196,8 +196,9 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
 def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Apply softmax to whole rows of scores (queries, keys), then multiply by v.
 
-    Probabilities are exponentials divided by their sum, then multiplied by `recipe.probability_scale` and rounded.
-    Return (outputs (queries, dv), rounded probabilities / that scale (queries, keys), ones (queries,)), all float32.
+    v: the rounded values (keys, dv) and their scale. Probabilities are exponentials divided by their sum, then
+    multiplied by `recipe.probability_scale` and rounded. Return (outputs (queries, dv), rounded probabilities / that
+    scale (queries, keys), ones (queries,)), all float32.
     """
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
     shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
@@ -216,9 +217,10 @@ def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
     """Compute softmax of scores (queries, keys) and the product with v, block after block of keys (flash attention).
 
     Weights are exp(score - maximum so far), rounded. At a new maximum, the running sum and the running product with v
-    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. recipe:
-    formats, number of keys of a block, and the arithmetic of products. Return (outputs (queries, dv), weights (queries,
-    keys) relative to the last maximum, sums of weights (queries,)), all float32.
+    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. v: the
+    rounded values (keys, dv) and their scale. recipe: formats, number of keys of a block, arithmetic of products.
+    Return (outputs (queries, dv), weights (queries, keys) relative to the last maximum, sums of weights (queries,)),
+    all float32.
     """
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ def around(value: float, distance: float) -> tuple[float, float]:
 
 
 def holds(figure: Figure, expected: Expected) -> bool:
-    """Return whether a result of an experiment equals the expected value, or is in the expected interval (with ends).
+    """Return whether a result, `figure`, equals the `expected` value, or is in the `expected` interval (ends included).
 
     Example:
       >>> from fpsim.analysis.systems.claims.claim import holds

@@ -37,7 +37,7 @@ class ExactSum(tuple[Any, ...]):
 
 
 def first_rank(order: Order) -> int:
-    """Return the rank whose contribution is the first operand of a sum in this order.
+    """Return the rank whose contribution is the first operand of a sum in an order, nested tuples of ranks.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
@@ -50,7 +50,7 @@ def first_rank(order: Order) -> int:
 
 
 def ranks_in(order: Order) -> Iterator[int]:
-    """Yield the ranks of an order from left to right."""
+    """Yield the ranks of an order, nested tuples of ranks, from left to right."""
     if isinstance(order, int):
         yield order
         return
@@ -59,14 +59,15 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return the order with every rank r replaced by the order leaf(r), such as the order inside node r."""
+    """Return an order, nested tuples of ranks, with every rank r replaced by leaf(r), such as the order inside node r.
+    """
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)
 
 
 def rotated(ranks: Sequence[int], first: int) -> Hops:
-    """Return the order of additions around a ring of ranks, beginning at position `first` of the ring."""
+    """Return the ranks of a ring in the order in which they add, beginning at position `first` of the ring."""
     return Hops([*ranks[first:], *ranks[:first]])
 
 

@@ -71,8 +71,8 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
     """Return the sentence that names the addition at which the sum of an element left the format's range.
 
-    element: index in the buffer. source, rows: contributions, unrounded and as codes. algorithm: the order of the
-    additions. Return "" if no sum of the element overflowed. Changes `adder.overflowed`.
+    element: index in the buffer. source, rows: contributions, unrounded and as codes. algorithm, adder: the order of
+    the additions, and their rounding. Return "" if no sum of the element overflowed. Changes `adder.overflowed`.
     """
     adder.overflowed = False
     column = np.zeros(source.count, adder.fmt.storage)

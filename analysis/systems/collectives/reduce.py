@@ -141,10 +141,11 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 
 
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
-    """Return the codes of the sum of the rows `members` that one rank adds over a span.
+    """Return the codes of a sum of rows that one rank adds, for the elements of a span of the buffer.
 
-    The sum is exact, or if the adder has an accumulation format, added in it in the order of `members`; it is rounded
-    once.
+    rows, members: contributions as codes, and the indices of the rows to add. The sum is exact and rounded once. If
+    `adder` has an accumulation format, the rows are added in that format instead, in the order of `members`, before the
+    rounding.
     """
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)

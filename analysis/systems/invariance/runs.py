@@ -268,7 +268,10 @@ class _Figures(NamedTuple):
 
 
 def _figures(key: Key, run: RunTensors) -> _Figures:
-    """Return the statistics of a run's tensor: the recorded ones, or else computed from its stored elements."""
+    """Return the statistics of a run's tensor: the recorded ones, or else computed from its stored elements.
+
+    key: (step, layer, tensor).
+    """
     if key in run.rows:
         row = run.rows[key]
         return _Figures(row.shape, row.range, row)

@@ -193,7 +193,11 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
 
 
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
-    """Raise a LayoutError if one of the named parts has another dtype than integers (for zero points, 32-bit words)."""
+    """Raise a LayoutError if a stored tensor with one of the keys does not hold integers (for zero points, 32-bit
+    words).
+
+    parts: the stored tensors of a weight. keys: keys of `parts.beside`; keys that are not in it are ignored.
+    """
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
         if key in parts.beside and parts.beside[key].dtype not in dtypes:

@@ -101,7 +101,8 @@ def layout_named(name: object) -> str:
 def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
     """Raise a ValueError unless the layout can store a weight of this shape with these options.
 
-    The inputs must be whole groups, and the codes (for HQQ, groups) that are packed together must fill words or bytes.
+    layout: full name of the layout. The inputs must be whole groups, and the codes (for HQQ, groups) that are packed
+    together must fill words or bytes.
     """
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]

@@ -242,8 +242,9 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 
 
 def _prefix(job: ExportJob, name: str, end: str) -> str:
-    """Return the name to which a layout adds the end of a stored tensor's name: a weight's name without "weight"; the
-    name itself for gpt-oss's layout.
+    """Return the start of the names under which a layout stores a weight's tensors.
+
+    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout. `end` is not used.
 
     job: the inputs of the export.
     """
@@ -359,8 +360,9 @@ def _is_file(out: Path) -> bool:
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """Yield a folder for drafts; at the end its files replace those at `out` together, and after an error they are
-    removed.
+    """Yield a folder for drafts; at the end its files replace those at `out`, and after an error they are removed.
+
+    files: the files to write, by name.
 
     Raises:
       ValueError: the folder contains another model.

@@ -24,6 +24,8 @@ STRIP = 32  # rows that are transposed at once
 def losses(checkpoint: CheckpointTensors, weights: Mapping[str, WeightToWrite]) -> list[ExportedWeight]:
     """Return the error of each weight as decoded from the written checkpoint; several weights are measured at once.
 
+    weights: name -> the original weight.
+
     Raises:
       ValueError: a decoded value is not finite.
       AssertionError: the file lacks a weight of the expected shape, which is a bug of fpsim.

@@ -113,7 +113,10 @@ def swizzled(scales: Array) -> Array:
 
 
 def swizzled_scales(write: WriteWeight, weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return the result of write(weight, options), with torchao's scales (`_weight_scale`) in cuBLAS's order of tiles."""
+    """Return the result of write(weight, options), with torchao's scales (`_weight_scale`) in cuBLAS's order of tiles.
+
+    write: a function that returns the stored tensors of a weight, such as `torchao_mxfp8`.
+    """
     plain = write(weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS))), options)
     dtype, (rows, columns) = plain.tensors[SCALE]
     tiles = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)

@@ -74,7 +74,9 @@ def bf16_precision() -> Figures:
 
 
 def bf16_against_fp16() -> Figures:
-    """Return the number of Ampere's BF16 units, and relative gradient errors of BF16 and FP16 training recipes.
+    """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes.
+
+    An error is norm(difference from float32's gradients) / norm(these).
 
     BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12. The result is a
     dict, name -> number.
@@ -133,7 +135,9 @@ def fp8_table() -> Figures:
 
 
 def one_fp8_format() -> Figures:
-    """Return relative gradient errors of recipes with E4M3 everywhere, E5M2 for gradients only, and E5M2 everywhere.
+    """Return errors of weight gradients with E4M3 for all operands, E5M2 for gradients only, and E5M2 for all operands.
+
+    An error is norm(difference from float32's gradients) / norm(these).
 
     The result is a dict, name -> number.
     """

@@ -128,11 +128,11 @@ def too_large_a_scale() -> Figures:
 
 
 def loss_factor() -> Figures:
-    """Measure whether gradient errors depend on a constant factor of the loss.
+    """Measure whether errors of weight gradients depend on a constant factor of the loss.
 
-    Return the relative gradient error of the recipe DEEPSEEK_V3, whether it is equal for the loss times 2^-12 and times
-    2^12, and the error of FP16 without loss scaling for the loss times 2^-12. The result is a dict, name -> number or
-    bool.
+    An error is norm(difference from float32's gradients) / norm(these). Return the error of the recipe DEEPSEEK_V3,
+    whether it is equal for the loss times 2^-12 and times 2^12, and the error of FP16 without loss scaling for the loss
+    times 2^-12. The result is a dict, name -> number or bool.
     """
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,

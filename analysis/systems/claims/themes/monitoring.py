@@ -81,7 +81,9 @@ def debug_names() -> Figures:
 
 
 def error_monitors() -> Figures:
-    """Return relative gradient errors of BF16, which trains, and of FP16 without loss scaling, which fails.
+    """Return errors of weight gradients in BF16, which trains, and in FP16 without loss scaling, which fails.
+
+    An error is norm(difference from float32's gradients) / norm(these).
 
     The loss is multiplied by 2^-12 for FP16, so that gradients underflow. The result is a dict, name -> number.
     """

@@ -108,7 +108,10 @@ def bounds() -> Figures:
 
 
 def nvfp4_forward() -> Figures:
-    """Return relative gradient errors of NVFP4 in all products and with fprop in BF16, and the latter / the former.
+    """Return errors of weight gradients with NVFP4 in all products and with the forward product in BF16, and their
+    ratio.
+
+    An error is norm(difference from float32's gradients) / norm(these); the ratio is the second error / the first.
 
     The result is a dict, name -> number.
     """

@@ -91,9 +91,9 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return relative gradient errors of FP8_TENSOR with the output head in float32, and with the head in FP8 too.
+    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too.
 
-    The result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
     """
     from fpsim.recipes.training import FP8_TENSOR
 
@@ -162,9 +162,10 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return relative gradient errors with FP8 in all three products, in the forward product only, and in none.
+    """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones only, and in
+    none.
 
-    The result is a dict, name -> number.
+    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
     """
     from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
