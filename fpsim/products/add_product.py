@@ -1,4 +1,7 @@
-"""Addition of a matrix unit's product a @ b to a matrix: by fast kernels for its rule, or by its specification."""
+"""Addition of a matrix unit's product a @ b to a matrix, by a fast kernel for the unit's rule, or by its specification.
+
+The specification is the slower loop of `fpsim.dot_add`, with the same bits.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
     """Add a @ b to `total` in place, with the additions and roundings of the product's matrix unit.
 
     total: (M, N) float32, or float64 for units whose sums are float64. FP16 sums are held as float32 of the same value.
+    product: the unit, and the codes and scales of a and b.
     """
     (m, n), terms = total.shape, product.a.shape[1]
     if terms == 0 or total.size == 0:
@@ -64,7 +68,10 @@ def add_product(total: Array, product: UnitProduct) -> None:
 
 
 def _by_rule(total: Array, product: UnitProduct) -> None:
-    """Add a product to `total` in place, for a unit whose rule is neither `Rule.FUSED` nor built from it."""
+    """Add a product to `total` (M, N) in place, for a unit whose rule is none of `Rule.FUSED`, SCALED and TWO_PASSES.
+
+    product: the unit, and the codes and scales of a and b.
+    """
     if product.promote:
         _promoted(total, product)
     elif not is_fast(product.unit):
@@ -80,9 +87,10 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add the product p to `total` (M, N) in place: sums of p.promote terms of K, each from +0, added in order.
+    """Add a product to `total` (M, N) in place: sums of p.promote terms of K, each from +0, one after the other.
 
-    Each sum is multiplied by its decode scales p.factors before it is added in float32.
+    Each sum is multiplied by its decode scales p.factors before it is added in float32. p: the unit, and the codes and
+    scales of a and b.
     """
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
@@ -92,7 +100,10 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add the product p to `total` in place by the loop of `fpsim.dot_add`, for units without a fast kernel."""
+    """Add a product to `total` (M, N) in place by the loop of `fpsim.dot_add`, for units without a fast kernel.
+
+    p: the unit, and the codes and scales of a and b.
+    """
     if p.promote:
         _promoted(total, p)
         return
@@ -134,7 +145,7 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 def _cuts(unit: MatrixUnit) -> int:
     """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't compute the unit.
 
-    1 for `Rule.SEPARATE`; 2 for `Rule.EVEN_ODD`: even terms and odd terms.
+    The number is 1 for `Rule.SEPARATE`, and 2 for `Rule.EVEN_ODD`: even terms and odd terms.
     """
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
@@ -142,7 +153,10 @@ def _cuts(unit: MatrixUnit) -> int:
 
 
 def _cut(total: Array, p: UnitProduct) -> None:
-    """Add the product p to `total` in place by the kernel cut_product, for a CDNA3 unit that this can compute."""
+    """Add a product to `total` (M, N) float32 in place by the kernel cut_product, for a CDNA3 unit that it can compute.
+
+    p: the unit, and the codes of a and b.
+    """
     unit, halves = p.unit, _cuts(p.unit)
     a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
     a, b = (x if kept_bits(element) == -1 else x & i32(kept_bits(element)) for x, element in ((a, unit.a), (b, unit.b)))
@@ -154,13 +168,20 @@ def _cut(total: Array, p: UnitProduct) -> None:
 
 
 def _step_facts(formats: tuple[Format, Format]) -> Array:
-    """Return the `StepFacts` of two operand formats as a float64 array, the argument of the kernel step_product."""
+    """Return facts on two operand formats as a float64 array of five numbers, as the kernel step_product reads them.
+
+    They are: the smallest exponents of normal values of both formats; their smallest normal values; and the sum of
+    their mantissa bits.
+    """
     tiny, places = [2.0**fmt.min_exponent for fmt in formats], sum(fmt.mantissa_bits for fmt in formats)
     return np.array([*(fmt.min_exponent for fmt in formats), *tiny, places])
 
 
 def _stepwise(total: Array, p: UnitProduct) -> None:
-    """Add the product p to `total` in place for one of AMD's units, or for a chain of fused multiply-adds."""
+    """Add a product to `total` (M, N) in place by the kernel step_product.
+
+    The unit is one of AMD's, or a chain of fused multiply-adds. p: the unit, and the codes of a and b.
+    """
     unit = p.unit
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     a, b = (
@@ -179,7 +200,10 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
-    """Add the product p to `total` in place for an x86 unit, whose chains of multiply-adds flush subnormals to zero."""
+    """Add a product to `total` (M, N) float32 in place for an x86 unit whose chains of multiply-adds flush subnormals.
+
+    They flush them to zero, of operands and results. p: the unit, and the codes of a and b.
+    """
     unit = p.unit
     a = _flushed(floats(p.a, unit.a.carrier), kept_bits(unit.a))
     b = _flushed(floats(p.b, unit.b.carrier), kept_bits(unit.b))
@@ -199,7 +223,10 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed(x: Array, kept: int = -1) -> Array:
-    """Return a float32 array x and-ed with the bit mask `kept`; subnormals become zeros of the same sign."""
+    """Return a copy of a float32 array whose subnormals are replaced by zeros of the same sign.
+
+    kept: an integer mask that is and-ed with the bits of x before that; -1 leaves all bits.
+    """
     bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)

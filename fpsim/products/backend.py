@@ -22,7 +22,7 @@ Shape = tuple[int, int]
 class FloatOperations(Protocol):
     """Float operations on matrices in the memory of the CPU or a GPU.
 
-    Operands broadcast and may be NumPy scalars or arrays.
+    Operands broadcast as in NumPy, and may be NumPy scalars or arrays.
     """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
@@ -45,16 +45,18 @@ class Backend(FloatOperations, Protocol):
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
 
-        x: codes of the element, or floats of its dtype. name: the argument that errors name.
+        x: codes of the format of `element`, or floats of its dtype. element: the operand's format in the unit. name:
+        the argument that errors name.
 
         Raises:
           ValueError, TypeError: x has another format, or is not an array in this backend's memory.
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of a generic accumulator as an array of codes on this backend, and the format of the codes.
+        """Return an operand of a generic accumulator as (array of codes on this backend, format of the codes).
 
-        fmt: the format of x if x holds codes; None if x has a float dtype. name: the argument that errors name.
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; None if x has a float
+        dtype. name: the argument that errors name.
 
         Raises:
           ValueError, TypeError: x has another format, is not in this backend's memory, or holds integers and fmt is
@@ -62,15 +64,15 @@ class Backend(FloatOperations, Protocol):
         """
 
     def scaled(self, x: Any, name: str) -> Any | None:
-        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU.
+        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU; else None.
 
-        Any other operand has the result None.
+        name: the argument that errors name.
         """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
         """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory.
 
-        name: the argument that errors name.
+        x: array of integers. element: the operand's integer format in the unit. name: the argument that errors name.
 
         Raises:
           ValueError, TypeError: x does not hold integers of the element's dtype, or is not an array in this backend's
@@ -80,7 +82,7 @@ class Backend(FloatOperations, Protocol):
     def floats(self, x: Any, name: str) -> Array:
         """Return scales or a bias as a NumPy array, copied from a GPU if necessary.
 
-        name: the argument that errors name.
+        x: the caller's array. name: the argument that errors name.
         """
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
@@ -110,21 +112,26 @@ class Backend(FloatOperations, Protocol):
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
-        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is contiguous."""
+        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is C-contiguous.
+
+        shape, dtype: those of a new matrix; `out`, if not None, must have them too.
+        """
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
-        """Return the values of c, at which a unit's sums start, as float32 (float64 if the unit's sums are float64).
+        """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        out: memory that is reused for the result if it is contiguous; None to allocate.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. shape:
+        (M, N), which c must have. out: memory that is reused for the result if it is C-contiguous; None to allocate.
 
         Raises:
           ValueError: c has another shape or format.
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
-        """Return the values of the matrix C that an epilogue adds, as float32 (float64 if the unit's sums are float64).
+        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
-        c: codes or floats of the unit's result format, or floats of another dtype but float64.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
+        floats of another dtype but float64. shape: (M, N), which c must have.
 
         Raises:
           ValueError: c has another shape or format.
@@ -137,13 +144,16 @@ class Backend(FloatOperations, Protocol):
         """
 
     def add_product(self, total: Matrix, product: Any) -> None:
-        """Add the product of a matrix unit to `total` in place.
+        """Add the product of a matrix unit to `total` (M, N) in place.
 
-        `total` holds the values at which the unit's sums start.
+        `total` holds the values at which the unit's sums start. product: a result of the method `product`: the unit,
+        and the codes and scales of both operands.
         """
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Any:
         """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros if c is None.
+
+        c: array of integers of the unit's result dtype, or None. shape: (M, N), which c must have.
 
         Raises:
           ValueError, TypeError: c has another shape, or does not hold integers of the unit's result dtype.
@@ -152,43 +162,47 @@ class Backend(FloatOperations, Protocol):
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
         """Add a @ b by an integer matrix unit to `total` in place.
 
-        `total` holds the integers at which its sums start.
+        total: (M, N) integers of the unit's result dtype, at which its sums start. a, b: (M, K) and (K, N) integers of
+        the unit's input dtypes.
         """
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        total: (M, N) int32 or uint32. left, right: the operands with their codes and zero points.
+        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`.
         """
 
     def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
-        """Return int32 (`signed`) or uint32 sums as float32, rounded to nearest even."""
+        """Return sums (M, N) as float32, rounded to nearest even; signed: True if they are int32, False for uint32."""
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Write `total` to the array `target` of an integer dtype.
+        """Write `total` (M, N) to the array `target`, which has the integer dtype `dtype`.
 
         floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
-        even and clipped to the range of the dtype, NaN to 0.
+        even and clipped to the range of the dtype; NaN becomes 0.
         """
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
-        """Return the float32 sums of a product's terms `terms` of K, as threads without matrix units add them.
+        """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them.
 
-        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds.
+        product: a result of the method `product`. lanes: which partial sum (lane) adds which terms. run: number of
+        consecutive terms that a lane adds. terms: the range of K.
         """
 
     def deliver(self, total: Matrix, fmt: Format, nan: int | None, overflow: str, target: Matrix) -> None:
-        """Cast `total` to a format, rounded once to nearest even, into `target`; `total` may be overwritten.
+        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
 
-        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        `total` may be overwritten. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
+        in `fpsim.encode`.
         """
 
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Matrix
     ) -> None:
-        """Write c + a @ b by a generic accumulator to `target`, as codes of its result format.
+        """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
 
-        a, b, c: codes, as the method `codes` returns them; c may be None for +0. formats: those of a and b.
+        a, b, c: codes, as the method `codes` returns them, (M, K), (K, N) and (M, N); c may be None for +0. formats:
+        those of a and b.
         """
 
 

@@ -50,7 +50,7 @@ class Cpu(NumpyOperations):
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
         """Return scale codes of blocks as a uint8 matrix of this shape; an empty array for a unit without block scales.
 
-        codes: scale codes, or None. name: the argument that errors name.
+        codes: array of scale codes, or None. name: the argument that errors name.
 
         Raises:
           ValueError: scales are missing, unwanted, or of another shape.
@@ -58,14 +58,15 @@ class Cpu(NumpyOperations):
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """Return an operand of a generic accumulator as an array of codes, and the format of the codes.
+        """Return an operand of a generic accumulator as (array of codes, format of the codes).
 
-        fmt: the format of x if x holds codes; None if x has a float dtype. name: the argument that errors name.
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; None if x has a float
+        dtype. name: the argument that errors name.
         """
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return scales or a bias as a NumPy array; name: the argument that errors name."""
+        """Return scales or a bias as a NumPy array; x: array or nested lists; name: the argument that errors name."""
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
@@ -90,15 +91,19 @@ class Cpu(NumpyOperations):
         return result, result
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Array | None = None) -> Array:
-        """Return a C-contiguous matrix filled with one value: `out` if that is contiguous, else a new one."""
+        """Return a C-contiguous matrix filled with one value: `out` if that is C-contiguous, else a new one.
+
+        shape, dtype: those of a new matrix; `out` must have them too.
+        """
         matrix = np.empty(shape, dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = value
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """Return the values of c, at which a unit's sums start, as float32 (float64 if the unit's sums are float64).
+        """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        out: memory that is reused for the result if it is contiguous; None to allocate.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. shape:
+        (M, N), which c must have. out: memory that is reused for the result if it is C-contiguous; None to allocate.
         """
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
@@ -106,9 +111,10 @@ class Cpu(NumpyOperations):
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """Return the values of the matrix C that an epilogue adds, as float32 (float64 if the unit's sums are float64).
+        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
-        c: codes or floats of the unit's result format, or floats of another dtype but float64.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
+        floats of another dtype but float64. shape: (M, N), which c must have.
         """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
@@ -126,7 +132,10 @@ class Cpu(NumpyOperations):
         return x if fmt == FP32 else quantize(x, fmt, overflow=output_overflow(fmt))
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
-        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None."""
+        """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None.
+
+        c: array of integers of the unit's result dtype, or None. shape: (M, N), which c must have.
+        """
         if c is None:
             return np.zeros(shape, unit.d.dtype)
         start = integer_operand(c, unit.d, unit, "c")
@@ -137,7 +146,8 @@ class Cpu(NumpyOperations):
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        total: (M, N) int32 or uint32. left, right: the operands with their codes and zero points.
+        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`. unit:
+        not used.
         """
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
@@ -146,10 +156,10 @@ class Cpu(NumpyOperations):
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
-        """Write `total` to the array `target` of an integer dtype.
+        """Write `total` (M, N) to the array `target`, which has the integer dtype `dtype`.
 
         floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
-        even and clipped to the range of the dtype, NaN to 0.
+        even and clipped to the range of the dtype; NaN becomes 0.
         """
         if floats:
             ends = np.iinfo(dtype)  # float64 holds all integers of 32 bits
@@ -157,17 +167,19 @@ class Cpu(NumpyOperations):
         target[...] = total
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Return the float32 sums of a product's terms `terms` of K, as threads without matrix units add them.
+        """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them.
 
-        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds.
+        product: the codes of both operands and their formats. lanes: which partial sum (lane) adds which terms. run:
+        number of consecutive terms that a lane adds. terms: the range of K.
         """
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """Cast `total` to a format, rounded once to nearest even, into `target`; `total` may be overwritten.
+        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
 
-        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        `total` may be overwritten. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
+        in `fpsim.encode`.
         """
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
@@ -184,9 +196,9 @@ class Cpu(NumpyOperations):
         self, accumulator: Accumulator, a: Array, b: Array, c: Array | None, formats: tuple[Format, Format],
         target: Array,
     ) -> None:  # fmt: skip
-        """Write c + a @ b by a generic accumulator to `target`, as codes of its result format.
+        """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
 
-        a, b, c: codes; c may be None for +0. formats: those of a and b.
+        a, b, c: codes, (M, K), (K, N) and (M, N); c may be None for +0. formats: those of a and b.
         """
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
@@ -202,7 +214,9 @@ def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
 
 
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-    """Return the values of c, codes or floats of the unit's result format, as float32, or as float64 for FP64.
+    """Return the values of c as float32, or as float64 for a unit whose sums are FP64, (M, N).
+
+    c: codes or floats of the unit's result format. shape: (M, N), which c must have.
 
     Raises:
       ValueError, TypeError: c has another shape or format.

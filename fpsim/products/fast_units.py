@@ -1,7 +1,8 @@
-"""Checks of which matrix units have fast kernels; others are computed by their integer specification, to the same bits.
+"""Checks of which matrix units have fast kernels.
 
-The kernels compute in float32, int32 and float64, so each bounds the terms, bits and exponents of its units. The
-catalogue's units are within these bounds; a user's unit may exceed them.
+Other units are computed by the slower loop of their integer specification, to the same bits. The kernels compute in
+float32, int32 and float64, so each bounds the terms, bits and exponents of its units. The catalogue's units are within
+these bounds; a user's unit may exceed them.
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ def is_centred(fmt: Format) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_of(unit: MatrixUnit) -> str:
-    """Return the name of the loop over result rows that this processor runs for a fast unit built on `Rule.FUSED`.
+    """Return the name of the kernel over result rows that this processor runs, for a fast unit of `Rule.FUSED`.
 
-    "chained": the loop chained_row; "avx512" or "avx2": vector_row, compiled for these vectors; "plain": fused_row.
+    The unit may also have a rule built from it, `Rule.SCALED` or `Rule.TWO_PASSES`. "chained": kernels/chained_row.py,
+    for AVX-512 and few fraction bits. "avx512" or "avx2": kernels/vector_row.py, compiled for these vector
+    instructions. "plain": kernels/fused_row.py, for any processor.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
@@ -58,10 +61,11 @@ def rows_of(unit: MatrixUnit) -> str:
 
 @lru_cache(maxsize=4096)
 def source_of(unit: MatrixUnit, rows: str) -> str:
-    """Return the form in which the loop named `rows` reads operand b: "floats", or codes as "bytes" or "halves".
+    """Return the form in which a unit's kernel reads operand b: "floats", or codes as "bytes" or "halves".
 
-    Codes must be those that the unit multiplies. "halves": FP16 and BF16, unless rows is "plain". "bytes": formats of
-    up to 8 bits laid out like FP16, with exponents within -20 .. 20 (`has_code_panels`). rows: a result of `rows_of`.
+    rows: the kernel's name, a result of `rows_of`. "halves": codes of FP16 or BF16, unless `rows` is "plain". "bytes":
+    codes of formats of up to 8 bits that are laid out like FP16 (`has_code_panels`), with exponents within -20 .. 20.
+    "floats": all other cases, such as TF32, whose codes have more bits than the unit reads.
     """
     element = unit.b
     # to units of two passes, subnormal FP8 values are FP16 values, with exponents below FP8's
@@ -73,7 +77,12 @@ def source_of(unit: MatrixUnit, rows: str) -> str:
 
 
 def _as_float(element: Element) -> bool:
-    """Return whether kernels can read an operand as float32 with its format's exponents, or as float64 (FP64)."""
+    """Return whether kernels can read an operand's values as floats: its format is FP64, or fits into float32.
+
+    A format fits if float32 holds all its values, and its smallest exponent of normal values is not below -126.
+    element: the operand's format in a unit, `fmt`, with the format of the codes that hold it, `carrier`, which must be
+    `fmt` or FP32.
+    """
     fmt, carrier = element.fmt, element.carrier
     if FP64 in (fmt, carrier):
         return True  # only chains add FP64
@@ -89,8 +98,9 @@ def _is_float32(unit: MatrixUnit) -> bool:
 def _fused(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.FUSED`, or of a rule built from it, is within the bounds of its kernels.
 
-    They are: 4, 8, 16 or 32 terms; 1 .. 26 fraction bits, at least as many as the result keeps; products of at most 24
-    bits; FP32 sums, or whole FP16 ones; and a floor exponent from -900 to one that never shortens an accumulator.
+    They are: 4, 8, 16 or 32 terms (per pass for `Rule.TWO_PASSES`); 1 .. 26 fraction bits, at least as many as the
+    result's mantissa has; products of at most 24 bits; FP32 sums, or FP16 sums with all mantissa bits; and a floor
+    exponent from -900 to the largest at which an accumulator is never shortened.
     """
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten
@@ -108,8 +118,8 @@ def _fused(unit: MatrixUnit) -> bool:
 def _scaled(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.SCALED` is within the bounds of its kernels.
 
-    They are those of `Rule.FUSED`, one block of scales per instruction, formats with exponents within -20 .. 20, and
-    products whose power of two, 2**(fraction bits - exponent), stays a normal float32.
+    They are those of `Rule.FUSED`, and: one block of scales per instruction; formats with exponents within -20 .. 20;
+    and fraction bits so few that 2**(fraction bits - smallest exponent of a scaled product) is a normal float32.
     """
     a, b = unit.a.fmt, unit.b.fmt
     least = a.min_exponent + b.min_exponent - SCALES
@@ -129,7 +139,8 @@ def _two_passes(unit: MatrixUnit) -> bool:
 def _grouped(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.GROUPED` is within the bounds of its kernels.
 
-    They are: whole float32 sums, 64 terms, at most 38 fraction bits, and a floor exponent in -900 .. 0.
+    They are: float32 sums with all mantissa bits, 64 terms, at most 38 fraction bits, and a floor exponent in -900 ..
+    0.
     """
     in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0
     return _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS and in_range
@@ -151,14 +162,18 @@ def _exact(unit: MatrixUnit) -> bool:
 
 
 def _flushed_tree(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.FLUSHED_TREE` has whole float32 sums and at most 4 terms, as its kernel needs."""
+    """Return whether a unit of `Rule.FLUSHED_TREE` is within the bounds of its kernel.
+
+    They are: float32 sums with all mantissa bits, and at most 4 terms per instruction.
+    """
     return _is_float32(unit) and unit.terms <= TREE_TERMS
 
 
 def _separate(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.SEPARATE` or `Rule.EVEN_ODD` is within the bounds of its kernels.
 
-    They are: whole float32 sums, 24 fraction bits, and float32's smallest exponent, -126, as floor exponent.
+    They are: float32 sums with all mantissa bits, 24 fraction bits, and a floor exponent of -126, float32's smallest
+    exponent.
     """
     return _is_float32(unit) and (unit.fraction_bits, unit.floor_exponent) == (CUT_BITS, FP32.min_exponent)
 
@@ -166,8 +181,8 @@ def _separate(unit: MatrixUnit) -> bool:
 def _flushed_chain(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.REVERSED_CHAIN` or `Rule.TWO_CHAINS` is within the bounds of its kernels.
 
-    They are: whole float32 sums, and products of at most 24 bits, for which float64 shows which results are below
-    2**-126.
+    They are: float32 sums with all mantissa bits, and products of at most 24 bits. For such products float64 shows
+    which results are below 2**-126.
     """
     return _is_float32(unit) and unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
 

@@ -1,4 +1,7 @@
-"""Products by units of `Rule.FUSED` or a rule built from it: a cached plan, and calls of its loop over runs of K."""
+"""Products by units of `Rule.FUSED` or a rule built from it (SCALED, TWO_PASSES).
+
+There is a cached plan for each unit, and one call of its kernel for each range of K.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ NO_FACTORS = np.zeros((0, 0), i32)
 
 
 class FusedPlan(NamedTuple):
-    """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it.
+    """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it (SCALED, TWO_PASSES).
 
-    loop: the compiled kernel of `fused_product`. formats: those of the floats or codes of a and b that it reads.
-    by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters, as `fused_facts` returns
-    them, by key: True or False (b's codes are transposed or not), or the only key None if it reads floats of b. `facts`
-    is None if the parameters depend on the operands' values.
+    unit: the matrix unit. loop: the compiled kernel of `fused_product`. formats: those of the floats or codes of a and
+    b that it reads. by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters, as
+    `fused_facts` returns them, by key: True or False (b's codes are transposed or not), or the only key None if it
+    reads floats of b. `facts` is None if the parameters depend on the operands' values.
     """
 
     unit: MatrixUnit
@@ -61,7 +64,7 @@ class FusedPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
-    """Return the plan for a unit of `Rule.FUSED`, or of a rule built from it, if it `is_fast`; None for others."""
+    """Return the plan for a unit of `Rule.FUSED`, SCALED or TWO_PASSES; None if no fast kernel can compute the unit."""
     if unit.rule not in (Rule.FUSED, Rule.SCALED, Rule.TWO_PASSES) or not is_fast(unit):
         return None
     half, rows = unit.d.fmt == FP16, rows_of(unit)
@@ -80,12 +83,16 @@ def fused_plan(unit: MatrixUnit) -> FusedPlan | None:
 
 @lru_cache(maxsize=1024)
 def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -> Array:
-    """Return the integer parameters that `fused_product` is passed for a unit, as a (4, 8) int32 array.
+    """Return the integer parameters that the kernel `fused_product` is passed for a unit, as a (4, 8) int32 array.
 
-    Its rows, padded with zeros: 0: RowFacts. 1: of a, the mask of the bits that the unit reads, the smallest exponent,
-    and the base exponent. 2: the same of b, or CodeFacts or HalfFacts if codes of b are read. 3: WideFacts.
-    bases: what kernels subtract from the exponents of a and of b. turned: whether b's codes are transposed; None if b
-    is read as floats.
+    Its rows, padded with zeros, are as follows.
+    - 0: the fields of RowFacts (kernels/fused_row.py).
+    - 1: of a, the mask of the bits that the unit reads, the smallest exponent, and the base exponent.
+    - 2: the same of b; or the fields of CodeFacts or HalfFacts (kernels/code_panel.py) if codes of b are read.
+    - 3: the fields of WideFacts (kernels/wide_row.py).
+
+    bases: the base exponents of a and b, which kernels subtract from exponents. turned: whether b's codes are
+    transposed; None if b is read as floats.
     """
     half, d = unit.d.fmt == FP16, unit.d.fmt
     formats = unit.operand_format(unit.a), unit.operand_format(unit.b)
@@ -109,9 +116,10 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
-    """Add the product p to float32 `total` (M, N) in place by the loop of `plan`.
+    """Add a product to float32 `total` (M, N) in place by the kernel of `plan`.
 
-    It works through K in ranges that are short enough for their decoded floats to stay in the caches.
+    It works through K in ranges that are short enough for their decoded floats to stay in the caches. p: the unit, and
+    the codes and scales of a and b.
     """
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
@@ -122,10 +130,11 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
-        """Return a function (patterns, m0, m1, n0, n1) that adds some terms of K to rows m0 .. m1 and columns n0 .. n1.
+        """Return a function (patterns, m0, m1, n0, n1) -> None that adds the product `part` over some terms of K.
 
-        patterns: the sums, float32 viewed as int32. part: the product over these terms. scales: exponents of its block
-        scales.
+        The function adds rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the product to `patterns`, the sums, float32
+        viewed as int32. part: the product over these terms. scales: the exponents of its block scales of a and of b,
+        int32.
         """
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
@@ -155,12 +164,18 @@ def _run(
     loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
     *span: int,
 ) -> None:  # fmt: skip
-    """Call `loop` on one product for rows m0 .. m1 and columns n0 .. n1, which are the four integers `span`.
+    """Call the kernel `loop` on one product for rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result.
 
-    operands: a and b as the loop reads them. sums: the arguments promotion, cut and mode of `one_part`. rest: the last
-    arguments: exponents of block scales of a and b, decode scales of rows and columns, and integer parameters.
-    patterns: the sums, a float32 matrix viewed as int32, which is updated. A `partial` of this function fixes the
-    arguments before `patterns`.
+    A `functools.partial` of this function fixes the arguments before `patterns`.
+
+    Args:
+      loop: the compiled kernel of `fused_product`.
+      operands: a and b as the kernel reads them.
+      sums: the arguments promotion, cut and mode of `one_part`.
+      rest: the last arguments of the kernel: exponents of block scales of a and b, decode scales of rows and columns,
+        and integer parameters.
+      patterns: the sums, a float32 matrix viewed as int32, which is updated in place.
+      span: the four integers m0, m1, n0, n1.
     """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
@@ -168,18 +183,19 @@ def _run(
 
 @lru_cache(maxsize=256)
 def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode: int) -> Array:
-    """Return the argument `parts` of `fused_product` for one product: rows m0 .. m1, columns n0 .. n1 of the result.
+    """Return the argument `parts` of the kernel `fused_product` for one product, (2, 5) int64.
 
-    promotion, cut: instructions after which a partial sum is added to a total, and per slice of K; 0 for none. mode:
-    how partial sums are scaled and added, ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST or ADD_HALF (kernels/promotion.py).
+    The product adds to rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result. promotion: instructions after which a
+    partial sum is added to a total, 0 for none. cut: instructions per slice of K, 0 for one slice. mode: how partial
+    sums are scaled and added: ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST or ADD_HALF (kernels/promotion.py).
     """
     return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, or K.
+    """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, at most K.
 
-    by_codes: whether kernels read codes of b instead of floats.
+    p: the unit, and the codes of a and b. by_codes: whether kernels read codes of b instead of floats.
     """
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
@@ -194,9 +210,9 @@ def _run_length(p: UnitProduct, by_codes: bool) -> int:
 def _interleaved(codes: Array, axis: int) -> Array:
     """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them.
 
-    K is padded with zeros to a multiple of the 32 terms of an instruction.
-    codes: a matrix whose axis `axis` is K. Of every 32 terms, those with k mod 4 = 0 or 1 (the first pass) are followed
-    by those with k mod 4 = 2 or 3 (the second).
+    codes: a matrix whose axis `axis` is K, which is padded with zeros to a multiple of the 32 terms of an instruction.
+    Of every 32 terms, those with k mod 4 = 0 or 1 (the first pass) are followed by those with k mod 4 = 2 or 3 (the
+    second).
     """
     k = codes.shape[axis]
     fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs

@@ -18,7 +18,7 @@ FULL = 8  # lanes that fill a vector; with fewer lanes, contiguous chunks are co
 
 
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
-    """Return the dot product of each row of x with each row of y over terms facts.start .. facts.stop of K.
+    """Return the dot product of each row of x with each row of y over terms facts.start .. facts.stop - 1 of K.
 
     Args:
       x: (M, K) float32 in C order.
@@ -97,8 +97,9 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks.
 
-    Lane i adds the u.run terms from u.start + i * u.run on. Each chunk of u.chunk of them is added up on its own; then
-    the lane adds the sums of its chunks in order, from u.chunks_start. x: (m, K) float32. y: (n, K) float32.
+    Lane i adds the u.run terms from u.start + i * u.run on. Each chunk of u.chunk of these terms is summed separately;
+    then the lane adds the sums of its chunks in order, from u.chunks_start. x: (m, K) float32. y: (n, K) float32. u:
+    the order of additions.
     """
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):

@@ -35,7 +35,7 @@ FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
 class LaneOperand(NamedTuple):
-    """An operand as a matrix of codes with K along its second axis: the rows of a, or the columns of b."""
+    """An operand as a matrix of codes, (rows, K), with their format: a itself, or the transpose of b."""
 
     codes: Array  # (rows, K)
     fmt: Format
@@ -52,9 +52,10 @@ class LaneOperand(NamedTuple):
         return transposed(floats(np.ascontiguousarray(self.codes.T), self.fmt))
 
     def part(self, first: int, last: int, room: Floats) -> Floats:
-        """Return rows first .. last as float32: (last - first, K) if by_rows, else their transpose, (K, last - first).
+        """Return rows first .. last - 1 as float32: (last - first, K) if `by_rows`, else transposed.
 
-        room: 1-D scratch buffer that holds the result; the returned array is a view of it.
+        The transpose is (K, last - first). room: 1-D scratch buffer that holds the result; the returned array is a view
+        of it.
         """
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
@@ -67,9 +68,10 @@ class LaneOperand(NamedTuple):
 
 
 def _decode(codes: Array, fmt: Format, values: Floats) -> None:
-    """Decode 1-D codes into the float32 array `values` as `fpsim.decode` does, but only on the calling thread.
+    """Decode 1-D codes of format `fmt` into the float32 array `values`, on the calling thread only.
 
-    A thread of the pool cannot wait for other threads of the pool.
+    The values are those of `fpsim.decode`, which may use several threads; a thread of the pool must not wait for others
+    of the pool.
     """
     stages = decoding(fmt, FP32, codes.dtype)
     with wrapping():
@@ -83,14 +85,14 @@ def _decode(codes: Array, fmt: Format, values: Floats) -> None:
 def lane_product(
     a: Array, b: Array, lanes: Lanes, run: int, start: int, stop: int, formats: tuple[Format, Format] = (FP32, FP32)
 ) -> Floats:
-    """Return the sum of terms start .. stop of a @ b, as a schedule without matrix units adds them in lanes.
+    """Return the sum of terms start .. stop - 1 of a @ b, as a schedule without matrix units adds them in lanes.
 
     Args:
       a: (M, K) codes of the first format; float32 for FP32.
       b: (K, N) codes of the second one.
       lanes: which lane (partial sum of an output) adds which terms, and how lanes are joined.
       run: consecutive terms of a lane, as in `fpsim.schedules.plan.SchedulePlan`; not read for a merge by "blocks".
-      start, stop: the terms of K of one slice.
+      start, stop: the range of K, which is one slice of a split-K schedule, or all of K.
       formats: the formats of a and b.
 
     Returns:
@@ -123,7 +125,7 @@ def lane_product(
 def _few(facts: LaneFacts) -> int:
     """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums.
 
-    facts: the lanes of a product.
+    facts: the order of additions: number of partial sums (lanes) of an output, their terms, and chunks of these.
     """
     fills = facts.lanes >= FULL
     if facts.run == 1:
@@ -132,9 +134,10 @@ def _few(facts: LaneFacts) -> int:
 
 
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
-    """Return the numbers that describe a schedule's lanes (partial sums of an output) to kernels.
+    """Return the order of additions in a schedule's lanes (partial sums of an output) as the numbers that kernels read.
 
-    run: number of consecutive terms of K that a lane adds. terms: number of terms. n: number of columns of the result.
+    lanes: the schedule's number of lanes, and how they are joined. run: number of consecutive terms of K that a lane
+    adds. terms: number of terms of K. n: number of columns of the result.
     """
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
@@ -152,7 +155,8 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
     """Write the dot products of the rows of x with the rows of `source` to `total` (M, N), on threads if it is large.
 
-    x: (M, K) float32 in C order. facts: which lane (partial sum) adds which terms.
+    x: (M, K) float32 in C order. source: (N, K) codes with their format, decoded a part at a time. facts: the order of
+    additions: which lane (partial sum of an output) adds which terms.
     """
     m, n = total.shape
     terms = facts.stop - facts.start

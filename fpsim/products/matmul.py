@@ -239,9 +239,10 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
 
 
 def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str, Any]) -> Any:
-    """Return a @ b of int8 operands by the unit that a library chose, with 128 added to the operand that it shifts.
+    """Return a @ b of int8 operands by the unit that a library chose, (M, N).
 
-    words: `out` and `out_fmt` where they were passed.
+    chosen: the library's choice. If its kernel adds 128 to one operand to make it unsigned, so does this function, and
+    it subtracts the effect from the sums. words: the keyword arguments `out` and `out_fmt`, where they were passed.
     """
     if not chosen.shifted:
         return matmul(a, b, accumulate=chosen.accumulate, **words)

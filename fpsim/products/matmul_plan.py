@@ -41,8 +41,9 @@ class MatmulPlan:
     """The plan of all products by one unit with the same shapes, tiles of scales, schedule and result format.
 
     Attributes:
-      left, right: shapes and scales of a and b.
-      passed: the epilogue's operands that the call passes.
+      unit: the matrix unit.
+      left, right: shapes of a and b, and tiles of their scales.
+      passed: flags for the epilogue's operands that the call passes.
       schedule: the call's schedule, or the default one.
       along_k: the order in which that schedule adds this K.
       scale_order: "product", "a_first" or "b_first", the order in which scales multiply, as in `fpsim.matmul`.
@@ -125,8 +126,8 @@ class MatmulPlan:
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
     """Return the plan of a product, and warn (UserWarning) of each remark on a schedule that the caller passed.
 
-    unit: the matrix unit. left, right: shapes and scales of a and b. request: the call's keyword arguments. has_c:
-    whether it passes c.
+    unit: the matrix unit. left, right: shapes of a and b, and tiles of their scales. request: the call's keyword
+    arguments. has_c: whether the call passes c.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
@@ -151,8 +152,8 @@ def _cached_plan(
 ) -> MatmulPlan:  # fmt: skip
     """Return the plan of a product, from a cache, as programs repeat most products many times.
 
-    left, right: shapes and scales of a and b. passed: flags for the epilogue's operands that the call passes. The other
-    arguments are keyword arguments of `fp.matmul`.
+    left, right: shapes of a and b, and tiles of their scales. passed: flags for the epilogue's operands that the call
+    passes. schedule, promote, scale_order, out_fmt, strict: keyword arguments of `fp.matmul`.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses if `strict`.
@@ -176,8 +177,8 @@ def _default_schedule(
 ) -> Schedule:
     """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
 
-    Chains have `promote` terms, or without it as many as share a scale along K; with neither there is one chain.
-    promote, scale_order: as in `fp.matmul`. sides: the shapes and scales of a and b.
+    A shorter chain has `promote` terms, or, if that is None, as many as share a scale along K. With neither there is
+    one chain. promote, scale_order: as in `fp.matmul`. sides: the shapes of a and b, and tiles of their scales.
 
     Raises:
       ValueError: the unit or the operands cannot have that `promote` or order of scales.
@@ -211,9 +212,10 @@ def _default_schedule(
 
 @cache
 def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
-    """Return the schedule of one chain over K (`interval` 0), or of float32 sums of chains of `interval` terms.
+    """Return the schedule of one chain of instructions over K, or of float32 sums of shorter chains.
 
-    order: the order in which scales are applied. block_scaled: whether scales multiply partial sums.
+    interval: number of terms in a shorter chain; 0 for one chain. order: the order in which scales are applied.
+    block_scaled: whether scales multiply partial sums.
     """
     # `promote=` is CUTLASS's 2xAcc
     epilogue = Epilogue(order, fused_bias=interval > 0 and not block_scaled)
@@ -224,10 +226,10 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
     """Raise a ValueError if the plan's schedule cannot add the unit's sums, its scales or C.
 
-    is_scheduled: whether the call passed the schedule. Only then it is refused if it promotes after a number of terms
-    that is not a multiple of the unit's, if it adds float64 sums in float32, or if scales change along K and it does
-    not apply them, or its partial sums extend over several of them. Any call is refused with beta but without c, with c
-    and a tensor scale, or with alpha, beta, bias or out_fmt for float64 sums.
+    is_scheduled: whether the call passed the schedule. A passed schedule is refused if it promotes after a number of
+    terms that is not a multiple of the unit's, or if it adds float64 sums in float32. It is also refused if scales
+    change along K and it does not apply them, or its partial sums extend over several of them. Any call is refused with
+    beta but without c, with c and a tensor scale, or with alpha, beta, bias or out_fmt for float64 sums.
     """
     unit, passed, schedule = plan.unit, plan.passed, plan.schedule
     if not is_scheduled:
@@ -277,7 +279,7 @@ def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) ->
 def _own_format(plan: MatmulPlan) -> Format:
     """Return the result format of a call without `out_fmt`: the unit's if the unit alone adds up all terms, else FP32.
 
-    It is FP32, too, if an epilogue or C follows.
+    It is also FP32 if an epilogue follows, including the addition of C.
     """
     schedule, order = plan.schedule, plan.along_k
     finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)

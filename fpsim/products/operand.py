@@ -1,4 +1,4 @@
-"""An operand of a product by a matrix unit: codes, and scales from a Scaled array or from scale_a and scale_b."""
+"""Operands of a product by a matrix unit: their codes, with scales from a Scaled array or from scale_a and scale_b."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales are passed
 
 
 class OperandShape(NamedTuple):
-    """The shape of an operand and the tiles of its scales, all that a product's plan depends on.
+    """The shape of an operand and of the tiles that share a scale; the plan of a product depends on nothing else of it.
 
     Attributes:
       name: "a" or "b".
       shape: (M, K) of a, (K, N) of b.
-      tile: (rows, columns) of the operand that share a decode scale; (0, 0) without scales.
-      along_k: terms of K that share a decode scale, if scales change along K; else None.
-      factors: number of decode scales; None without them.
-      has_tensor_scale: whether it has block scales of the unit and one scale for the whole operand (NVFP4).
+      tile: (rows, columns) of the operand that share a float32 decode scale; (0, 0) without such scales.
+      along_k: number of terms of K that share a decode scale; None if scales do not change along K, or there are none.
+      factors: number of float32 decode scales of the operand; None without them.
+      has_tensor_scale: True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
     """
 
     name: str
@@ -45,9 +45,10 @@ class OperandShape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The tile of the operand that shares a decode scale: "none", "tensor", "row", or sizes such as "1x128".
+        """Text for the tile that shares a decode scale: "none", "tensor", "row", or sizes such as "1x128".
 
-        "row" is a row of a or a column of b; sizes are (rows of a or columns of b) x (terms of K).
+        "none": there are no decode scales. "row": one scale per row of a, or per column of b. Sizes are (rows of a, or
+        columns of b) x (terms of K).
         """
         if self.factors is None:
             return "none"
@@ -67,11 +68,14 @@ class OperandShape(NamedTuple):
 
 
 class UnitOperand(NamedTuple):
-    """An operand of a product by a matrix unit: codes, and either decode scales or the unit's block scales.
+    """An operand of a product by a matrix unit: codes, and the scales that belong to them.
 
-    facts: its shape and tiles. codes: those of the unit's element, on the backend. block_scales: codes of block scales,
-    for units that have them. factors: float32 decode scales, one per tile, for other units. tensor_scale: a scale of
-    the whole operand in addition to block scales (NVFP4). None stands for no scales.
+    Attributes:
+      facts: the operand's shape and tiles.
+      codes: array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use.
+      block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units.
+      factors: float32 decode scales, one per tile, for units without block scales; None for an unscaled operand.
+      tensor_scale: a scale of the whole operand in addition to block scales (NVFP4); None without.
     """
 
     facts: OperandShape
@@ -88,11 +92,11 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
       x: an array of codes or floats, or a Scaled array.
       name: "a" or "b".
       unit: the matrix unit that multiplies it.
-      scales: scale_a or scale_b: codes for units with block scales, float32 decode scales for others; None for no
-        scales.
-      blocks: read if K is at most 128, so that a scale per row of a (column of b) has two meanings: True takes it for
-        the scale of a block of K, which multiplies partial sums, False for that of the whole row or column.
-      backend: the CPU or the GPU whose memory holds x.
+      scales: the caller's argument scale_a or scale_b: codes for units with block scales, float32 decode scales for
+        others; None for no scales.
+      blocks: how to read one scale per row of a (column of b) if K is at most 128, where that has two meanings. True:
+        the scale of a block of K, which multiplies partial sums. False: the scale of the whole row or column.
+      backend: the object that reads and computes on the CPU or GPU whose memory holds x.
 
     Raises:
       ValueError, TypeError: codes or scales that the unit does not accept.
@@ -111,9 +115,10 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
 
 
 def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
-    """Return the operands of a generic accumulator as ((codes of a, codes of b), (format of a, format of b)).
+    """Return both operands of a product by an accumulator: ((codes of a, codes of b), (format of a, format of b)).
 
-    fmt: the format of codes, or one for a and one for b; None for arrays of float dtypes.
+    a, b: arrays of a float dtype, or of unsigned codes. fmt: the format of codes, or a tuple of one for a and one for
+    b; None for arrays of float dtypes. backend: the object that reads arrays in the memory of the CPU or GPU in use.
 
     Raises:
       ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
@@ -135,12 +140,12 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
     """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
     Args:
-      codes: (M, K) of a or (K, N) of b, on the backend.
+      codes: (M, K) of a or (K, N) of b, in the memory of the CPU or GPU in use.
       name: "a" or "b".
       unit: the matrix unit, which errors name.
       scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
-      blocks: read if K is at most 128, so that a scale per row of a (column of b) is one per block too: True takes it
-        for the scale of a block, which multiplies partial sums, False for that of the whole row or column.
+      blocks: how to read one scale per row of a (column of b) if K is at most 128, where that has two meanings. True:
+        the scale of a block of K, which multiplies partial sums. False: the scale of the whole row or column.
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.
@@ -203,10 +208,11 @@ def _refuse_doubles(unit: MatrixUnit | IntegerUnit, name: str) -> None:
 def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
     """Return the operand for x, an `fpsim.Scaled` array or a GPU's array with the same attributes.
 
-    name: "a" or "b". element: the unit's element of this operand. scales: scale_a or scale_b, which must be None.
+    name: "a" or "b". element: the input format of this operand in the unit. unit: the matrix unit. scales: the caller's
+    argument scale_a or scale_b, which must be None, as x has scales already.
 
     Raises:
-      ValueError: the unit cannot multiply elements of x's format or tiles of its shape.
+      ValueError: the unit cannot multiply elements of x's format or tiles of its shape, or `scales` is not None.
     """
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")
@@ -240,9 +246,9 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
 
 
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded and rounded once.
+    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once.
 
-    name: "a" or "b". element: the unit's element, FP16 or BF16.
+    x: the Scaled array of integers. name: "a" or "b". element: the unit's input format of this operand, FP16 or BF16.
     """
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
@@ -250,9 +256,10 @@ def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
 
 
 def block_along_k(block: tuple[int, ...], name: str) -> int:
-    """Return how many terms of K share a scale in `block`, the block of a Scaling of operand `name`; -1 for all of K.
+    """Return how many terms of K share a scale; -1 stands for all of K.
 
-    name: "a", whose K is the last axis, or "b", whose K is the first of two.
+    block: the field `block` of a Scaling: lengths of a tile along the last one or two axes, -1 for a whole axis. name:
+    "a", whose K is the last axis, or "b", whose K is the first of two.
     """
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]
@@ -274,10 +281,11 @@ class WithFactors(Protocol):
 def scale_factors(
     left: WithFactors, right: WithFactors, shape: tuple[int, int], starts: Array, mode: int
 ) -> Factors:  # fmt: skip
-    """Return the decode scales that multiply each partial sum; 1 for an operand without scales.
+    """Return the decode scales that multiply each partial sum; they are 1 for an operand without scales.
 
-    left, right: a and b. shape: (M, N). starts: the first term of K of each partial sum, (parts,) integers. mode: the
-    order in which scales multiply, such as PRODUCT or ROWS_FIRST; it is stored in the result.
+    left, right: the operands a and b. shape: (M, N) of the result. starts: the first term of K of each partial sum,
+    (parts,) integers. mode: integer constant for the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it
+    is stored in the result. The result has scales of rows, (M, parts), and of columns, (parts, N), float32.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)

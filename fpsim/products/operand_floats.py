@@ -1,4 +1,7 @@
-"""Operands in the form that kernels read: float32 patterns or codes in C order, and base exponents for panels."""
+"""Operands in the form that kernels read: float32 patterns or codes in C order, with their base exponents.
+
+A kernel stores an exponent minus the operand's base exponent, so that it fits a byte.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ SQUARE = 64  # rows and columns that are copied at a time
 def floats(codes: Array, fmt: Format) -> Array:
     """Return the values of codes (M, N) as float32 (float64 for FP64), in C order and writable.
 
-    The result may share memory with 32-bit and 64-bit codes.
+    The result may share memory with codes of 32 or 64 bits.
+
+    Raises:
+      ValueError: float32 does not hold all values of `fmt`, and `fmt` is not FP64.
     """
     if fmt.bits >= 32:
         codes = _in_c_order(codes)
@@ -73,7 +79,7 @@ def lies_turned(codes: Array) -> bool:
 
 
 def as_they_lie(codes: Array) -> tuple[Array, bool]:
-    """Return (codes in C order, False), or (their transpose, True) for a matrix in Fortran order.
+    """Return (codes in C order, False), or (their transpose in C order, True) for a matrix in Fortran order.
 
     Codes are copied only if the result would otherwise be read-only or have gaps.
     """
@@ -84,11 +90,11 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 
 
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
-    """Return for each operand the base exponent that kernels subtract from exponents to store them as bytes.
+    """Return for each operand the base exponent that kernels subtract from exponents, so that they fit a byte.
 
-    operands: float32 patterns as int32 (or float64 patterns). Both are 0 if both formats are centred (`is_centred`).
-    Their sum is limited to -BASES .. BASES; values whose exponents then do not fit a byte take longer, with the same
-    bits.
+    operands: float32 patterns as int32 (or float64 patterns). formats: their formats. Both bases are 0 if both formats
+    are centred (exponents within -20 .. 20). The sum of the bases is limited to -BASES .. BASES (60). Values whose
+    exponents then do not fit a byte take a slower path, with the same bits.
     """
     if is_centred(formats[0]) and is_centred(formats[1]):
         return 0, 0
@@ -100,9 +106,8 @@ def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> t
 def _base(patterns: Array, fmt: Format) -> int:
     """Return an operand's base exponent, which kernels subtract from exponents to store them as bytes.
 
-    It is 0 if is_centred(fmt), else the exponent of the operand's largest finite magnitude minus HIGHEST (20).
-
-    patterns: float32 or float64 bits as integers.
+    It is 0 if the format is centred (exponents within -20 .. 20), else the exponent of the operand's largest finite
+    magnitude minus HIGHEST (20). patterns: float32 or float64 bits as integers.
     """
     if is_centred(fmt):
         return 0

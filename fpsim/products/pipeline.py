@@ -1,4 +1,4 @@
-"""The stages of a matrix product from operands to result, the same on both kinds of backend, the CPU and GPUs."""
+"""The stages of a matrix product from operands to result, the same for both kinds of backend: the CPU and GPUs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def multiplied(
 ) -> Any:
     """Return the product of `fpsim.matmul` for matrices in a backend's memory.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments. backend: the CPU or the
-    GPU that has the operands.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments. backend: the
+    object that computes on the CPU or GPU whose memory holds the operands.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
@@ -61,8 +61,8 @@ def multiplied(
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any, backend: Backend) -> Any:
     """Return c + a @ b by a float matrix unit, in `out` or a new array.
 
-    a, b, c, out: as for `fpsim.matmul`. request: its other keyword arguments. backend: the CPU or the GPU that has the
-    operands.
+    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments. backend: the object that
+    computes on the CPU or GPU whose memory holds the operands.
     """
     blocks = request.schedule is not None and request.schedule.block_scaled
     left = read_operand(a, "a", unit, request.scale_a, blocks, backend)
@@ -85,7 +85,8 @@ def _by_accumulator(
 ) -> Any:  # fmt: skip
     """Return c + a @ b by a generic accumulator, in `out` or a new array.
 
-    a, b, c, fmt, out: as for `fpsim.matmul`. backend: the CPU or the GPU that has the operands.
+    a, b, c, fmt, out: as for `fpsim.matmul`. backend: the object that computes on the CPU or GPU whose memory holds the
+    operands.
     """
     (left, right), formats = accumulator_codes(a, b, fmt, backend)
     refuse_axes(left.shape, "a")
@@ -104,7 +105,8 @@ def _by_accumulator(
 def _fused_chain(a: Any, b: Any, fmt: Formats, backend: Backend) -> MatrixUnit:
     """Return a matrix unit of one term per instruction, equal to fp.FusedMultiplyAdd(fp.FP32), for operands a and b.
 
-    fmt: the format of codes, or (format of a, format of b); None for float dtypes.
+    a, b: the operands, of which only the formats are used. fmt: the format of codes, or (format of a, format of b);
+    None for float dtypes. backend: the object that reads arrays of the CPU or a GPU.
 
     Raises:
       ValueError: an operand is FP64.

@@ -41,9 +41,9 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # b -> (what the loop rea
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the stages of pipeline.py.
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the general code of pipeline.py.
 
-    The arguments are those of `fpsim.matmul`.
+    a, b, accumulate, fmt, promote, out: as for `fpsim.matmul`.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
@@ -66,9 +66,10 @@ def plain_product(
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
-    """Return whether loops can write the result directly into `out`: an aligned C-contiguous array of this shape.
+    """Return whether kernels can write a result of this shape directly into `out`.
 
-    It must not overlap a or b; its dtype is not checked.
+    `out` must be a writable, aligned, C-contiguous NumPy array of the shape that does not overlap a or b. Its dtype is
+    not checked.
     """
     if type(out) is not np.ndarray or out.shape != shape:
         return False
@@ -82,13 +83,15 @@ class PlainUnit(NamedTuple):
 
     Attributes:
       loop: the compiled kernel of `fused_product` for the unit.
-      facts: the kernel's integer parameters by key: True or False (whether b's codes are transposed), or None alone if
-        it reads floats of b; None instead of a dict if the parameters depend on the operands' values.
-      fused: the plan of the unit's products, which has both too.
+      facts: the kernel's integer parameters by key. The keys are True and False (whether b's codes are transposed) if
+        the kernel reads codes of b, or None alone if it reads floats. `facts` itself is None if the parameters depend
+          on
+        the operands' values.
+      fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
       decoders: functions that decode a short operand a, by dtype; only dtypes of which every element is a code of a.
-      readers: functions that decode or transpose a short operand b for the loop, by dtype.
-      columns: results with at least so many columns, or with no more rows than columns, are computed with vectors along
-        their rows; for narrower ones vectors along their columns, of the transposed product, are faster.
+      readers: functions that decode or transpose a short operand b for the kernel, by dtype.
+      columns: a result with at least this many columns, or with no more rows than columns, is computed with vectors
+        along its rows. A narrower one is computed as its transpose.
       promotion: instructions after which a partial sum is added to the total; 0 for none.
       storage: dtype of the codes of b.
     """
@@ -161,7 +164,10 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes."""
+    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes.
+
+    element: the operand's format in a matrix unit, with the format of the codes that hold it.
+    """
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
         decoder = None if dtype is None else float32_decoder(fmt, np.dtype(dtype))
@@ -171,8 +177,9 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 
 
 def _reader(decode: Decoder) -> Reader:
-    """Return a function from b to (float32 patterns as int32, None), made from a function that decodes b to float32.
+    """Return a function from b to (float32 patterns of b as int32, None), for a kernel that reads floats.
 
-    None says that the loop reads floats; readers of codes return whether these are transposed.
+    decode: a function from an array of codes to float32. The None says that the kernel reads floats; the readers for
+    kernels that read codes return whether these are transposed instead.
     """
     return lambda codes: (decode(codes).view(INT), None)

@@ -140,9 +140,10 @@ def dot(
 
 
 def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
-    """Return (the sum of every row of terms by an accumulator or an order of additions, as codes; the codes' format).
+    """Return (the sum of each row of terms as codes, 1-D; the format of these codes).
 
-    of: the `Lines`, rows of terms or of pairs of factors.
+    accumulate: an accumulator, or an order of additions: a tree, a SumOrder or nested tuples. of: a record `Lines` with
+    codes of the terms, (..., K), or of both factors of each term, and their formats.
     """
     if is_order(accumulate):
         ordered: tuple[Array, Format] = orders().ordered_sums(accumulate, of)

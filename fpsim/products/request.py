@@ -92,9 +92,10 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
 
 
 def _fitting(a: Any) -> list[str]:
-    """Return names of common units with float32 sums that multiply the format of operand a.
+    """Return the names of common units with float32 sums that multiply the format of operand a.
 
-    If none does, return the names of all common units.
+    a: an array, a Scaled array, or anything else. If no unit multiplies its format, return the names of all common
+    units.
     """
     dtype = getattr(a, "dtype", None)
     fmt = getattr(a, "fmt", None) or (None if dtype is None else format_of(dtype))

@@ -14,9 +14,10 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 
 
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
-    """Call work(m0, m1, n0, n1) for blocks of rows m0 .. m1 and columns n0 .. n1 that together cover `total`.
+    """Call work(m0, m1, n0, n1) for blocks of rows m0 .. m1 - 1 and columns n0 .. n1 - 1 that together cover `total`.
 
-    terms: K. Products of few multiply-adds run in one call, others on several threads.
+    total: (M, N), of which only the shape is read. terms: K. Products of few multiply-adds run in one call, others on
+    several threads.
     """
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
@@ -40,7 +41,10 @@ def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None
 
 
 def blocks(m0: int, m1: int, n0: int, n1: int, side: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (rows, columns) of blocks that cover rows m0 .. m1 and columns n0 .. n1, at most `side` of each."""
+    """Yield pairs (slice of rows, slice of columns) that cover rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
+
+    side: the largest number of rows and of columns in a block.
+    """
     for j in range(n0, n1, side):
         for i in range(m0, m1, side):
             yield slice(i, min(i + side, m1)), slice(j, min(j + side, n1))

@@ -25,9 +25,10 @@ class ProductSums(NamedTuple):
     """The operands of a product and the order of its additions, without the epilogue (scales, alpha, bias and C).
 
     Attributes:
-      schedule, plan: the schedule, and its order for this K.
-      product: a UnitProduct, or the backend's counterpart of it.
-      factors_at: function from the first terms of K of partial sums to their decode scales.
+      schedule, plan: the schedule, and its order of additions for this K.
+      product: the unit, and the codes and scales of a and b, as the backend's kernels read them.
+      backend: the object that computes on the CPU or a GPU.
+      factors_at: function from a list with the first term of K of each partial sum to their decode scales.
       out_fmt: format of the result, to which some merges round sums.
       join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
         an epilogue; None for others.
@@ -64,9 +65,9 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Return the sum of the slices' sums, added in order; the first slice's sum is not added to a zero.
+    """Return the sum (M, N) of the slices' sums, added in order; the first slice's sum is not added to a zero.
 
-    partials: the sum of each slice. Sums are rounded to the output's format where the schedule merges in it.
+    partials: the sum of each slice. sums: the schedule, whose merge says which sums are rounded to the output's format.
     """
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
@@ -90,12 +91,12 @@ def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the sum of all slices' sums, in an order that begins with the last slice.
+    """Return the sum (M, N) of all slices' sums, in an order that begins with the last slice.
 
-    The total starts as the last slice's sum. For i = 0, 1, ..., half - 1 the sums of slices i and i + half are added to
-    one another, and the result to the total; half is ceil(count / 2). Slice i is added alone if i + half is the last
-    slice or beyond; a single slice is not added again. count: number of slices.
-    partial: function from a slice's number to its sum.
+    The total starts as the last slice's sum. For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of
+    slices i and i + half are added to one another, and the result to the total. Slice i is added alone if i + half is
+    the last slice or beyond. A single slice is not added again. partial: function from a slice's number to its sum.
+    count: number of slices.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -112,7 +113,10 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
 
 
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return a function from a slice's number to its sum, computed as threads without matrix units add it."""
+    """Return a function from a slice's number to its sum (M, N), computed as threads without matrix units add it.
+
+    sums: the operands and the order of additions.
+    """
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
@@ -125,9 +129,10 @@ def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
 def _by_chains(
     sums: ProductSums, shape: tuple[int, int], dtype: np.dtype[np.floating], work: Matrix | None
 ) -> Callable[[int], Matrix]:  # fmt: skip
-    """Return a function from a slice's number to its sum, computed by chained matrix instructions.
+    """Return a function from a slice's number to its sum (M, N), computed by chained matrix instructions.
 
-    shape, dtype: of a sum. work: memory that slice 0's sum may reuse, or None.
+    sums: the operands and the order of additions. shape, dtype: of a sum. work: memory that slice 0's sum may reuse, or
+    None.
     """
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
@@ -142,9 +147,10 @@ def _by_chains(
 
 
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
-    """Add the product over one slice of K to `total` in place; `total` holds the value at which its sums start.
+    """Add the product over one slice of K to `total` (M, N) in place; `total` holds the value at which its sums start.
 
-    of: the slice. With promotion, the partial sums start at +0 and are added to `total`.
+    of: the terms of the slice, in order. sums: the operands and the order of additions. With promotion, the partial
+    sums start at +0 and are added to `total`.
     """
     plan, product = sums.plan, sums.product
     if of.terms == 0:
@@ -170,11 +176,11 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel call can add up all slices, those of `sums.plan`.
+    """Return whether one kernel call can add up all slices of K, those of `sums.plan`.
 
-    That requires a fast unit of `Rule.FUSED` or `Rule.SCALED` with float32 sums, a backend whose kernels merge slices,
-    at least two slices, each of which `_is_whole`, instructions with all terms of the unit, partial sums without decode
-    scales, and a merge that adds the slices' sums in order in float32.
+    Conditions: a fast unit of `Rule.FUSED` or `Rule.SCALED` with float32 sums; a backend whose kernels merge slices; at
+    least two slices, each of which `_is_whole`; instructions with all terms of the unit; partial sums without decode
+    scales; and a merge that adds the slices' sums in order in float32.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # rounding to float32 does not change these totals
@@ -190,7 +196,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
     """Return whether a slice of K can be added by a kernel that adds all slices.
 
-    It must have terms, no residue (first terms that instructions of their own add), and partial sums that start at
+    It must have terms, no residue (first terms that separate instructions add), and partial sums that start at
     multiples of `interval`, the terms per promotion (0 for none). If the unit multiplies blocks of scales, the slice
     must also be contiguous and begin at a block.
     """
@@ -200,9 +206,9 @@ def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
 
 
 def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
-    """Add the products over all slices to `total`, which is -0, in place.
+    """Add the products over all slices of K to `total` (M, N), which holds -0, in place.
 
-    Slices of one length share one kernel call.
+    sums: the operands and the order of additions. Slices of one length share one kernel call.
     """
     chain, product = sums.schedule.sums, sums.product
     assert isinstance(chain, Chain)
@@ -215,7 +221,12 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Yield groups of consecutive slices with the same number of terms; a group's last slice may have fewer."""
+    """Yield lists of consecutive slices, each of which one kernel call can add.
+
+    The slices of a list have the same number of terms, but the last one may have fewer. A slice whose number of terms
+    is no multiple of an instruction's is the last of its list. plan: the order of additions of a schedule, with its
+    slices.
+    """
     group: list[Slice] = []
     for of in plan.slices:
         if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
@@ -226,7 +237,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return the terms of several slices as one slice; adjacent ranges of K are joined."""
+    """Return the terms of several slices, in order, as one slice; adjacent ranges of K become one range."""
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:
@@ -250,7 +261,7 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """Return the product with its unit replaced by one whose instructions have only `step` terms.
+    """Return a product like `product` by a unit whose instructions have only `step` terms.
 
     Raises:
       ValueError: how such an instruction adds is not known.
@@ -265,8 +276,9 @@ def _with_step(product: Any, step: int) -> Any:
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """Return the product over a slice's terms of K, in the order of its instructions.
 
-    of: the slice, whose first of.residue terms are added by separate instructions; zero terms fill up the last of
-    these. plan: the order, which has the number of terms of an instruction.
+    product: the unit, and the codes and scales of a and b. of: the slice, whose first of.residue terms are added by
+    separate instructions; zero terms fill up the last of these. plan: the order of additions, with the number of terms
+    of an instruction.
 
     Raises:
       ValueError: the slice splits or reorders the unit's blocks of scales.

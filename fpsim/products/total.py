@@ -23,7 +23,11 @@ AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multip
 
 
 class MatmulCall(NamedTuple):
-    """One call of matmul with a matrix unit: its plan, operands a (`left`) and b (`right`), c, keywords (`request`)."""
+    """One call of matmul with a matrix unit.
+
+    plan: how products of this shape are scaled and added. left, right: the operands a and b, with codes and scales.
+    request: the keyword arguments of `fpsim.matmul`. c: the argument of `fpsim.matmul`, or None.
+    """
 
     plan: MatmulPlan
     left: UnitOperand
@@ -41,7 +45,7 @@ class MatmulCall(NamedTuple):
     def factors_at(self, starts: list[int]) -> Factors:
         """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K.
 
-        Without scales that change along K, partial sums are only added (mode ADD).
+        If no scales change along K, the result has no scales (mode ADD): partial sums are only added.
         """
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
@@ -57,12 +61,14 @@ class MatmulCall(NamedTuple):
 
 
 def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
-    """Return c + a @ b with scales, alpha and bias, before the cast to the result's format: float32 (M, N), or float64.
+    """Return c + a @ b with scales, alpha and bias, before the cast to the result's format: (M, N) float32, or float64.
+
+    The result is float64 for a unit whose sums are float64.
 
     Args:
       call: the plan, operands and keyword arguments.
-      product: the operands as the backend's kernels read them.
-      backend: the CPU or the GPU whose memory holds the operands.
+      product: the operands as the backend's kernels read them, a result of backend.product.
+      backend: the object that computes on the CPU or GPU whose memory holds the operands.
       work: a matrix whose memory may be reused for the result; None to allocate.
 
     Raises:
@@ -120,7 +126,8 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
     """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4).
 
     With such scales the epilogue leaves out the bias; the scales multiply its result, and then the bias is added.
-    order: the order of the epilogue. finish: its operands. call: the product, whose whole-tensor scales are read.
+    order: the order of the epilogue's operations. finish: its operands. call: the product, whose whole-tensor scales
+    are read. backend: the operations of the CPU or a GPU.
     """
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
@@ -131,10 +138,11 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
 
 
 def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return sums times the product of both operands' whole-tensor scales, plus the bias, rounded to float32 each time.
+    """Return sums times the product of both operands' whole-tensor scales (NVFP4), plus the bias.
 
-    If neither operand has such a scale, the sums are returned unchanged, as the epilogue has added the bias. `total`,
-    the sums, is overwritten. bias: (N,) float32, or None for none.
+    Each operation rounds to float32. total: the sums, (M, N) float32, which are overwritten. bias: (N,) float32, or
+    None. If neither operand has such a scale, the sums are returned unchanged, as the epilogue has added the bias
+    already.
     """
     if not call.plan.has_tensor_scale:
         return total
@@ -144,7 +152,10 @@ def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, bac
 
 
 def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums of a tree of additions after the epilogue of a call: scales, alpha, C and bias."""
+    """Return the sums of a tree of additions after the epilogue of a call: scales, alpha, C and bias.
+
+    total: the sums, (M, N) float32, which may be overwritten. call: the plan, operands and keyword arguments.
+    """
     c = call.c
     if call.request.beta is not None and float32_number(call.request.beta, "beta") == 0:
         c = None
@@ -154,10 +165,10 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Return the sums of slices merged in place: each slice's epilogue adds the result of the earlier slices as its C.
+    """Return the sums (M, N) of slices of K that are merged in place.
 
-    sums: the operands and the order of additions. finish: the epilogue's operands; its bias is added once, at the end.
-    shape, dtype: of the result.
+    The epilogue of each slice adds the result of the earlier slices as its C. sums: the operands and the order of
+    additions. finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: of the result.
     """
     bare = finish._replace(bias=None)
 
@@ -171,7 +182,9 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 
 
 def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
-    """Return the operands of a call's epilogue besides the sums: scales, alpha, bias, beta and C (None for no C).
+    """Return the operands of a call's epilogue besides the sums: scales, alpha, bias, beta and C.
+
+    c: the matrix C as the caller passed it, or None for no C.
 
     Raises:
       ValueError, TypeError: an operand that does not fit.
@@ -188,7 +201,7 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
 
 
 def bias_of(array: Array, shape: tuple[int, int]) -> Array:
-    """Return a bias as float32; shape: (M, N) of the result.
+    """Return a bias as float32, in its own shape; shape: (M, N) of the result.
 
     Raises:
       TypeError: the bias is neither float32, float16 nor bfloat16.

@@ -43,9 +43,9 @@ __all__ = [
 class Factors(NamedTuple):
     """Decode scales of partial sums: of rows, (M, parts) float32, and columns, (parts, N), and how they are applied.
 
-    mode: ADD for no scales; PRODUCT: fma(rows * columns, partial, total); ROWS_FIRST: fma(partial * rows, columns,
-    total); COLUMNS_FIRST: fma(partial * columns, rows, total); ROUNDED_FIRST[one of these three] rounds the scaled
-    partial sum before it is added.
+    mode: an integer constant. ADD: no scales. PRODUCT: fma(rows * columns, partial, total). ROWS_FIRST: fma(partial *
+    rows, columns, total). COLUMNS_FIRST: fma(partial * columns, rows, total). ROUNDED_FIRST[m], where m is one of the
+    three modes with scales: as m, but the scaled partial sum is rounded before it is added.
     """
 
     rows: Array = NOTHING
@@ -53,7 +53,7 @@ class Factors(NamedTuple):
     mode: int = ADD
 
     def block(self, rows: slice, columns: slice) -> Factors:
-        """Return the scales of some rows and columns of the result."""
+        """Return the scales of the rows in the slice `rows` and the columns in the slice `columns` of the result."""
         return self._replace(
             rows=np.ascontiguousarray(self.rows[rows]) if self.rows.size else self.rows,
             columns=np.ascontiguousarray(self.columns[:, columns]) if self.columns.size else self.columns,
@@ -79,12 +79,13 @@ class UnitProduct(NamedTuple):
     """A matrix product by a matrix unit in the form that kernels read: codes, scales, length of partial sums.
 
     Attributes:
+      unit: the matrix unit.
       a, b: codes, (M, K) and (K, N).
       scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
       promote: terms of K after which a partial sum is added to a float32 total; 0 for one sum.
       factors: decode scales of the partial sums.
-      cut: terms of a slice of K, at whose end the total is added to the earlier slices' sums; 0 for one slice. Only
-        units of `Rule.FUSED` have several.
+      cut: number of terms in a slice of K; at its end the total is added to the earlier slices' sums; 0 for one slice.
+        Only units of `Rule.FUSED` can have several slices.
     """
 
     unit: MatrixUnit
@@ -103,7 +104,7 @@ class UnitProduct(NamedTuple):
         return UnitProduct(unit, self.b.T, self.a.T, *scales, self.promote, self.factors.transposed(), self.cut)
 
     def part(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K as one sum, without partial sums and decode scales."""
+        """Return the product over terms start .. stop - 1 of K as one sum, without partial sums and decode scales."""
         block = self.unit.block or max(self.a.shape[1], 1)
         blocks = slice(start // block, -(-stop // block))
         return self._replace(
@@ -112,7 +113,10 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def block(self, rows: slice, columns: slice) -> UnitProduct:
-        """Return the product of some rows of a and some columns of b, which is a block of the result."""
+        """Return the product of the rows of a in the slice `rows` and the columns of b in the slice `columns`.
+
+        Its result is a block of the result of the whole product.
+        """
         scaled = bool(self.unit.scale)
         return self._replace(
             a=self.a[rows], b=self.b[:, columns],
@@ -121,9 +125,9 @@ class UnitProduct(NamedTuple):
         )  # fmt: skip
 
     def run(self, start: int, stop: int) -> UnitProduct:
-        """Return the product over terms start .. stop of K, with its partial sums (and slices) within these terms.
+        """Return the product over terms start .. stop - 1 of K, with its partial sums (and slices) within these terms.
 
-        start and stop must be bounds of partial sums and of slices. Block scales of all of K are kept.
+        start and stop must be bounds of partial sums and of slices. The result has the block scales of all of K.
         """
         parts = slice(start // self.promote, -(-stop // self.promote)) if self.promote else slice(0)
         return self._replace(a=self.a[:, start:stop], b=self.b[start:stop], factors=self.factors.parts(parts))
@@ -131,7 +135,7 @@ class UnitProduct(NamedTuple):
     def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> UnitProduct:
         """Return the product of the terms of K in `spans`, in that order, with `gap` zero terms before spans[place].
 
-        spans: pairs (first term, last term + 1). Scales are kept as they are, not reordered with the terms.
+        spans: pairs (first term, last term + 1). Scales are not reordered with the terms.
         """
         a, b = [self.a[:, slice(*span)] for span in spans], [self.b[slice(*span)] for span in spans]
         if gap:
@@ -145,7 +149,8 @@ def add_part(
 ) -> None:  # fmt: skip
     """Add partial sum number `part`, times its decode scales, to a float32 total (M, N) in place.
 
-    partial: (M, N) float32, or a matrix of the backend. The order of roundings follows factors.mode.
+    partial: (M, N) float32, in the backend's memory. factors: the scales of all partial sums, with the order of the
+    multiplications and roundings. backend: the operations add, multiply and fma of the CPU or a GPU.
     """
     if factors.mode == ADD:
         backend.add(total, partial, out=total)

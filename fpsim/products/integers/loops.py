@@ -18,18 +18,19 @@ i32, i64, u32 = np.int32, np.int64, np.uint32
 def tiled_product(vectors: str, cut: str) -> Any:
     """Return the compiled loop (a, b, out, steps, terms, pairs, at_once, first, stop) -> None for AVX2 or AVX-512.
 
-    It adds a @ b to columns COLUMNS * first .. COLUMNS * stop of `out`, in `steps` steps of `terms` terms of K each.
+    It adds a @ b to columns COLUMNS * first .. COLUMNS * stop - 1 of `out`, in `steps` steps of `terms` terms of K
+    each.
 
     Args:
       vectors: "avx2" or "avx512".
-      cut: how a step's sum overflows: it wraps (WRAPS), saturates as int32 or uint32 (SIGNED, UNSIGNED), or is made of
-        pairs of products that saturate as int16 (NARROW).
+      cut: what becomes of a step's sum that leaves 32 bits. WRAPS: it wraps. SIGNED, UNSIGNED: it saturates as int32
+        or uint32. NARROW: it wraps, but the sums of pairs of products saturate as int16.
 
     Arguments of the loop:
       a: (M, steps * pairs) uint32, two int16 each; M is a multiple of ROWS[vectors]. b: (K, N) int8 or uint8.
       out: (M, N rounded up to a multiple of COLUMNS) int32.
-      pairs: pairs of terms in a step; a has zeros after the last term. at_once: steps whose terms of b are packed at a
-        time.
+      pairs: pairs of terms in a step; a has zeros after the last term. at_once: number of steps whose terms of b are
+        packed into pairs together.
     """
     rows = ROWS[vectors]
     tile = tile_of(rows, GROUPS if vectors == "avx512" else GROUPS // 2, cut)

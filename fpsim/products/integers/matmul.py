@@ -31,7 +31,11 @@ INTEGER_RESULTS: dict[str, np.dtype[Any]] = {
 
 
 class IntegerCall(NamedTuple):
-    """One call of matmul with an integer matrix unit: operands a (`left`) and b (`right`), c, keywords (`request`)."""
+    """One call of matmul with an integer matrix unit.
+
+    unit: the unit. left, right: the operands a and b, with scales and zero points. request: the keyword arguments of
+    `fpsim.matmul`. c: its argument, or None.
+    """
 
     unit: IntegerUnit
     left: IntegerOperand
@@ -66,8 +70,8 @@ def integer_matmul(
 ) -> Any:  # fmt: skip
     """Return c + a @ b by an integer matrix unit, in `out` or a new array.
 
-    a, b, c, out: as for `fpsim.matmul`. request: its other keyword arguments. backend: the CPU or the GPU that has the
-    operands.
+    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments. backend: the object that
+    computes on the CPU or GPU whose memory holds the operands.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
@@ -99,9 +103,9 @@ def integer_matmul(
 
 
 def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
-    """Return the (M, N) integer sums over all of K, corrected for zero points, on the backend.
+    """Return the (M, N) integer sums over all of K, corrected for zero points, in the backend's memory.
 
-    They start at c unless c joins in the epilogue (with beta or scales).
+    They start at c, or at 0 if the epilogue adds c (with beta or scales). call: the operands and keyword arguments.
     """
     starts = None if call.request.beta is not None or call.has_factors else call.c
     total = backend.integer_start(starts, call.unit, call.shape)
@@ -113,7 +117,7 @@ def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
 def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Backend) -> Matrix:
     """Return the (M, N) sums as float32 after scales, alpha, C and bias, before the cast to `fmt`.
 
-    order: the epilogue's order of operations.
+    call: the operands and keyword arguments. order: the epilogue's order of operations.
     """
     request, mode = call.request, _scale_order(call, order)
     scale_a = scale_b = None
@@ -137,9 +141,8 @@ def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Bac
 def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
     """Return the (M, N) float32 sums from +0 over blocks of K in order, each an integer sum times its scales.
 
-    call: the product. mode: PRODUCT for fma(scale_a * scale_b, sum, total), ROWS_FIRST for fma(sum * scale_a, scale_b,
-    total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total); or ROUNDED_FIRST[one of these], which rounds the
-    scaled sum to float32 before it is added.
+    call: the operands and keyword arguments. mode: PRODUCT for fma(scale_a * scale_b, sum, total), ROWS_FIRST for
+    fma(sum * scale_a, scale_b, total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total).
     """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)
@@ -155,8 +158,8 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
 def _scale_order(call: IntegerCall, order: Epilogue) -> str:
     """Return the order in which scales multiply a sum: "product", "a_first" or "b_first".
 
-    It is the call's `scale_order`, or the epilogue's; "cublas" is "b_first" with scales per row or column, else
-    "product".
+    It is the call's `scale_order`, else the epilogue's. An epilogue's "cublas" becomes "b_first" if a has scales per
+    row or b per column, else "product".
     """
     if call.request.scale_order is not None:
         return call.request.scale_order

@@ -66,13 +66,15 @@ def qlinear_matmul(
 
     Args:
       a, b: int8 or uint8 arrays, multiplied as by `np.matmul`.
-      a_scale, a_zero_point: a number, one per row (M,), or (..., M, 1); scales are float32 or float16; None for 0.
+      a_scale, a_zero_point: a number, one per row (M,), or (..., M, 1). Scales are float32 or float16. A zero point
+        of None is 0.
       b_scale, b_zero_point: a number, one per column (N,), or (..., 1, N).
-      y_scale, y_zero_point: those of the result: a number, or one per row, (M,) or (..., M, 1). The result has the zero
-        point's dtype; None is 0 in a's dtype.
-      library: the library whose arithmetic is used where the operator leaves it open. "onnx": the reference evaluator,
-        which multiplies in float64, and adds the zero point before it rounds to an integer; "onnxruntime": the sum and
-        its product with the scales are rounded to float32, and the zero point is added to the rounded integer.
+      y_scale, y_zero_point: those of the result: a number, or one per row, (M,) or (..., M, 1). The result has the
+        zero point's dtype; None is 0 in a's dtype.
+      library: the library whose arithmetic is used where the operator leaves it open. "onnx": the reference
+        evaluator, which multiplies in float64, and adds the zero point before it rounds to an integer; "onnxruntime":
+        the sum and its product with the scales are rounded to float32, and the zero point is added to the rounded
+        integer.
 
     Returns:
       Array of y_zero_point's dtype and np.matmul's shape.
@@ -121,7 +123,7 @@ def _bytes(x: Any, name: str) -> Array:
     """Return operand x as an int8 or uint8 array; name: the argument that errors name.
 
     Raises:
-      TypeError: x has another dtype, or a mask.
+      TypeError: x has another dtype, or is a masked array.
     """
     refuse_masked(x, name)
     array = as_array(x, name)
@@ -157,7 +159,8 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
 def _of_rows(x: Any, rows: Array, operand: Array, name: str) -> Array | None:
     """Return zero points of rows as int32, of shape () or (..., M, 1); None for None.
 
-    rows: a with at least two axes. operand: an array whose dtype bounds the zero points. name: the argument in errors.
+    x: the caller's zero points: a number, (M,) or (..., M, 1). rows: a with at least two axes. operand: an array whose
+    dtype bounds the zero points. name: the argument in errors.
     """
     return _points(x, rows.shape[-2], operand, name, axis=-1, most=rows.ndim)
 
@@ -165,8 +168,8 @@ def _of_rows(x: Any, rows: Array, operand: Array, name: str) -> Array | None:
 def _of_columns(x: Any, columns: Array, operand: Array, name: str) -> Array | None:
     """Return zero points of columns as int32, of shape () or (..., 1, N); None for None.
 
-    columns: b with at least two axes. operand: an array whose dtype bounds the zero points. name: the argument in
-    errors.
+    x: the caller's zero points: a number, (N,) or (..., 1, N). columns: b with at least two axes. operand: an array
+    whose dtype bounds the zero points. name: the argument in errors.
     """
     return _points(x, columns.shape[-1], operand, name, axis=-2, most=columns.ndim)
 
@@ -174,7 +177,9 @@ def _of_columns(x: Any, columns: Array, operand: Array, name: str) -> Array | No
 def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int) -> Array | None:
     """Return zero points as int32, of shape () or with length 1 along `axis` (-1 or -2); None for None.
 
-    count: rows or columns. operand: an array whose dtype bounds the zero points. most: the most axes that x may have.
+    x: the caller's zero points. count: number of rows or columns. operand: an array whose dtype bounds the zero points.
+    name: the argument in errors. axis: -1 for points of rows, -2 for points of columns. most: the most axes that x may
+    have.
 
     Raises:
       ValueError: x has another shape, or numbers out of the range of the operand's dtype.
@@ -196,7 +201,8 @@ def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int)
 def _scales(x: Any, count: int, most: int, name: str) -> Array:
     """Return scales as float32 or float16, of shape () or with length 1 along K; plain numbers become float32.
 
-    count: rows or columns. most: the most axes that x may have. name: the argument in errors.
+    x: the caller's scales. count: number of rows or columns. most: the most axes that x may have. name: the argument in
+    errors; "b_scale" has scales of columns, the others of rows.
 
     Raises:
       ValueError: the scales have another shape.

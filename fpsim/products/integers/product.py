@@ -24,7 +24,7 @@ CACHED = 4096  # sums of a row that are added to at a time, 16 KiB
 def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
     """Add a @ b to `total` in place, wrapping or saturating as the unit does; `total` holds where its sums start.
 
-    total: (M, N) of the unit's result dtype. a: (M, K) and b: (K, N), of the unit's dtypes.
+    total: (M, N) of the unit's result dtype. a: (M, K) and b: (K, N), of the unit's input dtypes.
     """
     (m, k), n = a.shape, b.shape[1]
     if not total.size or k == 0:
@@ -41,9 +41,10 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
 
 
 def _add_thin(total: Array, a: Array, b: Array) -> None:
-    """Add a @ b to `total` in place, modulo 2^32, for few rows or few columns.
+    """Add a @ b to `total` in place, modulo 2^32, for few rows or few columns of the result.
 
-    Each element of the larger operand is read once.
+    total: (M, N) int32 or uint32. a: (M, K) and b: (K, N), int8 or uint8. Each element of the larger operand is read
+    once.
     """
     (m, k), n = a.shape, b.shape[1]
     sums = np.ascontiguousarray(total).view(np.int32)
@@ -62,14 +63,20 @@ def _add_thin(total: Array, a: Array, b: Array) -> None:
 
 
 def _few_rows(a: Array, b: Array, sums: Array, first: int, stop: int) -> None:
-    """Add columns first .. stop of a @ b to `sums`, for few rows of a, in blocks whose sums stay in the cache."""
+    """Add columns first .. stop - 1 of a @ b to `sums` in place, modulo 2^32, for few rows of a.
+
+    It works in blocks whose sums stay in the cache. a: (M, K) and b: (K, N), int8 or uint8. sums: (M, N) int32.
+    """
     for start in range(first, stop, CACHED):
         columns = slice(start, min(start + CACHED, stop))
         few_rows()(a, b[:, columns], sums[:, columns])
 
 
 def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
-    """Add a @ b to `total` in place by the fastest loop that this processor has for the unit."""
+    """Add a @ b to `total` in place by the fastest loop that this processor has for the unit.
+
+    total: (M, N) of the unit's result dtype. a: (M, K) and b: (K, N), of the unit's input dtypes.
+    """
     saturates = unit.saturates and _may_saturate(total, a.shape[1], unit)
     vectors = widest_vectors()
     fits = not saturates or (unit.terms <= LONGEST_STEP and unit.pair is None)
@@ -96,7 +103,8 @@ def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
 def _by_tiles(total: Array, a: Array, b: Array, terms: int, loop: object, rows: int) -> None:
     """Add a @ b to `total` in place by a vectorised loop.
 
-    terms: terms of K in a step, after which sums may saturate. loop: from `tiled_product`. rows: rows of its tiles.
+    total: (M, N) int32 or uint32. a: (M, K) and b: (K, N), int8 or uint8. terms: terms of K in a step, after which sums
+    may saturate. loop: a result of `tiled_product`. rows: rows of its tiles.
     """
     (m, k), n = a.shape, b.shape[1]
     terms = min(terms, k)

@@ -24,9 +24,10 @@ NARROW = "narrow"  # sums of two products saturate as int16, and their sums wrap
 
 
 def _pair_products(builder: Any, x: Any, y: Any, cut: str) -> Any:
-    """Emit x0 * y0 + x1 * y1 for pairs of 16-bit integers, and return the vector of 32-bit sums.
+    """Emit x0 * y0 + x1 * y1 for pairs of 16-bit integers, and return the vector of 16 32-bit sums.
 
-    x, y: vectors of 32-bit integers that hold a pair each. cut: NARROW saturates the sums to int16; others do nothing.
+    builder: llvmlite's IRBuilder. x, y: vectors of 32-bit integers that hold a pair each. cut: NARROW saturates the
+    sums to int16; other values do nothing.
     """
     wide = builder.mul(*(builder.sext(builder.bitcast(z, PAIRS), WIDE) for z in (x, y)))
     undefined = ir.Constant(WIDE, ir.Undefined)
@@ -45,8 +46,8 @@ def tile_of(rows: int, groups: int, cut: str) -> Any:
     """Return the intrinsic (a, b, out, row, column, steps, pairs) -> None that adds a tile's products to `out`.
 
     It adds `steps` steps of `pairs` pairs of terms, in ascending order, for `rows` rows from `row` on and 16 * `groups`
-    columns from `column` on. cut: a step's sum wraps (WRAPS), saturates as int32 or uint32 (SIGNED, UNSIGNED), or is
-    made of pairs that saturate as int16 (NARROW).
+    columns from `column` on. cut: what becomes of a step's sum that leaves 32 bits. WRAPS: it wraps. SIGNED, UNSIGNED:
+    it saturates as int32 or uint32. NARROW: it wraps, but the sums of pairs of products saturate as int16.
 
     a: (M, steps * pairs) uint32, two int16 each. b: (steps * pairs, COLUMNS) likewise. out: (M, COLUMNS) int32.
     """

@@ -10,8 +10,8 @@ from fpsim.arrays import Array
 def take_zero_points(total: Array, a: Array, b: Array, zero_a: Array | None, zero_b: Array | None) -> None:
     """Turn sums of a * b into sums of (a - zero_a) * (b - zero_b), in place and modulo 2^32.
 
-    total: (M, N) int32 or uint32. a: (M, K) and b: (K, N), integers. zero_a: (M, 1) or (1, 1), zero_b: (1, N) or (1,
-    1), integers; None for zeros.
+    total: (M, N) int32 or uint32, the sums over K. a: (M, K) and b: (K, N), integers. zero_a: (M, 1) or (1, 1), zero_b:
+    (1, N) or (1, 1), integers; None for zeros.
     """
     sums, k = total.view(np.uint32), a.shape[1]
     if zero_a is not None:

@@ -1,11 +1,12 @@
-"""One row of a times a panel of b by `Rule.FUSED`, for FP8 with 13 fraction bits, whose sums fit a float32.
+"""A kernel that adds one instruction's products to a row of results by `Rule.FUSED`, for FP8 with 13 fraction bits.
 
 A sum between 2**23 and 2**24 units of the last kept bit rounds what is added to it to that bit. A fused multiply-add
 toward zero therefore truncates a product and adds it at once, as long as all products have the sign of the sum.
-Positive and negative products go to separate sums, from two copies of the panel: one has zeros for negative values, the
-other for positive ones. The sum of both is exactly the instruction's result. Measured: docs/performance.md.
+Positive and negative products go to separate sums, from two copies of the panel (the decoded terms of b): one has zeros
+for negative values, the other for positive ones. The sum of both is exactly the instruction's result. Measured:
+docs/performance.md.
 
-For processors with AVX-512 (`has_avx512`). fused_row computes the same for others, and is the reference.
+The processor must have AVX-512 (`has_avx512`). fused_row.py computes the same for others, and is the reference.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond al
 
 
 def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit and return vectors of three numbers that follow from `facts` on a unit.
+    """Emit and return three int32 vectors of 16 equal elements, which follow from facts on a unit.
 
-    facts: (fraction bits, floor exponent, mask of the bits of the result, smallest exponent). The vectors are (exponent
-    of a zero term, at least -127; 23 - fraction bits, shifted to float32's exponent field; the exponent field of the
-    smallest exponent), each int32 in all elements.
+    builder: llvmlite's IRBuilder. facts: LLVM values (fraction bits, exponent of a zero term, mask of the result's kept
+    bits, smallest exponent of the accumulator's format). The vectors are: the exponent of a zero term, at least -127;
+    23 - fraction bits, shifted to float32's exponent field; and the exponent field of the smallest exponent.
     """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
@@ -59,8 +60,8 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     """Emit and return (positive sum, negative sum, mask of columns without additions), the start of 16 columns.
 
     A sum starts at plus or minus 2**23 units of the last kept bit, plus the accumulator if that has the sum's sign.
-    bits: float32 patterns of the accumulators. top: the products' largest exponents. numbers: from `_numbers`. half:
-    the accumulators are FP16, held as float32.
+    builder: llvmlite's IRBuilder. bits: float32 patterns of the accumulators, int32. top: the products' largest
+    exponents, int32. numbers: the result of `_numbers`. half: the accumulators are FP16, held as float32.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -82,7 +83,8 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
     """Emit the results of 16 columns from their positive and negative sums, and return them as float32 patterns.
 
-    kept: mask of the result's kept bits. half: round to FP16.
+    builder: llvmlite's IRBuilder. positive, negative: vectors of float32. kept: mask of the result's kept bits. half:
+    round to FP16.
     """
     total = builder.fadd(positive, negative)
     if half:
@@ -92,18 +94,26 @@ def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -
 
 @cache
 def _step_of(terms: int, half: bool, count: int) -> Any:
-    """Return the intrinsic that adds one instruction's products to one row of a tile, or to two (`count`).
+    """Return the intrinsic that adds one instruction's products to one row of a tile of results, or to two rows.
 
     Its arguments are (a, ea, b, eb, c, e, (r, next, after, last, width), (fraction_bits, floor, kept, least)). It adds
-    to rows r and next of c the products of the same rows of a, and replaces e by the largest exponents of the products
-    of rows after and last, which may be the same row. With count 1, it changes row r, the last one, alone.
+    the products of rows r and next of a to the same rows of c. It replaces e by the largest exponents of the products
+    of rows after and last, which may be the same row. With count 1, it changes only row r of c, and not e.
 
-    a, ea: (rows, terms) float32 values and int8 exponents. b: (terms, 2, VECTOR_COLUMNS) float32, positive values with
-    zeros for others, then negative ones. eb: (terms, VECTOR_COLUMNS) int8. c: (rows, VECTOR_COLUMNS) float32 patterns.
-    e: (2, VECTOR_COLUMNS) int8, the largest exponents of the products of rows r and next. width: number of columns that
-    are not padding. fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term. kept: mask of
-    the result's bits that are kept. least: smallest exponent of the accumulator's format. half: the result is FP16,
-    held as float32.
+    Args:
+      terms: products of one instruction.
+      half: the result is FP16, held as float32.
+      count: rows that are computed, 1 or 2.
+
+    Arguments of the intrinsic:
+      a, ea: (rows, terms) float32 values and int8 exponents.
+      b: (terms, 2, VECTOR_COLUMNS) float32, positive values with zeros for others, then negative ones.
+      eb: (terms, VECTOR_COLUMNS) int8 exponents of b.
+      c: (rows, VECTOR_COLUMNS) float32 patterns as int32, changed in place.
+      e: (2, VECTOR_COLUMNS) int8, the largest exponents of the products of rows r and next.
+      width: number of columns that are not padding.
+      fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term.
+      kept: mask of the result's kept bits. least: smallest exponent of the accumulator's format.
     """
     part = GROUPS * v.SIZE  # bytes from the positive values of a term to the negative ones
 
@@ -130,9 +140,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
         """Emit the additions of one instruction to one or two rows, for the first 16 * `groups` columns.
 
-        rows: three lists of addresses, one for each row: of the row in a; of the exponents, in ea, of the row that is
-        computed after it; of the row in c. of_b: addresses of b, of eb, and of e. facts: (bits kept below the largest
-        exponent, exponent of a zero term, mask of the result's kept bits, smallest exponent of an accumulator).
+        builder: llvmlite's IRBuilder. rows: three lists of addresses with an entry for each row: the row of a; the
+        exponents (in ea) of the row that is computed after it; the row of c. of_b: addresses of b, of eb, and of e.
+        facts: (bits kept below the largest exponent, exponent of a zero term, mask of the result's kept bits, smallest
+        exponent of an accumulator).
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
@@ -150,9 +161,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         def add_terms(exchanged: int) -> Any:
             """Return the function (k, values) -> values that adds the products of term k to the sums.
 
-            values: vectors, first the positive and the negative sum of each group of 16 columns, row by row; then, if
-            two rows are computed, the largest exponents so far of the next rows. exchanged: 1 if a's values in the two
-            rows have different signs, 0 if they have the same sign.
+            values: a list of vectors: for each row, the positive and the negative sum of each group of 16 columns;
+            then, if two rows are computed, the largest exponents so far of the next two rows. exchanged: 1 if a's
+            values in the two rows have different signs, 0 if they have the same sign.
             """
 
             def add(k: Any, values: list[Any]) -> list[Any]:
@@ -189,7 +200,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """Emit and return an int64 with one bit for each value of a row of a, set for negative values."""
+        """Emit and return an int64 with one bit for each value of a row of a, set for negative values.
+
+        builder: llvmlite's IRBuilder. row: address of the row's float32 values.
+        """
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
@@ -199,8 +213,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 
 @cache
 def chained_row(terms: int, half: bool) -> RowLoops:
-    """Return the loops of `Rule.FUSED` for AVX-512 and units whose sums fit a float32 (`rows_of` returns "chained").
-    terms: of one instruction. half: the result is FP16, held as float32.
+    """Return the kernels over a row for units of `Rule.FUSED` whose sums fit a float32, for AVX-512.
+
+    terms: products of one instruction. half: the result is FP16, held as float32. For these units `rows_of` returns
+    "chained".
     """
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
     largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)

@@ -66,7 +66,7 @@ code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
-    """Return the CodeFacts of a format that `has_code_panels`, as an int32 array.
+    """Return the layout of a format of up to 8 bits (`has_code_panels`) as an int32 array with the fields of CodeFacts.
 
     turned: whether the codes are stored column by column.
     """
@@ -75,7 +75,7 @@ def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """Return the HalfFacts of FP16 or BF16, as an int32 array for kernels.
+    """Return the layout of FP16 or BF16 codes as an int32 array with the fields of HalfFacts.
 
     base: what kernels subtract from exponents to store them as bytes. turned: whether the codes are stored column by
     column.
@@ -107,9 +107,10 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 
 @scalar
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return the class (-1, -0, 0, 1 by sign, Inf or NaN; float32 bits) of the FP16 or BF16 code of term k, column n.
+    """Return the class of the FP16 or BF16 code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    source: (K, N) codes, or (N, K) if facts, a HalfFacts array, says that they are transposed.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if facts, a HalfFacts array, says that they
+    are transposed.
     """
     u = half_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -118,9 +119,10 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
-    """Return the class (-1, -0, 0, 1 by sign, Inf or NaN; float32 bits) of the 8-bit code of term k, column n.
+    """Return the class of the 8-bit code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    source: (K, N) codes, or (N, K) if facts, a CodeFacts array, says that they are transposed.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if facts, a CodeFacts array, says that they
+    are transposed.
     """
     u = code_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -133,7 +135,7 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 
 @scalar
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
-    """Prefetch the codes of b that will be read after terms k .. k + terms of columns n .. n + columns.
+    """Prefetch the codes of b that will be read after terms k .. k + terms - 1 of columns n .. n + columns - 1.
 
     They follow in memory: the next `columns` columns of source (K, N) or, if turned is not 0, the terms AHEAD bytes
     after term k of source (N, K).
@@ -149,10 +151,10 @@ def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any)
 
 @cache
 def gatherer(terms: int) -> Any:
-    """Return the loop (source, k, n, width, turned, codes) -> None that copies a block of b's codes.
+    """Return the loop (source, k, n, width, turned, codes) -> None that copies a block of b's codes to `codes`.
 
-    The block is `terms` terms from k on of `width` columns from n on. codes: (terms, columns), with zeros beyond K and
-    `width`. source: (K, N) codes, or (N, K) if turned is not 0.
+    The block is `terms` terms from k on of `width` columns from n on. codes: (terms, columns), filled with zeros beyond
+    K and `width`. source: (K, N) codes, or (N, K) if turned is not 0.
     """
     square, side = transposer(SIDE, max(terms // SIDE, 1)), SIDE if terms % SIDE == 0 else 0
 
@@ -223,8 +225,8 @@ def code_filler(terms: int) -> Any:
     """Return the loop (source, (k, n, width), facts, values, exponents, _, _, codes) -> flags for any processor.
 
     It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on to values and exponents, (terms,
-    columns) int32 and int8, with zeros beyond K and `width`. source: (K, N) codes, or (N, K) as facts says. facts: a
-    CodeFacts array. codes: a uint8 buffer. flags: SPECIAL if a code is NaN or Inf, else 0.
+    columns) int32 float32 bits and int8, with zeros beyond K and `width`. source: (K, N) codes, or (N, K) as facts
+    says. facts: a CodeFacts array. codes: a uint8 buffer. flags: SPECIAL if a code is NaN or Inf, else 0.
     """
     gather = gatherer(terms)
 

@@ -1,8 +1,8 @@
-"""The matrix product of units that truncate products apart from the accumulator (`Rule.SEPARATE`, `Rule.EVEN_ODD`).
+"""The product kernel of units that truncate products apart from the accumulator (`Rule.SEPARATE`, `Rule.EVEN_ODD`).
 
-Products are truncated relative to their largest exponent, as in fused_row: exactly in float32, and added up in an
-int32. The sum is added to the accumulator as in step_rows, which also computes rows with NaN, Inf or exponents outside
-the range of panel.py.
+Products are truncated relative to their largest exponent, as in fused_row.py: exactly in float32, and added up in an
+int32. The sum is added to the accumulator as in step_rows.py, which also computes rows with NaN, Inf or exponents
+outside the range of panel.py.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def _power(exponent: Any) -> Any:
 def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
     """Return float32 c plus a sum of finite, normal products, as AMD's units align and round them (step_rows._join).
 
-    With `top` the larger exponent of c and the products, the products' sum is rounded down to units of 2**(top - 32),
-    c to units of 2**(top - 24), and their sum to 31 bits after its first one, then to nearest even. e: largest exponent
-    of the products. total: their sum, float64, in units of 2**(e - 24). drops: a c with an exponent below top - 25
-    counts as 0 (`Rule.EVEN_ODD`).
+    With `top` the larger exponent of c and the products, the products' sum is rounded down to units of 2**(top - 32)
+    and c to units of 2**(top - 24). Their sum is rounded down to 32 bits, and then to nearest even float32. e: largest
+    exponent of the products, int32. total: the products' sum, float64, in units of 2**(e - 24). drops: if True, a c
+    with an exponent below top - 25 counts as 0 (`Rule.EVEN_ODD`).
     """
     exponent = float_exponent(i32(f32(c).view(i32)), LEAST)
     top = max(e, exponent)
@@ -82,9 +82,9 @@ def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
 
 @scalar
 def _new_or_old(c: Any, none: Any, new: Any) -> Any:
-    """Return the new sum, or the accumulator c if c is NaN or Inf or `none` (all products are zero).
+    """Return the new sum, or the old accumulator c if c is NaN or Inf, or if `none` is True (all products are zero).
 
-    A c of -0 is returned as +0.
+    c, new: float32. An old c of -0 is returned as +0.
     """
     bits = i32(f32(c).view(i32))
     magnitude = i32(bits & MAGNITUDE)
@@ -93,23 +93,26 @@ def _new_or_old(c: Any, none: Any, new: Any) -> Any:
 
 
 def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
-    """Return the loop that adds an instruction's products to rows without NaN, Inf, or exponents out of range.
+    """Return the kernel that adds an instruction's products to rows without NaN, Inf, or exponents out of range.
+
     Its arguments are (a, ea, b, eb, c, (first, stop, base, parts), e8, other, words). It adds the products of rows
-    first .. stop of a with b to the same rows of c. terms: of an instruction. halves: sums into which its terms are
-    split, 1 or 2. vectors: use AVX-512.
+    first .. stop - 1 of a with b to the same rows of c. terms: of an instruction. halves: 2 to sum even and odd terms
+    separately, else 1. vectors: use AVX-512.
 
     a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) likewise. c: (rows,
     PANEL_COLUMNS) float32. base: the exponent of a product minus the int8 exponents of its factors. parts: number of
-    blocks of PART columns, which the loop with AVX-512 computes. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8;
-    words: (3, PANEL_COLUMNS) int32.
+    blocks of PART columns that are computed with AVX-512. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3,
+    PANEL_COLUMNS) int32.
     """
     size, two = terms // halves, halves == 2
 
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
-        """Set e8[j] to the largest exponent, sums[j] to the sum of truncated products of column j.
+        """Set e8[j] to the largest exponent and sums[j] to the sum of truncated products of every column j.
 
-        The products are those of the terms from `first` on, half or all of an instruction's. a, ea: (terms,); b, eb:
-        (terms, PANEL_COLUMNS); base: exponent of a product minus those of its factors. power: int32 buffer.
+        The products are those of `size` terms from `first` on, all or half of an instruction's. a, ea: (terms,)
+        float32, int8; b, eb: (terms, PANEL_COLUMNS). base: exponent of a product minus the int8 exponents of its
+        factors. e8: int8. sums: int32, in units of 2**(e8[j] + base - 24). power: int32 scratch buffer. The last three
+        are (PANEL_COLUMNS,).
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -126,10 +129,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def fast_row(
         a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, other: Any, words: Any
     ) -> None:  # fmt: skip
-        """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile.
+        """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile of results, in place.
 
-        a, ea: (terms,); b, eb: (terms, PANEL_COLUMNS); base: exponent of a product minus those of its factors. Scratch
-        buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
+        a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) likewise. base: exponent of a
+        product minus the int8 exponents of its factors. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3,
+        PANEL_COLUMNS) int32.
         """
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
@@ -154,10 +158,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
-        """Add an instruction's products to rows first .. stop of c, for `parts` blocks of PART columns.
+        """Add an instruction's products to rows first .. stop - 1 of c in place, for `parts` blocks of PART columns.
 
-        a, ea: (rows, terms); b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS). place: (first, stop, exponent of
-        a product minus those of its factors, parts). The scratch buffers are not used.
+        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) likewise; c: (rows,
+        PANEL_COLUMNS) float32. place: (first, stop, exponent of a product minus the int8 exponents of its factors,
+        parts). The scratch buffers are not used.
         """
         first, stop, base, parts = place
         in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
@@ -165,10 +170,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     fast_row = scalar(fast_row)
 
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
-        """Add an instruction's products to rows first .. stop of c.
+        """Add an instruction's products to rows first .. stop - 1 of c in place.
 
-        a, ea: (rows, terms); b, eb: (terms, PANEL_COLUMNS); c: (rows, PANEL_COLUMNS). place: (first, stop, exponent of
-        a product minus those of its factors, not used). e8, other, words: scratch buffers.
+        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) likewise; c: (rows,
+        PANEL_COLUMNS) float32. place: (first, stop, exponent of a product minus the int8 exponents of its factors, not
+        used). Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
         """
         first, stop, base, _ = place
         for r in range(first, stop):
@@ -178,14 +184,14 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies an instruction's terms: if halves is 2 the even ones first, then the odd ones.
+    """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones.
 
-    terms: of an instruction. halves: 1 to keep the order.
+    terms: of an instruction. halves: 2, or 1 to copy them in order.
     """
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to the other two arrays, in the order of the halves.
+        """Copy an instruction's values and exponents to other_values and other_exponents, in the order of the halves.
 
         The first axis of all four arrays is that of the terms.
         """
@@ -196,7 +202,7 @@ def _in_halves(terms: int, halves: int) -> Any:
 
 
 def _row_by_terms(terms: int, halves: int) -> Any:
-    """Return the loop that adds an instruction's terms to one row of results, NaN, Inf and any exponents included.
+    """Return the kernel that adds an instruction's terms to one row of results; NaN, Inf and all exponents are allowed.
 
     Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), which `careful_row` below explains.
     terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
@@ -206,12 +212,12 @@ def _row_by_terms(terms: int, halves: int) -> Any:
     def careful_row(
         a: Any, b: Any, place: Any, panel_is_raw: Any, raw_a: Any, raw_b: Any, tile: Any, u: StepFacts, room: StepRoom
     ) -> None:
-        """Add an instruction's terms from k on to row r of `tile`, a block of results.
+        """Add an instruction's terms from k on to row r of `tile`, a block of results, in place.
 
-        NaN, Inf and any exponents are allowed. a: (M, K), b: (K, N) float32. place: (first row of the tile, first
-        column, k, r, number of columns). panel_is_raw: whether raw_b already has the floats of these terms of b. raw_a,
-        raw_b: buffers for the floats of a row of a and of b. tile: (rows, PANEL_COLUMNS) float32. u: facts on the
-        operands' formats. room: scratch buffers.
+        NaN, Inf and all exponents are allowed. a: (M, K), b: (K, N) float32. place: (first row of the tile in a, first
+        column of the tile in b, k, r, number of columns). panel_is_raw: True if raw_b already has the floats of these
+        terms of b. raw_a: (terms,), raw_b: (terms, PANEL_COLUMNS), float32 buffers for these terms of a and b. tile:
+        (rows, PANEL_COLUMNS) float32. u: facts on the operands' formats. room: scratch buffers.
         """
         m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)
@@ -231,10 +237,11 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
     terms: of one instruction. halves: 1, or 2 for separate sums of even and of odd terms. vectors: use AVX-512.
 
     Arguments of the kernel:
-      a, b: (M, K) and (K, N) float32 patterns as int32. c: (M, N) float32, of which rows m0 .. m1 and columns n0 .. n1
-        change.
+      a, b: (M, K) and (K, N) float32 patterns as int32. c: (M, N) float32, of which rows m0 .. m1 - 1 and columns n0
+        .. n1 - 1 change.
       of_a, of_b: int32 (mask of the bits that the unit reads, smallest exponent, base exponent) of each operand.
-      base: the sum of both base exponents. facts: a StepFacts array.
+      base: the sum of both base exponents, which are subtracted from exponents so that they fit a byte.
+      facts: float64 facts on both formats, the fields of StepFacts.
     """
     count: Any = i64(terms)
     usual_rows = _usual_rows(terms, halves, vectors)

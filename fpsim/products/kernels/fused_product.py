@@ -1,9 +1,9 @@
-"""The matrix product of units of `Rule.FUSED`: panels, tiles, promotion, and rows that need care.
+"""The product kernel of units of `Rule.FUSED`: panels, tiles, promotion, and rows that need care.
 
 A tile is a block of result rows by 64 or 128 columns. Instructions along K are applied to a tile one after the other: a
-panel of b is decoded once and stays in the L1 cache for all rows of a. A row of an instruction whose exponents exceed
-the range of fused_row is computed by wide_row; NaN and Inf are added separately from the finite sum. Both are decided
-per row and instruction, so that a few such values cost little.
+panel (the terms of one instruction for these columns of b) is decoded once and stays in the L1 cache for all rows of a.
+A row of an instruction whose exponents exceed the range of fused_row.py is computed by wide_row.py. NaN and Inf are
+added separately from the finite sum. Both are decided per row and instruction, so that a few such values cost little.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DECODED_BYTES = 1 << 26  # at most, of the rows of A that are decoded at a time
 
 @scalar
 def _scale_flags(scale: Any) -> Any:
-    """Return the flag of the exponent of a scale: SPECIAL for NO_SCALE (NaN), DEEP for |exponent| > 36, else 0."""
+    """Return the flag (int32) of a scale's exponent: SPECIAL for NO_SCALE (NaN), DEEP for |exponent| > 36, else 0."""
     if scale == NO_SCALE:
         return i32(SPECIAL)
     return i32(DEEP) if (scale > SCALE_WINDOW) | (scale < -SCALE_WINDOW) else i32(0)
@@ -81,8 +81,9 @@ def _one_nan(bits: Any) -> Any:
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
     """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN.
 
-    part: (first row, first column, number of rows, number of columns). promotion, cut: instructions per promotion and
-    per slice, 0 for none. The sums are in `merged` with slices of K, in `totals` with promotion alone, else in `tile`.
+    The sums are in `merged` (float32) with slices of K, in `totals` (float32) with promotion alone, else in `tile`
+    (float32 patterns as int32). part: (first row, first column, number of rows, number of columns). promotion, cut:
+    instructions per promotion and per slice, 0 for none. c: (M, N) float32 patterns as int32.
     """
     m, n, rows, width = part
     for r in range(rows):
@@ -112,9 +113,10 @@ def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
 def _panel_classes(source: str) -> Any:
     """Return the loop that writes the class of an instruction's terms of b: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    Its arguments: b, first term k, first column n, width, terms, b's row of `fused_facts`, scales of the columns,
-    whether b has scales, and classes (terms, columns), which it fills with float32 bits; a column whose scale is NaN is
-    all NaN. source: what b holds, "floats" or codes as "bytes" (up to 8 bits) or "halves" (FP16, BF16).
+    source: what b holds, "floats" or codes as "bytes" (up to 8 bits) or "halves" (FP16, BF16). The arguments of the
+    loop are b, first term k, first column n, number of columns `width`, number of terms, facts (row 2 of the array that
+    `fused_facts` returns), scales of the columns, whether b has scales, and classes. It fills `classes`, (terms,
+    columns), with float32 bits as int32; a column whose scale is NaN is all NaN.
     """
     class_at = {"floats": _class_at, "bytes": code_class, "halves": half_class}[source]
 
@@ -135,8 +137,9 @@ def _panel_classes(source: str) -> Any:
 def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
     """Write the class of an instruction's terms of a row of a to `classes`: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    classes: (terms,) float32 bits; 0 beyond K, all NaN if the scale is. row: (K,) float32 patterns. k: the first term.
-    kept: mask of the bits that the unit reads. scale: exponent of the block's scale, NO_SCALE for NaN.
+    classes: (terms,) float32 bits as int32. Terms beyond K get 0; if the scale is NaN, all get NaN. row: (K,) float32
+    patterns as int32. k: the first term. kept: mask of the bits that the unit reads. scale: exponent of the block's
+    scale, NO_SCALE for NaN.
     """
     for i in range(classes.size):
         of_term = class_of(row[k + i], kept) if k + i < row.size else i32(0)
@@ -150,11 +153,17 @@ def _row_classes(row: Any, k: Any, kept: Any, scale: Any, classes: Any) -> None:
 def _meet_specials(
     a: Any, place: Any, kept: Any, scale_a: Any, scaled: Any, a_classes: Any, b_classes: Any, tile: Any, specials: Any
 ) -> None:
-    """Compute the NaN and Inf that an instruction adds to rows r .. stop of results, into rows 0, 1, ... of `specials`.
+    """Compute the NaN and Inf that an instruction adds to rows r .. stop - 1 of results.
 
-    a: (M, K) float32 patterns. place: (the tile's first row in a, r, stop, the instruction's number, its first term).
-    kept: mask of the bits that the unit reads. scale_a: (M, steps) exponents of block scales, read if `scaled`.
-    a_classes: buffer. b_classes: classes of b's terms. `tile`, the sums so far, does not change.
+    They are written to rows 0, 1, ... of `specials` (float32); columns without NaN or Inf get finite numbers.
+
+    Args:
+      a: (M, K) float32 patterns as int32.
+      place: (the tile's first row in a, r, stop, the instruction's number, its first term).
+      kept: mask of the bits that the unit reads.
+      scale_a: (M, steps) exponents of block scales, read if `scaled`.
+      a_classes: int32 scratch buffer (terms,). b_classes: classes of b's terms, from `_panel_classes`.
+      tile: the sums so far; it does not change.
     """
     m, r, stop, s, k = place
     for x in range(r, stop):
@@ -167,11 +176,12 @@ def _meet_specials(
 def _wide_rows(
     a_values: Any, place: Any, b_values: Any, tile: Any, scale_a: Any, column_scales: Any, wide: Any, e: Any, total: Any
 ) -> None:
-    """Add the products of one instruction to rows r .. stop of `tile`, a block of results, by `Rule.FUSED` in float64.
+    """Add one instruction's products to rows r .. stop - 1 of `tile`, a block of results, in float64 (wide_row.py).
 
     a_values: (steps, rows, terms), b_values: (terms, columns), decoded float32 patterns as int32. place: (the tile's
-    first row in a, r, stop, the instruction's number, whether a has scales). scale_a: (M, steps), column_scales:
-    (columns,), exponents of block scales. wide: a WideFacts array. e, total: buffers.
+    first row in a, r, stop, the instruction's number, whether a has scales). tile: float32 patterns as int32, changed
+    in place. scale_a: (M, steps), column_scales: (columns,), exponents of block scales. wide: a WideFacts array. e,
+    total: int32 and float64 scratch buffers (columns,).
     """
     m, r, stop, s, scaled = place
     for x in range(r, stop):
@@ -181,7 +191,7 @@ def _wide_rows(
 
 @inner_loop
 def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
-    """Write the NaN and Inf in rows 0, 1, ... of `specials` over the results in rows r .. stop of `tile`."""
+    """Write the NaN and Inf in rows 0, 1, ... of `specials` over the results in rows r .. stop - 1 of `tile`."""
     for x in range(r, stop):
         override(tile[x], specials[x - r])
 
@@ -189,10 +199,11 @@ def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
 @cache
 def _joining_rows(vectors: bool) -> Any:
     """Return the loop (merged, totals, tile, place, left, right, mode, merges) -> None that promotes partial sums.
-    It adds rows r .. stop of `tile` (partial sums, then set to +0), times their scales, to the same rows of `totals`,
-    and if `merges`, at the end of a slice of K, these rows to `merged`, the earlier slices' sums. place: (the tile's
-    first row m, r, stop, number of the partial sum). left: (M, partial sums) scales; right: (columns,) scales. mode:
-    how scales multiply (promotion.py). vectors: use AVX-512 or AVX2.
+
+    It adds rows r .. stop - 1 of `tile` (partial sums, then set to +0), times their scales, to the same rows of
+    `totals`. If `merges` is True, at the end of a slice of K, it adds these rows to `merged`, the earlier slices' sums.
+    place: (the tile's first row m, r, stop, number of the partial sum). left: (M, partial sums) scales; right:
+    (columns,) scales. mode: how scales multiply (promotion.py). vectors: use AVX-512 or AVX2.
     """
     promote, merge = in_vectors() if vectors else PLAIN
 
@@ -215,18 +226,19 @@ def fused_product(
     """Return the kernel (a, b, c, parts, scale_a, scale_b, left, right, facts) -> None that adds products a @ b to c.
 
     Args:
-      terms: of one instruction.
+      terms: products of one instruction.
       joined: whether sums of eight products fill an int32 and are added up in an int64.
       half: whether results are FP16, held as float32.
       scaled: whether the unit multiplies block scales.
-      kind: the innermost loops, a result of fast_units.rows_of.
-      source: what b holds, "floats", or "bytes" or "halves" (code_panel.py).
+      kind: the name of the innermost loops, a result of fast_units.rows_of.
+      source: what b holds, "floats", or codes as "bytes" or "halves" (code_panel.py).
 
     Arguments of the kernel:
-      a, b, c: stacks (A, M, K), (B, K, N) and (C, M, N) of float32 patterns as int32; b may be codes.
+      a, b, c: stacks (A, M, K), (B, K, N) and (C, M, N) of float32 patterns as int32; b may be codes. c changes.
       parts: (1 + P, 5) int64. Row 0: instructions per promotion (after which a partial sum is added to a float32
         total), instructions per slice of K (0 for none), how partial sums are scaled (promotion.py), and the columns n0
-        .. n1 of the result. Each other row (i, j, l, m0, m1): add a[i] @ b[j] to rows m0 .. m1 of c[l].
+        .. n1 - 1 of the result as n0 and n1. Each other row (i, j, l, m0, m1): add a[i] @ b[j] to rows m0 .. m1 - 1 of
+        c[l].
       scale_a, scale_b: (M, steps) and (steps, N) int32 exponents of block scales, per instruction.
       left, right: (M, partial sums) and (partial sums, N) float32 scales of partial sums.
       facts: (4, 8) int32, from `fpsim.products.fused.fused_facts`.

@@ -1,10 +1,9 @@
-"""One row of a times a panel of b by `Rule.FUSED`: the innermost loops of the matrix product.
+"""The innermost loops of matrix products by `Rule.FUSED`: one row of a times a panel of b, for any processor.
 
-A panel is the decoded terms of one instruction for PANEL_COLUMNS columns of b (panel.py).
-
-Per column, the largest exponent M of the products is a byte, the power 2**(F - M) (F: fraction bits) is built from it,
-and every product times that power is converted to an integer, which truncates it. Product and power are exact in
-float32, the sum of eight is exact in an int32. Measured: docs/performance.md.
+A panel is the decoded terms of one instruction for PANEL_COLUMNS columns of b (panel.py). Per column, the largest
+exponent M of the products is a byte, and the power 2**(F - M) (F: fraction bits) is built from it. Every product times
+that power is converted to an integer, which truncates it. Product and power are exact in float32, the sum of eight is
+exact in an int32. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -94,20 +93,20 @@ class RowLoops(NamedTuple):
     """The innermost loops of a matrix product, for one group of units and one instruction set of the processor.
 
     Attributes:
-      columns: columns of a panel.
+      columns: columns of a panel, the decoded terms of one instruction of b.
       rows: rows of a that one call of `step` computes.
-      panel: () -> (values, exponents, b, eb): buffers for a panel of b, (terms, columns) each, and the same as `step`
-        reads them.
-      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term k
-        on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s].
-      fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags of each form of operand b,
+      panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same
+        memory or copies of it as `step` reads them.
+      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term
+        k on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s].
+      fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags, for each form of operand b,
         "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
         codes: a buffer for the codes of a panel.
-      begin: (ea, r, rows, eb, e) -> None, called before the first row of a panel, or after rows that other loops
-        computed: writes the largest exponents of the products of row r, and of the others that `step` computes with it
-        (fewer at the end of the block's `rows` rows), to e.
+      begin: (ea, r, rows, eb, e) -> None, called before the first row of a panel, or after rows that another loop
+        computed. It writes the largest exponents of the products of row r, and of the further rows that `step` computes
+        with it, to e; rows from `rows` on do not exist.
       step: (a, ea, b, eb, c, scale_b, place, facts, room) -> None: adds one instruction's products to rows of c, from
-        place.r on.
+        place.r on. facts: a RowFacts. room: a result of the function `room`.
       room: function from a RowScratch to the part of it that `step` and `begin` use.
     """
 
@@ -175,7 +174,7 @@ def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
     """Set met[j] to the Inf or NaN that column j's sum becomes, or to a finite number if its sum is finite.
 
     a: (terms,), b: (terms, columns): classes of the operands as float32: -1, -0, 0 or 1 for a finite value by its sign,
-    Inf or NaN. c: accumulators as int32 bits.
+    Inf or NaN. c: (columns,) accumulators as int32 bits of float32. met: (columns,) float32.
     """
     for j in range(c.size):
         bits = i32(c[j])
@@ -187,7 +186,10 @@ def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
 
 
 def _override(c: Any, met: Any) -> None:
-    """Replace c[j] by met[j] where met[j] is NaN or Inf; c: float32 patterns as int32, met: float32."""
+    """Replace c[j] by met[j] where met[j] is NaN or Inf.
+
+    c: (columns,) float32 patterns as int32. met: (columns,) float32.
+    """
     for j in range(c.size):
         bits = i32(met.view(i32)[j])
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
@@ -211,10 +213,11 @@ def _panel_of(terms: int) -> Any:
 def decode_rows(
     source: Any, m: Any, rows: Any, k: Any, facts: Any, values: Any, exponents: Any, s: Any, flags: Any
 ) -> None:
-    """Decode `rows` rows of a from row m and term k on, as instruction s of `values` and `exponents`; zeros after K.
+    """Decode terms k, k + 1, ... of `rows` rows of a, from row m on, for instruction s; terms after K become zeros.
 
-    source: (M, K) float32 patterns. facts: (kept bits, smallest exponent, base). values, exponents: (steps, rows,
-    terms) int32 and int8. flags: (steps, rows) int32, SPECIAL or DEEP for rows that hold such values.
+    source: (M, K) float32 patterns as int32. facts: (mask of the bits that the unit reads, smallest exponent, base).
+    values, exponents: (steps, rows, terms) int32 and int8, of which values[s] and exponents[s] are written. flags:
+    (steps, rows) int32: flags[s] gets SPECIAL or DEEP for rows with NaN or Inf, or with exponents out of range.
     """
     for r in range(rows):
         flags[s, r] = fill_rows(source[m + r], k, i64(values.shape[2]), facts, values[s, r], exponents[s, r])
@@ -224,10 +227,11 @@ def decode_rows(
 def _fill_as_it_is(
     source: Any, place: Any, facts: Any, values: Any, exponents: Any, _b: Any, _eb: Any, _codes: Any
 ) -> Any:
-    """Decode float32 patterns of b to a panel (values and exponents); return flags SPECIAL and DEEP of panel.py.
+    """Decode float32 patterns of b to a panel; return an int32 with the flags SPECIAL and DEEP of panel.py, or 0.
 
     source: (K, N) int32 patterns. place: (first term, first column, number of columns). facts: (mask of the bits that
-    the unit reads, smallest exponent, base exponent). Arguments with an underscore are not used.
+    the unit reads, smallest exponent, base exponent). values, exponents: (terms, columns) int32 and int8, written.
+    Arguments with an underscore are not used.
     """
     return fill_panel(source, place[0], place[1], place[2], i64(values.shape[0]), facts, values, exponents)
 
@@ -247,7 +251,7 @@ def whole_scratch(room: RowScratch) -> Any:
 def exponents_alone(room: RowScratch) -> Any:
     """Return the only buffer of a RowScratch that vectorised loops need: the largest exponents of a row's products.
 
-    The loop over a row overwrites it by those of the next row.
+    The loop over a row overwrites them with those of the next row.
     """
     return room.e
 
@@ -270,10 +274,11 @@ def rounded_to_half(value: Any) -> Any:
 
 @cache
 def fused_row(terms: int, joined: bool, half: bool, scaled: bool) -> RowLoops:
-    """Return the loops of any unit of `Rule.FUSED` on any processor.
+    """Return the loops of any unit of `Rule.FUSED`, or of a rule built from it, on any processor.
 
-    terms: of one instruction, a multiple of 4. joined: sums of eight products fill an int32 and are added up in an
-    int64. half: the result is FP16, held as float32. scaled: exponents of block scales are added to those of products.
+    terms: products of one instruction, 4 or a multiple of 8. joined: sums of eight products fill an int32 and are added
+    up in an int64. half: the result is FP16, held as float32. scaled: exponents of block scales are added to those of
+    products.
     """
     eights = terms // 8
     wide: Any = i64 if joined else i32

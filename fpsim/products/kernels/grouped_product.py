@@ -1,4 +1,4 @@
-"""The matrix product of block-scaled FP4 units: exact dot products of 16 terms in float32, aligned in float64.
+"""The product kernel of block-scaled FP4 units: exact dot products of 16 terms in float32, aligned in float64.
 
 Sixteen products of FP4 numbers add up exactly in float32, so a group of 16 terms costs one fused multiply-add per
 product and a handful of operations for its scales.
@@ -43,14 +43,20 @@ group_sums = scalar(_group_sums)
 
 
 def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, facts: Any, room: Any) -> None:
-    """Add an instruction's products to a row c (PANEL_COLUMNS,) of float32 patterns, by `Rule.GROUPED`.
+    """Add an instruction's products to a row c (PANEL_COLUMNS,) of float32 patterns as int32, by `Rule.GROUPED`.
 
-    Per column, c and the four groups' exact sums times both scales are truncated to units of 2**(top - fraction bits),
-    where `top` is the largest exponent of c, of the floor, and of the scales' products of groups that have a nonzero
-    product; their sum is rounded toward zero to float32.
-    a: (64,), b: (64, PANEL_COLUMNS) float32. scales: (4,) float32, of a's groups of 16 terms. masks: (4,) int32, a bit
-    for each nonzero term of a. of_b: b's (scales, their exponents, bit masks of nonzero terms, 1 for columns with a NaN
-    scale). facts: (fraction bits, floor exponent, smallest exponent of a scale). room: scratch buffers.
+    Per column, c and the four groups' exact sums times both scales are truncated to units of 2**(top - fraction bits);
+    their sum is rounded toward zero to float32. `top` is the largest exponent of c, of the floor, and of the scales'
+    products of groups that have a nonzero product.
+
+    Args:
+      a, b: (64,) and (64, PANEL_COLUMNS) float32.
+      c: changed in place.
+      scales: (4,) float32, of a's groups of 16 terms. masks: (4,) int32, a bit for each nonzero term of a.
+      of_b: b's (scales, their exponents, bit masks of nonzero terms), (4, PANEL_COLUMNS) each, and 1 for columns with
+        a NaN scale, (PANEL_COLUMNS,).
+      facts: (fraction bits, floor exponent, smallest exponent of a scale).
+      room: scratch buffers: (4, PANEL_COLUMNS) float32, (PANEL_COLUMNS,) int32, (PANEL_COLUMNS,) float64.
     """
     fraction_bits, floor, least = facts
     sums, top, total = room
@@ -85,11 +91,11 @@ def _grouped_row(a: Any, b: Any, c: Any, scales: Any, masks: Any, of_b: Any, fac
 
 
 def _fill_scales(b: Any, count: Any, scale_b: Any, first: Any, n: Any, width: Any, least: Any, of_b: Any) -> None:
-    """Fill `of_b` with the scales of an instruction's terms of b, by group of 16 terms and column.
+    """Write the scales of an instruction's terms of b, by group of 16 terms and column, to the four arrays of `of_b`.
 
-    of_b: (scales, their exponents, bit masks of nonzero terms, 1 for columns with a NaN scale). b: (64, PANEL_COLUMNS)
-    float32. count: its terms within K. scale_b: (groups, N), read from group `first` and column n on, `width` columns.
-    least: smallest exponent of a scale.
+    of_b: (scales, their exponents, bit masks of nonzero terms), (4, PANEL_COLUMNS) each, and 1 for columns with a NaN
+    scale, (PANEL_COLUMNS,). b: (64, PANEL_COLUMNS) float32. count: number of its terms within K. scale_b: (groups, N)
+    float32, read from group `first` and column n on, `width` columns. least: smallest exponent of a scale.
     """
     factors, exponents, filled, broken = of_b
     for j in range(PANEL_COLUMNS):
@@ -113,11 +119,11 @@ grouped_row, fill_scales = scalar(_grouped_row), scalar(_fill_scales)
 
 
 def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: Any, part: Any) -> None:
-    """Add a @ b by `Rule.GROUPED` to rows m0 .. m1 and columns n0 .. n1 of c; part: (m0, m1, n0, n1).
+    """Add a @ b by `Rule.GROUPED` to rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of c, in place.
 
     a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
     (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
-    scale).
+    scale). part: (m0, m1, n0, n1).
     """
     m0, m1, n0, n1 = part
     values, tile = np.zeros((TERMS, PANEL_COLUMNS), f32), np.zeros((ROW_BLOCK, PANEL_COLUMNS), i32)
@@ -155,5 +161,8 @@ def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: 
 
 @cache
 def grouped_product() -> Any:
-    """Return the kernel (a, b, c, scale_a, scale_b, facts, part) -> None that adds a @ b to a part of c (compiled)."""
+    """Return the compiled kernel (a, b, c, scale_a, scale_b, facts, part) -> None that adds a @ b to a part of c.
+
+    Its arguments are those of `_grouped_product`.
+    """
     return kernel(_grouped_product)

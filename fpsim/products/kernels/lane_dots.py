@@ -1,10 +1,9 @@
 """Products without matrix units that have few outputs: vectors hold the lanes of one output, not several outputs.
 
-A lane is one of the partial sums that share an output, as threads of a GPU keep them.
-
-Step t of a lane is its t-th term; all lanes advance together. If consecutive terms belong to consecutive lanes, the
-terms of a step are contiguous in memory; otherwise panels make them so. In the last step only the first lanes may have
-a term.
+A lane is one of the partial sums that share an output, as threads of a GPU keep them. Step t of a lane is its t-th
+term; all lanes advance together. If consecutive terms belong to consecutive lanes, the terms of a step are contiguous
+in memory; otherwise they are copied to panels, (steps, lanes), where they are. In the last step only the first lanes
+may have a term.
 """
 
 from __future__ import annotations
@@ -47,9 +46,10 @@ def room_of(facts: LaneFacts, rows: int, columns: int) -> DotRoom:
 
 
 def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) -> None:
-    """Add x[i] * y[i] to sums[l] for i = first + l, then first + apart + l, ..., `rounds` products for each lane l.
+    """Add x[i] * y[i] to sums[l] in place for i = first + l, then first + apart + l, ..., for each lane l.
 
-    A lane is a partial sum. x, y, sums: 1-D float32. Each product and addition are one fused multiply-add.
+    A lane is a partial sum, to which `rounds` products are added. x, y, sums: 1-D float32; there are sums.size lanes.
+    Each product and addition are one fused multiply-add.
     """
     width = i64(sums.size)
     if width == 1 and apart == 1:
@@ -75,9 +75,9 @@ def _add_rounds(x: Any, y: Any, first: Any, apart: Any, rounds: Any, sums: Any) 
 
 
 def _lanes_at(u: LaneFacts, t: Any) -> Any:
-    """Return the number of lanes (partial sums of an output) that have a t-th term, counted from 0.
+    """Return the number of lanes (partial sums of an output) that have a t-th term, counted from 0, as int64.
 
-    They are the first ones. u: the order of the lanes' additions.
+    These lanes are the first ones. u: the order of the lanes' additions.
     """
     tile = t // u.run * u.run * u.lanes
     return i64(max(min(-((tile + t % u.run - (u.stop - u.start)) // u.run), u.lanes), 0))
@@ -158,11 +158,11 @@ _fill_panel, _join = scalar(_fill_panel), scalar(_join)
 
 
 def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any, chain: Any, total: Any) -> None:
-    """Add the terms of steps t .. end to the running sums (chains) of an output's lanes; add full chunks to `total`.
+    """Add the terms of steps t .. end - 1 to the running sums (chains) of an output's lanes, in place.
 
-    A step is one term of every lane (partial sum). x, y: 1-D float32; the terms of step t begin at `first`, those of
-    each next step `apart` later. u: the order of additions. steps: (first lane, t, end). chain, total: (lanes,)
-    float32.
+    A step is one term of every lane (partial sum). A chain that reaches the length of a chunk is added to `total` and
+    starts again at +0. x, y: 1-D float32; the terms of step t begin at `first`, those of each next step `apart` later.
+    u: the order of additions. steps: (first lane, t, end). chain, total: (lanes,) float32, changed in place.
     """
     (lane, t, end), width = steps, i64(chain.size)
     while t < end:
@@ -194,11 +194,11 @@ _add_steps = scalar(_add_steps)
 
 
 def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end: Any, out: Any) -> None:
-    """Add steps t .. end of some lanes of outputs (m0 .. m1, n0 .. n1) to their chains in `room` and totals in `out`.
+    """Add steps t .. end - 1 of some lanes of outputs to their chains in `room` and their totals in `out`.
 
     A lane is a partial sum of an output, a step one term of every lane, and a chain the running sum of a lane's chunk.
     x: (M, K), y: (N, K), out: (M, N, lanes) float32. u: the order of additions. at: (m0, m1, n0, n1, first lane, number
-    of lanes).
+    of lanes), for the outputs of rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
     """
     m0, m1, n0, n1, lane, width = at
     if u.run == 1:
@@ -223,8 +223,8 @@ def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> No
     """Add the running sums (chains) that are unfinished after `steps` steps to the lanes' totals in `out`.
 
     A step adds one term to every lane (partial sum); lanes without a term add +0. u: the order of additions. room:
-    buffers, which hold the chains. at: (m0, m1, n0, n1, first lane, number of lanes) for the outputs of rows m0 .. m1
-    and columns n0 .. n1. out: (M, N, lanes) float32.
+    buffers, which hold the chains. at: (m0, m1, n0, n1, first lane, number of lanes) for the outputs of rows m0 .. m1 -
+    1 and columns n0 .. n1 - 1. out: (M, N, lanes) float32.
     """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):
@@ -259,9 +259,9 @@ def transposition() -> Any:
 def lane_sums() -> Any:
     """Return the kernel (x, y, out, facts, room, m0, m1, n0, n1) -> None that writes each lane's sum to `out`.
 
-    A lane is a partial sum of an output. x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 of x and n0 ..
-    n1 of y are multiplied. facts: LaneFacts, of which the fields on how lanes are joined (merge, lanes_start, groups,
-    tile) are not read. room: DotRoom for these rows.
+    A lane is a partial sum of an output. x: (M, K), y: (N, K), out: (M, N, lanes) float32; rows m0 .. m1 - 1 of x and
+    n0 .. n1 - 1 of y are multiplied. facts: a LaneFacts, of which the fields on how lanes are joined (merge,
+    lanes_start, groups, tile) are not read. room: a DotRoom, scratch buffers for these rows.
     """
 
     def sums(x: Any, y: Any, out: Any, u: LaneFacts, room: DotRoom, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

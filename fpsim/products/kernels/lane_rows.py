@@ -1,10 +1,9 @@
 """Products without matrix units: the lanes that share an output, their chunks, and how the lanes are joined.
 
-A lane is one of the partial sums that share an output, as threads of a GPU keep them.
-
-A tile is a block of rows by PANEL_COLUMNS adjacent outputs. Every lane has PANEL_COLUMNS sums per row of the tile; the
-terms are added in ascending order, a panel (64 terms) at a time, each to the sums of its lane. Operands and sums are
-float32; each product is fused with the addition that it takes part in.
+A lane is one of the partial sums that share an output, as threads of a GPU keep them. A tile is a block of rows by
+PANEL_COLUMNS adjacent outputs. Every lane has PANEL_COLUMNS sums per row of the tile. Terms are added in ascending
+order, a panel (64 terms of the second operand) at a time, each to the sums of its lane. Operands and sums are float32.
+Every product and its addition are one fused multiply-add.
 
 A total that starts at its first part starts at -0, as -0 + x is x for every x; any other total starts at +0.
 """
@@ -122,7 +121,7 @@ def _add_row(total: Any, part: Any) -> None:
 
 
 def _fill_rows(rows: Any, value: Any) -> None:
-    """Set all of a (rows, PANEL_COLUMNS) array to `value`."""
+    """Set all elements of `rows`, (count, PANEL_COLUMNS) float32, to `value`."""
     for i in range(rows.shape[0]):
         row = rows[i]
         for j in range(PANEL_COLUMNS):
@@ -130,9 +129,10 @@ def _fill_rows(rows: Any, value: Any) -> None:
 
 
 def _fill_panel(source: Any, k: Any, terms: Any, n: Any, width: Any, transposed: Any, panel: Any) -> None:
-    """Copy `terms` terms from k on of `width` outputs from n on to `panel` (TERMS, PANEL_COLUMNS).
+    """Copy terms k .. k + terms - 1 of outputs n .. n + width - 1 to `panel` (TERMS, PANEL_COLUMNS).
 
-    Other columns of the panel keep old values. source: (K, N) float32, or (N, K) if `transposed`.
+    The copy is the upper left corner of `panel`; other elements do not change. source: (K, N) float32, or (N, K) if
+    `transposed`.
     """
     if not transposed:
         for i in range(terms):
@@ -172,10 +172,11 @@ _close = scalar(_close)
 
 
 def _add_tile(x: Any, source: Any, room: RowRoom, u: LaneFacts, n: Any, width: Any, k0: Any, k1: Any) -> None:
-    """Add the products of terms k0 .. k1 to the running sums (chains) of their lanes; term k0 is lane 0's.
+    """Add the products of terms k0 .. k1 - 1 to the running sums (chains) of their lanes; term k0 belongs to lane 0.
 
-    A lane is a partial sum of an output. x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed, of
-    which outputs n .. n + width are added. room: the buffers that hold the chains. u: the order of additions.
+    A lane is a partial sum of an output. x: (rows, K) float32. source: (K, N) float32, or (N, K) if u.transposed; its
+    outputs n .. n + width - 1 are used. room: the buffers that hold the chains, which change. u: the order of
+    additions.
     """
     panel, rows, lane, left = room.panel, x.shape[0], i64(0), u.run
     for k in range(k0, k1, TERMS):
@@ -262,8 +263,9 @@ _merge, _reduce_block = scalar(_merge), scalar(_reduce_block)
 def lane_product() -> Any:
     """Return the kernel (x, source, out, facts, room, m0, m1, n0, n1) -> None that writes x @ source to `out`.
 
-    It writes rows m0 .. m1 and columns n0 .. n1; n0 is a multiple of PANEL_COLUMNS. x: (M, K), source: (K, N), or (N,
-    K) if facts.transposed, out: (M, N), float32. facts: LaneFacts. room: RowRoom.
+    It writes rows m0 .. m1 - 1 and columns n0 .. n1 - 1; n0 is a multiple of PANEL_COLUMNS. x: (M, K), source: (K, N),
+    or (N, K) if facts.transposed, out: (M, N), float32. facts: a LaneFacts, the order of additions. room: a RowRoom of
+    scratch buffers.
     """
 
     def product(x: Any, source: Any, out: Any, u: Any, room: Any, m0: Any, m1: Any, n0: Any, n1: Any) -> None:

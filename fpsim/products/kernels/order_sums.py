@@ -25,15 +25,15 @@ ROWS = 16  # of a tile
 
 @scalar
 def _rounded(x: Any, y: Any, z: Any) -> Any:
-    """Return z + x * y, with both operations rounded."""
+    """Return z + x * y, with the product and the sum both rounded."""
     return z + x * y
 
 
 def _adder(width: int, multiply_add: Any) -> Any:
     """Return the function (x, panel, first, step, count, row) -> None that adds products to a row of `width` sums.
 
-    It adds x[k] * panel[k] for `count` terms k = first, first + step, ... multiply_add: a function of (x, y, z), fused
-    or rounded twice.
+    It adds x[k] * panel[k] to `row` in place, for `count` terms k = first, first + step, ... x: (K,), panel: (K,
+    width), row: (width,) floats. multiply_add: a function of (x, y, z) that returns x * y + z, fused or rounded twice.
     """
 
     def add(x: Any, panel: Any, first: Any, step: Any, count: Any, row: Any) -> None:
@@ -59,10 +59,12 @@ def _adder(width: int, multiply_add: Any) -> Any:
 def _rows(width: int) -> Any:
     """Return the compiled functions (fuse, add, fuse_pairs, set_pairs, set_row, join) on rows of `width` sums.
 
-    fuse, add (x, panel, first, step, count, row): add x[k] * panel[k] to row for `count` terms k, by fused
-    multiply-adds or with the product rounded. fuse_pairs (x, y, first, step, count, row): the same by fused
-    multiply-adds, with rows x[k]. set_pairs, set_row (x, y, row): set row to x * y, for x a row or a number. join (row,
-    other): add other to row.
+    All change their argument `row`, (width,), in place.
+    - fuse, add (x, panel, first, step, count, row): add x[k] * panel[k] for `count` terms k = first, first + step,
+      ..., by fused multiply-adds or with the product rounded; x: (K,), panel: (K, width).
+    - fuse_pairs (x, y, first, step, count, row): as `fuse`, but x is (K, width), too.
+    - set_pairs, set_row (x, y, row): set row to x * y; x is a row or a number.
+    - join (row, other): add the row `other`.
     """
 
     def fuse_pairs(x: Any, y: Any, first: Any, step: Any, count: Any, row: Any) -> None:
@@ -102,10 +104,11 @@ def order_sums(width: int) -> Any:
       a: (M, K) floats. panels: (P, K, width), the columns of b in P blocks. out: (M, N), to which results are written.
       table: (S, 5) int64, a row per operation: (action, number of the sum it changes, first term, number of terms,
         distance of terms). action: ZERO sets the sum to +0, PRODUCT to the product of the first term; FUSED adds the
-        terms' products by fused multiply-adds, ROUNDED after rounding them; SUM adds another sum, whose number takes
-        the first term's place. Sum 0 is the result.
+        terms' products by fused multiply-adds, ROUNDED after rounding them; SUM adds another sum, whose number is in
+        the column of the first term. Sum 0 is the result.
       sums: (number of sums, ROWS, width), a scratch buffer.
-      pairs: (P, K, width) first factors if every result has its own, where M is 1 and a is not read; else empty.
+      pairs: (P, K, width), the first factors of products if every result has separate ones: then M is 1, and a is not
+        read. Else empty.
 
     Products of pairs that are added by rounded additions must be rounded beforehand.
     """

@@ -2,8 +2,8 @@
 
 A product works on PANEL_COLUMNS columns at a time, so that a panel of b stays in the L1 cache while it is multiplied by
 all rows of a. Exponents are bytes relative to a base. Bytes suffice for formats of up to five exponent bits, and for
-other values within WINDOW binades below the largest. A panel with a smaller value has the flag DEEP; one with a NaN or
-Inf, which zero replaces, has the flag SPECIAL.
+other values within WINDOW binades below the largest. A panel with a smaller value has the flag DEEP. One that had a NaN
+or Inf, which are replaced by zero, has the flag SPECIAL.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ MANTISSA_BITS, FIELD, BIAS = i32(23), i32(0xFF), i32(127)
 
 
 def _fill_row(source: Any, kept: Any, least: Any, base: Any, values: Any, exponents: Any) -> Any:
-    """Write a row's finite float32 patterns and their exponents minus `base`; return flags, a sum, or 0 for none.
+    """Write a row's finite float32 patterns to `values`, and their exponents minus `base` to `exponents`; return flags.
 
-    source: 1-D int32, float32 patterns. values: int32, filled with the same patterns without the bits that the mask
-    `kept` clears, which the unit does not read; 0 for NaN and Inf. exponents: int8, filled with exponents minus base,
-    an exponent below `least`, the format's smallest, counting as `least`; ZERO_EXPONENT for values that become 0.
+    source: 1-D int32, float32 patterns. kept: mask of the bits that the unit reads. values: int32, filled with the
+    patterns and-ed with `kept`; 0 for NaN and Inf. exponents: int8, filled with exponents minus `base`. An exponent
+    below `least`, the format's smallest, counts as `least`. ZERO_EXPONENT stands for values that are or become 0.
 
-    Flags: SPECIAL if the row has a NaN or Inf; DEEP if an exponent minus base is outside HIGHEST - WINDOW .. HIGHEST
-    (-20 .. 20), the range that the fast loops require.
+    The flags are an int32, 0 or a sum: SPECIAL if the row has a NaN or Inf; DEEP if an exponent minus base is outside
+    HIGHEST - WINDOW .. HIGHEST (-20 .. 20), the range that the fast loops require.
     """
     specials, lowest, highest = i32(0), i32(HIGHEST), i32(0)
     for j in range(source.size):
@@ -61,12 +61,12 @@ fill_row = scalar(_fill_row)
 
 @scalar  # called for each row and step: as a function of its own it would count references for a sixth of the time
 def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Write `terms` terms of a row of a from term k on, with zeros after its end; return flags, a sum or 0.
+    """Write `terms` terms of a row of a from term k on, with zeros after its end; return flags.
 
-    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for a stored exponent outside -20 .. 20, the range
-    of the fast loops. source: (K,) float32 patterns. facts: (mask of the bits that the unit reads, the format's
-    smallest exponent, base). values, exponents: (terms,), filled with masked float32 patterns, int32, and with
-    exponents minus base, int8.
+    The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
+    -20 .. 20, the range of the fast loops. source: (K,) float32 patterns as int32. facts: (mask of the bits that the
+    unit reads, the format's smallest exponent, base). values, exponents: (terms,), filled with masked float32 patterns,
+    int32, and with exponents minus base, int8.
     """
     stop = min(k + terms, source.size)
     flags = fill_row(source[k:stop], facts[0], facts[1], facts[2], values, exponents)
@@ -78,12 +78,12 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 
 @inner_loop
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
-    """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags, a sum or 0.
+    """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return flags.
 
-    The flags are SPECIAL for a NaN or Inf (which become 0) and DEEP for a stored exponent outside -20 .. 20, the range
-    of the fast loops. source: (K, N) float32 patterns. facts: (mask of the bits that the unit reads, the format's
-    smallest exponent, base). values, exponents: (terms, columns), filled with masked float32 patterns, int32, and with
-    exponents minus base, int8; with zeros beyond K and `width`.
+    The flags are an int32, 0 or a sum: SPECIAL for a NaN or Inf (which become 0), DEEP for a stored exponent outside
+    -20 .. 20, the range of the fast loops. source: (K, N) float32 patterns as int32. facts: (mask of the bits that the
+    unit reads, the format's smallest exponent, base). values, exponents: (terms, columns), filled with masked float32
+    patterns, int32, and with exponents minus base, int8; with zeros beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):
@@ -100,10 +100,11 @@ def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, 
 
 @scalar
 def class_of(pattern: Any, kept: Any) -> Any:
-    """Return the class of a float32 pattern as float32 bits: -1, -0, 0 or 1 by the sign of a finite value, Inf or NaN.
+    """Return the class of a float32 pattern as float32 bits (int32): -1, -0, 0 or 1 for finite values, Inf or NaN.
 
-    kept: mask of the bits that the unit reads. Sums of products of classes show which NaN and Inf the operands' NaN and
-    Inf lead to.
+    A finite value has the class with its sign, +-1 for nonzero values and +-0 for zeros. kept: mask of the bits that
+    the unit reads. A sum of products of classes is Inf or NaN where the sum of the operands' products is so because of
+    an operand that is Inf or NaN.
     """
     bits = i32(pattern & kept)
     magnitude = i32(bits & MAGNITUDE)
@@ -117,7 +118,7 @@ def largest_exponent() -> Any:
     """Return the kernel (patterns, infinity, mantissa_bits) -> largest exponent of a matrix's finite values, as int32.
 
     patterns: (M, K) bits of float32, or codes of a format with float32's exponents (BF16). infinity: the code of +Inf.
-    mantissa_bits: those of float32 or the format. A matrix of zeros alone has the result -127.
+    mantissa_bits: those of the format. For a matrix of zeros the result is -127.
     """
 
     def largest(patterns: Any, infinity: Any, mantissa_bits: Any) -> Any:

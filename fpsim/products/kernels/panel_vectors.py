@@ -1,4 +1,4 @@
-"""Operands as panels in vectors, for AVX-512 or AVX2 (`has_avx2`): float32 patterns or codes, decoded at once."""
+"""Panels of operands (decoded terms of one instruction) in vectors, for AVX-512 or AVX2 (`has_avx2`)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return `RowLoops.panel`, which allocates a panel of b; split: positive and negative values are stored apart."""
+    """Return the function () -> (values, exponents, b, eb) that allocates a panel; split: negative values apart."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
@@ -64,8 +64,8 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Emit and return (values, 0 for NaN and Inf; exponents minus base, int8; mask of NaN and Inf; mask of exponents
-    out of range) of float32 patterns `bits`; facts: (mask of bits that the unit reads, smallest exponent, base).
+    """Emit the decoding of float32 patterns; return (values, int8 exponents, mask of NaN and Inf, mask of deep values).
+    Deep: exponent minus base not in -20 .. 20. facts: mask of bits read, smallest exponent, base. NaN, Inf become 0.
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
@@ -157,7 +157,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit and return (64 codes, 0 for NaN, Inf; exponents; mask of both); facts: up, highest, mantissa_bits, bias."""
+    """Emit (64 codes, 0 for NaN, Inf; exponents; mask of NaN, Inf); facts: (up, highest, mantissa_bits, bias)."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -285,7 +285,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
 
 @cache
 def decoder_of(terms: int) -> Any:
-    """Return `RowLoops.decode` for instructions of `terms` terms: vectors decode rows of a whose terms are all in K."""
+    """Return the loop that decodes rows of a (`RowLoops.decode`), in vectors if all `terms` terms are within K."""
     whole = row_decoder(terms)
 
     def decode(
@@ -303,8 +303,8 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return the function (source, (k, n, width), facts, values, exponents, b, eb, _) -> flags that decodes float32
-    patterns (K, N) of b, terms from k and columns from n on, to b and eb; split: negative values are stored apart.
+    """Return the loop (source, (k, n, width), facts, values, exponents, b, eb, _) -> flags, which decodes to b, eb.
+    It reads terms from k, columns from n of source (K, N), float32 patterns; split: negative values apart.
     """
     whole = panel_decoder(split)
 
@@ -326,8 +326,8 @@ def filler_of(terms: int, split: bool) -> Any:
 
 @cache
 def _byte_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> SPECIAL if a decoded code is NaN or Inf, else 0, which
-    decodes 8-bit codes of terms k .. k + terms - 1 and 64 columns from n on to b and eb; facts: a CodeFacts array.
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of 8-bit codes to b and eb.
+    Terms k .. k + terms - 1, 64 columns from n on. facts: a CodeFacts array. flags: SPECIAL for NaN or Inf, else 0.
     """
     row = code_decoder(split)
 
@@ -343,8 +343,8 @@ def _byte_decoder(terms: int, split: bool) -> Any:
 
 @cache
 def _half_decoder(terms: int, split: bool) -> Any:
-    """Return the function (source, k, n, facts, b, eb) -> flags (a sum of SPECIAL and DEEP), which decodes FP16 or BF16
-    codes of terms k .. k + terms - 1 and 64 columns from n on to b and eb; facts: a HalfFacts array.
+    """Return the function (source, k, n, facts, b, eb) -> flags that decodes a panel of FP16 or BF16 codes to b and eb.
+    Terms k .. k + terms - 1, 64 columns from n on. facts: a HalfFacts array. flags: a sum of SPECIAL and DEEP, or 0.
     """
     of_half, of_bfloat = half_decoder(split, FP16), half_decoder(split, BF16)
 
@@ -376,7 +376,7 @@ def _half_turned(facts: Any) -> Any:
 
 @cache
 def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
-    """Return `RowLoops.fills` for the codes that `decode` reads; is_turned(facts): 1 if they are stored by columns."""
+    """Return the loop of `RowLoops.fills` for codes that `decode` reads; is_turned(facts): 1 if stored by columns."""
     gather = gatherer(terms)
 
     def fill(source: Any, place: Any, facts: Any, _values: Any, _exponents: Any, b: Any, eb: Any, codes: Any) -> Any:
@@ -391,8 +391,8 @@ def _code_filler(terms: int, decode: Any, is_turned: Any) -> Any:
 
 
 def fills_of(terms: int, split: bool) -> dict[str, Any]:
-    """Return the functions of `RowLoops.fills`, by form of b, "floats", "bytes" and "halves", which decode b in vectors
-    to panels of `terms` terms, the products of an instruction; split: negative values are stored apart.
+    """Return the functions of `RowLoops.fills` by form of b ("floats", "bytes", "halves"), which decode in vectors.
+    terms: of one instruction, the rows of a panel. split: positive and negative values are stored apart.
     """
     bytes_filler = _code_filler(terms, _byte_decoder(terms, split), _byte_turned)
     halves_filler = _code_filler(terms, _half_decoder(terms, split), _half_turned)

@@ -1,8 +1,9 @@
 """Additions of partial sums to their totals (promotion), and of slices' totals to the earlier slices' sums.
 
-A tile of promoted sums is three matrices with the columns of a panel: the unit's accumulators, as float32 patterns; the
-totals, to which they are added every few terms; and, if K is divided into slices, the sums of all earlier slices. A row
-is added while it is in the L1 cache, right after the instruction that ends its partial sum.
+A tile is a block of result rows by the columns of a panel. With promotion there are three such matrices: the unit's
+accumulators, as float32 patterns; the totals, to which they are added every few terms; and, if K is divided into
+slices, the sums of all earlier slices. A row is added while it is in the L1 cache, right after the instruction that
+ends its partial sum.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 
 @reloadable
 class Joins(NamedTuple):
-    """The two loops that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
+    """The two kernels that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
 
-    promote: (totals, tile, r, left, right, mode) -> None adds row r of `tile`, times the row's scale `left` and the
-    columns' scales `right`, in the order of `mode` (see `_promote`), to row r of `totals`, and sets it to +0.
-    merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets it to -0.
+    promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
+    `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
+    multiplications (see `_promote`). merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`,
+    and sets it to -0.
     """
 
     promote: Any
@@ -99,7 +101,10 @@ def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right:
 
 @cache
 def in_vectors() -> Joins:
-    """Return the Joins for rows of VECTOR_COLUMNS columns, for processors with AVX-512 or AVX2."""
+    """Return both kernels of `Joins` in vector instructions, for rows of VECTOR_COLUMNS (64) columns.
+
+    The processor must have AVX-512 or AVX2.
+    """
     size = GROUPS * v.SIZE
 
     def promote(_typing: Any, totals: Any, tile: Any, r: Any, left: Any, right: Any, mode: Any) -> Any:

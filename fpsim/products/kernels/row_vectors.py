@@ -1,7 +1,7 @@
-"""Shared parts of vectorised rows: the largest exponents of products, FP16 results, buffers in whole cache lines.
+"""Shared parts of the vectorised kernels over a row: largest exponents of products, FP16 results, aligned buffers.
 
-For processors with AVX-512 or AVX2 (`has_avx2`). A panel has VECTOR_COLUMNS columns, whose exponents are one
-vector of bytes.
+The processor must have AVX-512 or AVX2 (`has_avx2`). A panel is the decoded terms of one instruction for VECTOR_COLUMNS
+columns of b, whose exponents are one vector of bytes.
 """
 
 from __future__ import annotations
@@ -37,20 +37,24 @@ def _address_of(_typing: Any, array: Any) -> Any:
 
 @scalar
 def whole_lines(room: Any, count: Any) -> Any:
-    """Return a view of `count` elements of the longer array `room` that begins at a cache line."""
+    """Return a view of `count` elements of the longer 1-D array `room` that begins at a cache line (64 bytes)."""
     skipped = i64(-_address_of(room) % i64(v.SIZE)) // i64(room.itemsize)
     return room[skipped : skipped + count]
 
 
 def numbers_in(builder: Any, numbers: Any) -> list[Any]:
-    """Emit and return, as a list, the numbers of a tuple that an intrinsic is passed as one argument."""
+    """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument.
+
+    builder: llvmlite's IRBuilder, which emits their extraction. numbers: the tuple, an LLVM value.
+    """
     return [builder.extract_value(numbers, i) for i in range(len(numbers.type.elements))]
 
 
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
-    """Emit the maximum of `so_far` and the exponents of the products of term k; return a vector for each row of a.
+    """Emit, for each row of a, the larger of `so_far` and the exponents of the products of term k; return the vectors.
 
-    rows: addresses of int8 exponents of a. eb: address of those of b's terms. so_far: a vector of int8 for each row.
+    builder: llvmlite's IRBuilder. rows: addresses of the rows' int8 exponents. eb: address of the exponents of b's
+    terms. k: LLVM value of the term's number. so_far: a vector of 64 int8, one for each row of a.
     """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
@@ -61,8 +65,8 @@ def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list
 def largest_of(terms: int, count: int) -> Any:
     """Return the intrinsic (ea, r, next, eb, e) -> None that writes the largest exponents of rows' products to e.
 
-    count: 1 for row r, 2 for rows r and next. ea: (rows, terms), eb: (terms, VECTOR_COLUMNS), e: (count,
-    VECTOR_COLUMNS), int8.
+    terms: products of one instruction. count: 1 to compute row r, 2 to compute rows r and next. ea: (rows, terms) int8,
+    exponents of a. eb: (terms, VECTOR_COLUMNS) int8, exponents of b. e: (count, VECTOR_COLUMNS) int8, written.
     """
 
     def largest(_typing: Any, ea: Any, r: Any, following: Any, eb: Any, e: Any) -> Any:
@@ -83,15 +87,19 @@ def largest_of(terms: int, count: int) -> Any:
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
-    """Emit and return 16 float32 values rounded to nearest even FP16, as float32."""
+    """Emit and return 16 float32 values rounded to nearest even FP16, as float32.
+
+    builder: llvmlite's IRBuilder. value: a vector of 16 float32.
+    """
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
 
 def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
-    """Emit the stores of new sums: vectors `results` at `places`, each (address of a row, number of the 16 columns).
+    """Emit the stores of new sums, a vector of 16 columns at each of some places in rows of results.
 
-    idle: a mask for each vector, of columns to which nothing is added, whose old sums only lose the bits outside
-    `kept`.
+    builder: llvmlite's IRBuilder. results: vectors of int32, float32 patterns. places: for each, (address of a row,
+    number of the group of 16 columns). idle: for each, a mask of columns to which nothing is added: their old sums are
+    stored again, and-ed with `kept`, except NaN and Inf. kept: mask of the bits that a result keeps.
     """
     with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
         with then:
@@ -106,7 +114,8 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
     """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged.
 
-    bits: float32 patterns of the accumulators. kept: mask of the bits that a result keeps.
+    builder: llvmlite's IRBuilder. bits: vector of float32 patterns of the accumulators. kept: mask of the bits that a
+    result keeps.
     """
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))

@@ -1,6 +1,6 @@
-"""The matrix product of units whose rule has no kernel of its own: panels of floats, and one row function per rule.
+"""The product kernel of units whose rule has no other kernel: panels of floats, and one row function per rule.
 
-A panel is terms of b as floats for PANEL_COLUMNS columns, which stay in the cache for all rows of a.
+A panel is some terms of b as floats for PANEL_COLUMNS columns, which stay in the cache for all rows of a.
 """
 
 from __future__ import annotations
@@ -45,12 +45,16 @@ ROW_BLOCK = 256  # rows whose totals stay in the cache for all steps
 def step_product(rule: Rule | str, vectors: int = 0) -> Any:
     """Return the kernel (a, b, c, terms, facts, m0, m1, n0, n1) -> None, which adds a @ b to part of c.
 
-    rule: the unit's rule, or "chain" or "two chains" of fused multiply-adds. vectors: terms of an instruction of
-    `Rule.EXACT`, to compute rows whose products float64 adds without rounding in vectors (vector_cut.py); 0 computes
-    them without AVX-512.
+    Args:
+      rule: the unit's rule; or "chain" or "two chains" of fused multiply-adds, without flushing.
+      vectors: number of terms of an instruction of `Rule.EXACT` for kernels with AVX-512 (vector_cut.py). They
+        compute the rows whose products float64 adds without rounding. 0: no AVX-512.
 
-    a: (M, K), b: (K, N), c: (M, N), float32, or float64 for chains of FP64; rows m0 .. m1 and columns n0 .. n1 of c
-    change. terms: of one instruction. facts: a StepFacts array.
+    Arguments of the kernel:
+      a: (M, K), b: (K, N), c: (M, N), float32, or float64 for chains of FP64; rows m0 .. m1 - 1 and columns n0 .. n1
+        - 1 of c change.
+      terms: products of one instruction.
+      facts: (5,) float64, the fields of StepFacts.
     """
     one_row, flushes, adds_exactly = ROWS[rule], rule is Rule.FLUSHED_TREE, rule is Rule.EXACT
     in_vectors: Any = vector_exact_row(vectors) if vectors else None

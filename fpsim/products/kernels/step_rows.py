@@ -1,10 +1,7 @@
-"""One row of a times a panel of b by the rules of AMD's units, and by chains of fused multiply-adds.
+"""Kernels that add one instruction's products to a row of results, by the rules of AMD's units or fused multiply-adds.
 
-A panel is terms of b as floats for PANEL_COLUMNS columns.
-
-Each row function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms of one
-instruction: a (terms,) and b (terms, PANEL_COLUMNS) floats, c (PANEL_COLUMNS,) floats. Rounded results are those of
-core/units/amd.py.
+A row function `(a, b, c, count, facts, room)` replaces c by c plus the products of `count` terms: a (terms,) and b
+(terms, PANEL_COLUMNS) floats, c (PANEL_COLUMNS,) floats. Rounded results are those of core/units/amd.py.
 """
 
 from __future__ import annotations
@@ -32,9 +29,9 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """Facts on a unit's operand formats, which the loops over a row read.
-
-    least_*: the formats' smallest exponents. tiny_*: their smallest normal values. places: mantissa bits of both.
+    """Facts on a unit's operand formats, which the kernels over a row read.
+    least_a, least_b: the formats' smallest exponents. tiny_a, tiny_b: their smallest normal values. places: the sum of
+    their mantissa bits.
     """
 
     least_a: Any
@@ -46,8 +43,9 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row of results. e: (2, PANEL_COLUMNS) int32, largest exponents of even and odd products;
-    sums: (2, PANEL_COLUMNS) float64, their sums; specials: (PANEL_COLUMNS,) float64, the NaN and Inf of results.
+    """Scratch buffers for one row of results.
+    e: (2, PANEL_COLUMNS) int32, largest exponents of even and odd products; sums: (2, PANEL_COLUMNS) float64, their
+    sums; specials: (PANEL_COLUMNS,) float64, the NaN and Inf of results.
     """
 
     e: Any
@@ -91,9 +89,9 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 
 
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add 1, 2 or 4 products to c, as c + ((p0 + p1) + (p2 + p3)): each float32 result flushes subnormals to signed 0.
+    """Add 1, 2 or 4 products to c in place, as c + ((p0 + p1) + (p2 + p3)), flushing subnormal results to signed 0.
 
-    a: (1, 2 or 4,), b: (that, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count, u, room: not used.
+    a: (1, 2 or 4,), b: (a.size, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count, u, room: not used.
     """
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
@@ -219,10 +217,11 @@ def _odd_sum(x: Any, y: Any) -> Any:
 
 
 def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add up to four FP16 products or two BF16 products to c exactly, with one rounding to float32.
+    """Add up to four FP16 products or two BF16 products to c in place, with one rounding to float32.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of products. u: not used. room:
-    scratch buffers. Two float64 hold the products' exact sum: sums of FP16 products' high and low parts; BF16 products.
+    scratch buffers; two float64 hold the exact sum: of high and of low parts of FP16 products, or one BF16 product
+    each.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -247,7 +246,7 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
 
 
 def _exact_short_row(a: Any, b: Any, c: Any) -> None:
-    """Add four or two products to c with one rounding; float64 must hold their sum exactly (see `_add_exactly`).
+    """Add four or two products to c in place with one rounding; float64 must hold their sum exactly (`_add_exactly`).
 
     a: (4,) or (2,), b: (a.size, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, finite.
     """
@@ -294,9 +293,8 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
     """Write for each column the largest exponent of its products to e and the sum of truncated products to `total`.
 
     The products are those of terms first, first + stride, ... < count. a: (terms,), b: (terms, PANEL_COLUMNS) float32.
-    u: the instruction's facts; its smallest exponents of a and b are read. e: (PANEL_COLUMNS,) int32, NOTHING if all
-    products are zero. total: (PANEL_COLUMNS,) float64, in units of 2**(e - CUT_BITS), to which each product is
-    truncated; NaN and Inf count as 0.
+    u: facts on the formats. e: (PANEL_COLUMNS,) int32, NOTHING if all products are zero. total: (PANEL_COLUMNS,)
+    float64, in units of 2**(e - CUT_BITS), to which each product is truncated; NaN and Inf count as 0.
     """
     for j in range(PANEL_COLUMNS):
         e[j], total[j] = NOTHING, f64(0.0)
@@ -333,11 +331,11 @@ def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
 
 
 def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
-    """Add sums of truncated products to c, which AMD's units align to the largest exponent `top` of products and c.
+    """Add sums of truncated products to c in place, both aligned to `top`, the largest exponent, as by AMD's units.
 
-    Products are rounded down to units of 2**(top - 32), c to 2**(top - 24), their sum to 31 bits after its first one,
-    and then to nearest even. c: (PANEL_COLUMNS,) float32. e: exponents; total: float64 sums in units of 2**(e - 24).
-    met: NaN and Inf in it replace results. drops: a c with an exponent below top - 25 counts as 0.
+    Products are rounded down to units of 2**(top - 32), c to 2**(top - 24), their sum to 32 bits, and then to nearest
+    even. c: (PANEL_COLUMNS,) float32. e: largest exponents of the products. total: float64 sums in units of 2**(e -
+    24). met: NaN and Inf in it replace results. drops: a c with an exponent below top - 25 counts as 0.
     """
     for j in range(PANEL_COLUMNS):
         bits = i32(f32(c[j]).view(i32))
@@ -359,7 +357,7 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
 
 
 def _join_halves(room: StepRoom) -> None:
-    """Add odd products' sums to even ones' in `room`, both rounded down to units of 2**(the larger exponent - 24)."""
+    """Add room.sums[1] to room.sums[0] in units of 2**(top - 24), rounded down; top = room.e[0] = max(room.e)."""
     e, odd_e, total, odd = room.e[0], room.e[1], room.sums[0], room.sums[1]
     for j in range(PANEL_COLUMNS):
         top = max(e[j], odd_e[j])
@@ -375,7 +373,8 @@ join_halves = scalar(_join_halves)
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: facts on the formats. room: scratch
+    buffers.
     """
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
@@ -383,9 +382,10 @@ def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and odd products, each truncated as for SEPARATE.
+    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products, each cut as by `_separate_row`.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. room: scratch buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: facts on the formats. room: scratch
+    buffers.
     """
     product_specials(a, b, c, count, room.specials)
     for half in range(2):

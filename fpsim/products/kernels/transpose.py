@@ -1,4 +1,4 @@
-"""Squares of matrices, transposed in the processor's registers."""
+"""A transposition of squares of matrices in vector registers, for numba kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ if numba.config.DISABLE_JIT:
     def transposer(side: int, squares: int = 1) -> Any:
         """Return the function (source, i, j, target, row, column) -> None that transposes adjacent squares, in NumPy.
 
-        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares.
+        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares. side: rows and columns
+        of a square. squares: how many squares lie next to one another in `source`.
         """
 
         def transpose(source: Any, i: int, j: int, target: Any, row: int, column: int) -> None:
@@ -31,9 +32,10 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _rows(context: Any, builder: Any, kind: Any, place: Any, count: int) -> Iterator[Any]:
-        """Yield the addresses of the elements of one column in `count` rows; place: (array, first row, column).
+        """Yield the LLVM address of element (first + n, column) of a numba array for n = 0 .. count - 1.
 
-        kind: numba's type of the array. context, builder: those of the intrinsic.
+        context, builder: numba's target context and LLVM builder. kind: numba's type of the array. place: LLVM values
+        of (array, first row, column).
         """
         array, first, column = place
         byte, element = ir.IntType(8).as_pointer(), context.get_data_type(kind.dtype).as_pointer()
@@ -45,7 +47,10 @@ else:
             yield builder.bitcast(builder.gep(start, [line]), element)
 
     def _picked(places: Any) -> Any:
-        """Return element indices as a constant vector of int32, the index argument of LLVM's shufflevector."""
+        """Return element indices as a constant LLVM vector of int32, the index argument of LLVM's shufflevector.
+
+        places: an iterable of integers.
+        """
         chosen = [ir.Constant(ir.IntType(32), n) for n in places]
         return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
 
@@ -53,15 +58,17 @@ else:
     def transposer(side: int, squares: int = 1) -> Any:
         """Return the intrinsic (source, i, j, target, row, column) -> None that transposes adjacent squares.
 
-        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares. The elements of a row of
-        either array are adjacent in memory.
+        target[row + s, column + t] = source[i + t, j + s] for t < side and s < side * squares. side: rows and columns
+        of a square, a power of two. squares: how many squares lie next to one another in `source`. The elements of a
+        row of either array must be adjacent in memory.
         """
         length = side * squares
 
         def in_turn(first: int) -> Any:
             """Return the shuffle indices that interleave halves of two rows, square by square.
 
-            From each square they take side / 2 elements of both rows in turn, from element `first` (0 or side / 2) on.
+            The result is a constant LLVM vector. From each square it takes side / 2 elements of both rows alternately,
+            from element `first` (0 or side / 2) on.
             """
             return _picked(n // side * side + first + n % side // 2 + length * (n % 2) for n in range(length))
 

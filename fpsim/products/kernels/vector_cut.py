@@ -1,10 +1,8 @@
-"""Rows of AMD's units in vectors: the fast row of cut_product, and the exact one of step_product.
+"""Vectorised kernels over rows of AMD's units: the fast row of cut_product.py, and the exact one of step_product.py.
 
-Sixteen columns at a time. Intermediate results stay in registers, and roundings are part of the instructions.
-Measured: docs/performance.md.
-
-For processors with AVX-512 (`has_avx512`). The loops of cut_product and step_rows compute the same for others, and
-are the reference.
+They compute sixteen columns at a time. Intermediate results stay in registers, and roundings are part of the
+instructions. Measured: docs/performance.md. The processor must have AVX-512 (`has_avx512`). The loops of cut_product.py
+and step_rows.py compute the same for others, and are the reference.
 """
 
 from __future__ import annotations
@@ -37,7 +35,8 @@ def _shifted(places: int) -> int:
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
     """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power truncated to integers, over k in `terms`.
 
-    a, b: addresses of a row of a and of b's terms, float32. power: a vector of float32.
+    builder: llvmlite's IRBuilder. a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16
+    float32.
     """
     total = None
     for k in terms:
@@ -49,9 +48,10 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """Emit and return the largest exponents of the products of `terms` for PART columns, int8, at least NO_TERM.
+    """Emit and return the largest exponents of the products of `terms` for PART columns, a vector of int8.
 
-    ea, eb: addresses of the exponents of a row of a and of b's terms.
+    They are at least NO_TERM, which stands for columns without products. builder: llvmlite's IRBuilder. ea, eb:
+    addresses of the int8 exponents of a row of a and of b's terms.
     """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
@@ -63,7 +63,8 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    whole: int32. rest: int32, of which the lowest BELOW_CUT bits are read as a nonnegative number.
+    builder: llvmlite's IRBuilder. whole: vector of int32. rest: vector of int32, of which the lowest BELOW_CUT bits are
+    read as a nonnegative number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -86,9 +87,9 @@ def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
 def vector_cut_rows(terms: int, halves: int) -> Any:
     """Return the intrinsic (a, ea, b, eb, c, (first, stop, base, parts)) -> None that adds products to rows of c.
 
-    Per column it truncates an instruction's products to 24 bits below their largest exponent, adds them up (even and
-    odd ones apart if halves is 2, then both sums), and adds the sum to c: both are aligned to the larger exponent and
-    rounded down, their sum is rounded to 32 bits downward, then to nearest even. terms: of one instruction.
+    Per column it truncates an instruction's products to 24 bits below their largest exponent and adds them up (even and
+    odd ones apart if halves is 2, then both sums). Then it adds the sum to c: both are aligned to the larger exponent
+    and rounded down, and their sum is rounded down to 32 bits, then to nearest even. terms: of one instruction.
 
     a, ea: (rows, terms) float32 and int8. b, eb: (terms, PANEL_COLUMNS). c: (rows, PANEL_COLUMNS) float32, of which
     rows first .. stop - 1 (int64) change. base: int32, the exponent of a product minus the int8 exponents of its
@@ -138,14 +139,17 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
     """Emit and return the biased exponents of column group g (16 columns) as exponent fields of float32, int32.
 
-    biased: int8 exponents of PART columns.
+    builder: llvmlite's IRBuilder. biased: vector of int8 exponents of PART columns.
     """
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """Emit and return 2**(CUT - exponent) as float32; `exponent` is a float32 exponent field, int32."""
+    """Emit and return 2**(CUT - exponent) as a vector of float32.
+
+    builder: llvmlite's IRBuilder. exponent: vector of float32 exponent fields, int32.
+    """
     return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
 
 
@@ -157,7 +161,8 @@ def _binades(builder: Any, above: Any, below: Any) -> Any:
 def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
     """Emit the sum of one or two sums of products; return (the larger exponent, the sum in its units).
 
-    exponents: float32 exponent fields. sums: int32, each rounded down to units of the larger exponent.
+    builder: llvmlite's IRBuilder. exponents: one or two vectors of float32 exponent fields. sums: as many int32
+    vectors; two are each rounded down to units of the larger exponent.
     """
     if len(sums) == 1:
         return exponents[0], sums[0]
@@ -172,11 +177,11 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
     """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place.
 
-    With `top` the larger exponent of accumulator and products, the products' sum is rounded down to units of
-    2**(top - 32) and the accumulator to 2**(top - 24); the sum of both is rounded down to 32 bits, then to nearest even
-    (the same as step_rows._join). exponent: largest exponents of the products, as float32 exponent fields. total: int32
-    sums of the products in units of 2**(that exponent - 24). none: the field that marks columns without products.
-    drops: an accumulator with an exponent below top - 25 counts as 0.
+    With `top` the larger exponent of accumulator and products, the products' sum is rounded down to units of 2**(top -
+    32) and the accumulator to 2**(top - 24); the sum of both is rounded down to 32 bits, then to nearest even (the same
+    as step_rows._join). builder: llvmlite's IRBuilder. exponent: largest exponents of the products, as float32 exponent
+    fields. total: int32 sums of the products in units of 2**(that exponent - 24). none: the field that marks columns
+    without products. drops: an accumulator with an exponent below top - 25 counts as 0.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
@@ -210,8 +215,8 @@ def _inverse(builder: Any, power: Any) -> Any:
 def vector_exact_row(terms: int) -> Any:
     """Return the intrinsic (a, b, c, parts) -> None that adds `terms` products to each element of c with one rounding.
 
-    float64 must hold their sum exactly. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32, finite.
-    parts: number of blocks of PART columns.
+    float64 must hold the products' sum exactly. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32,
+    finite. parts: number of blocks of PART columns that change.
     """
 
     def row(_typing: Any, a: Any, b: Any, c: Any, parts: Any) -> Any:

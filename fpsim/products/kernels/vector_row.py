@@ -1,11 +1,11 @@
-"""One row of a times a panel of b by `Rule.FUSED`, as fused_row computes it, with the sums in registers.
+"""A kernel that adds one instruction's products to a row of results by `Rule.FUSED`, with the sums in registers.
 
-Sixteen columns at a time: what fused_row keeps in memory between its loops, above all powers and sums, stays in
-vectors. Measured: docs/performance.md.
+It computes sixteen columns at a time: what fused_row.py keeps in memory between its loops, above all powers and sums,
+stays in vectors. Measured: docs/performance.md.
 
-For processors with AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512, integers are
-converted to float32 by instructions that round toward zero; otherwise the bits that would be rounded are cleared first.
-fused_row computes the same for all processors, and is the reference.
+The processor must have AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512, integers
+are converted to float32 by instructions that round toward zero; otherwise the bits that would be rounded are cleared
+first. fused_row.py computes the same for all processors, and is the reference.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place
 def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
     """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
 
-    bits: float32 patterns. half: they are FP16, whose subnormals have the exponent field `least`.
+    builder: llvmlite's IRBuilder. bits: vector of float32 patterns. half: they are FP16, held as float32, whose
+    subnormals get the exponent field `least` (a vector).
     """
     exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
@@ -59,8 +60,9 @@ def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
 def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
     """Emit and return a mask of columns without additions: all products are 0, or the accumulator is Inf or NaN.
 
-    tops: largest exponents of products. exponent: exponent fields of accumulators. With AVX-512 the mask is a vector of
-    bools; otherwise int32, of which the sign bit is set for such columns.
+    builder: llvmlite's IRBuilder. tops: vector of the products' largest exponents, int32. exponent: exponent fields of
+    the accumulators. avx512: True makes the mask a vector of bools; False makes it int32, whose sign bit is set for
+    such columns.
     """
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
@@ -70,7 +72,10 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
-    """Emit the exact sum of int32 vectors of 16 columns; return two vectors of eight float64."""
+    """Emit the exact sum of int32 vectors of 16 columns; return a list of two vectors of eight float64.
+
+    builder: llvmlite's IRBuilder. sums: a list of the vectors.
+    """
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
     for first in (0, EIGHT):
@@ -83,7 +88,10 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 
 
 def _whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return int32 converted to float32, rounded toward zero, without AVX-512."""
+    """Emit and return int32 converted to float32, rounded toward zero, without AVX-512.
+
+    builder: llvmlite's IRBuilder. x: a vector of 16 int32.
+    """
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -95,17 +103,18 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 def _single_to_zero(builder: Any, x: Any) -> Any:
     """Emit and return eight float64 converted to float32, rounded toward zero, without AVX-512.
 
-    The values must be in the range of normal float32.
+    builder: llvmlite's IRBuilder. x: a vector of eight float64 within the range of normal float32.
     """
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
 
 
 def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
-    """Emit and return the sum of int32 vectors as float32, rounded toward zero.
+    """Emit and return the sum of int32 vectors as 16 float32, rounded toward zero.
 
-    sums: one int32 vector, or several, which are added in float64. half: set the last bit to 1 where bits were lost
-    (rounding to odd), as later rounding to FP16 requires. avx512: use AVX-512.
+    builder: llvmlite's IRBuilder. sums: a list of one int32 vector, or of several, which are added in float64. half:
+    set the last bit to 1 where bits were lost (rounding to odd), as later rounding to FP16 requires. avx512: use
+    AVX-512.
     """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
@@ -125,19 +134,29 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
 
 @cache
 def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> Any:
-    """Return the intrinsic that adds one instruction's products to a row of a tile.
+    """Return the intrinsic that adds one instruction's products to a row of a tile of results.
 
     Its arguments are (a, ea, b, eb, c, e, scales, (r, after, width, scale, fraction_bits, floor, kept, base, least)).
     It adds to row r of c the products of row r of a, and replaces e by the largest exponents of the products of row
     `after`.
 
-    a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, VECTOR_COLUMNS) likewise. c: (rows,
-    VECTOR_COLUMNS) float32 patterns. e: (VECTOR_COLUMNS,) int8, the largest exponents of row r's products. scale,
-    scales: exponents of the scale of row r and of the columns', (VECTOR_COLUMNS,), read if scaled. width: number of
-    columns that are not padding. fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term.
-    kept: mask of the result's bits that are kept. base: exponent of a product minus those of its factors. least:
-    smallest exponent of the accumulator's format. joined: the sum of all products may overflow an int32, so they are
-    added by eights in int32, and these sums exactly in float64. half: the result is FP16, held as float32.
+    Args:
+      terms: products of one instruction.
+      joined: the sum of all products may overflow an int32, so they are added by eights in int32, and these sums
+        exactly in float64.
+      half: the result is FP16, held as float32.
+      scaled: the unit multiplies block scales.
+      avx512: use AVX-512, else AVX2.
+
+    Arguments of the intrinsic:
+      a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, VECTOR_COLUMNS) likewise.
+      c: (rows, VECTOR_COLUMNS) float32 patterns as int32, changed in place.
+      e: (VECTOR_COLUMNS,) int8, the largest exponents of row r's products.
+      scale, scales: exponents of the scale of row r, and of the columns' scales, (VECTOR_COLUMNS,); read if `scaled`.
+      width: number of columns that are not padding.
+      fraction_bits: bits kept below the largest exponent. floor: exponent of a zero term.
+      kept: mask of the result's kept bits. base: exponent of a product minus the int8 exponents of its factors.
+      least: smallest exponent of the accumulator's format.
     """
 
     def row(_typing: Any, a: Any, ea: Any, b: Any, eb: Any, c: Any, e: Any, scales: Any, numbers: Any) -> Any:
@@ -166,12 +185,14 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return types.void(a, ea, b, eb, c, e, scales, numbers), build
 
     def _powers(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> list[Any]:
-        """Emit, for each group of 16 columns, (accumulator bits, 2**(F - M), that times scales, mask of idle columns).
+        """Emit, for each group of 16 columns, the powers that align its products and its accumulator.
 
-        F: fraction bits. M: the largest exponent of products and accumulator. Idle columns have no additions. places:
-        addresses of the arrays (row r of c, scales). numbers: scale of row r, fraction bits, exponent of a zero term,
-        mask of result bits, exponent of a product minus those of its factors, smallest exponent of an accumulator. top:
-        largest exponents of products.
+        Return a list of (accumulator bits, 2**(F - M), 2**(F - M) times both scales, mask of columns without
+        additions). F: fraction bits. M: the largest exponent of products and accumulator. builder: llvmlite's
+        IRBuilder. places: addresses, of which those of row r of c and of the columns' scales are used. numbers: (scale
+        of row r, fraction bits, exponent of a zero term, mask of result bits, exponent of a product minus the int8
+        exponents of its factors, smallest exponent of an accumulator). top: largest exponents of products. groups:
+        numbers of the groups.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
@@ -203,9 +224,10 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         return powers
 
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
-        """Emit the total of up to four int32 sums and the accumulator, as few int32 vectors as do not overflow.
+        """Emit the sum of up to four int32 sums and the accumulator; return int32 vectors that add up to it.
 
-        old: the accumulator in the unit of the sums, int32.
+        The list has as few vectors as do not overflow. builder: llvmlite's IRBuilder. sums: a list of the vectors. old:
+        the accumulator in the unit of the sums, int32.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
@@ -214,14 +236,14 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     def _row(builder: Any, places: Any, numbers: Any, top: Any, groups: range) -> None:
         """Emit the additions of one instruction to one row of results, for the groups of 16 columns in `groups`.
 
-        If group 0 is among them, the code also writes the largest exponents of the products of the row that is
-        computed next to the array e.
+        If group 0 is among them, the code also writes to the array e the largest exponents of the products of the row
+        that is computed next.
 
-        places: addresses of: this row of a; the exponents of the next row of a; b; b's exponents; this row of c; e;
-        the exponents of the columns' scales. numbers: (exponent of this row's scale, bits kept below the largest
-        exponent, exponent of a zero term, mask of the result's kept bits, exponent of a product minus those of its
-        factors, smallest exponent of the accumulator's format). top: int8 vector, for each column the largest exponent
-        of this row's products.
+        builder: llvmlite's IRBuilder. places: addresses of: this row of a; the exponents of the next row of a; b; b's
+        exponents; this row of c; e; the exponents of the columns' scales. numbers: (exponent of this row's scale, bits
+        kept below the largest exponent, exponent of a zero term, mask of the result's kept bits, exponent of a product
+        minus the int8 exponents of its factors, smallest exponent of the accumulator's format). top: int8 vector, for
+        each column the largest exponent of this row's products.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
@@ -272,11 +294,11 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
 @cache
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
-    """Return the loops of units of `Rule.FUSED`, or of a rule built from it, by vectors of AVX-512 or AVX2.
+    """Return the loops of units of `Rule.FUSED`, or of a rule built from it, in vectors of AVX-512 or AVX2.
 
-    terms: of one instruction. joined: the sum of all products may overflow an int32, so they are added by eights in
-    int32, and these sums exactly in float64. half: results are FP16, held as float32. scaled: the unit multiplies block
-    scales. avx512: use AVX-512, else AVX2.
+    terms: products of one instruction. joined: the sum of all products may overflow an int32, so they are added by
+    eights in int32, and these sums exactly in float64. half: results are FP16, held as float32. scaled: the unit
+    multiplies block scales. avx512: use AVX-512, else AVX2.
     """
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 

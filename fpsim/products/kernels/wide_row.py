@@ -1,9 +1,7 @@
-"""One row of a times a panel of b by `Rule.FUSED` in float64: any exponents that float32 operands can have.
+"""A kernel that adds one instruction's products to a row of results by `Rule.FUSED`, in float64, for any exponents.
 
-A panel is the terms of one instruction as float32 for some columns of b.
-
-It replaces the faster fused_row where exponents exceed the latter's range: products are exact in float64, and so are
-sums of integers below 2**53.
+It replaces the faster one of fused_row.py where exponents exceed the latter's range. Products of float32 are exact in
+float64, and so are sums of integers below 2**53.
 """
 
 from __future__ import annotations
@@ -67,11 +65,12 @@ def positive_zero(bits: Any) -> Any:
 
 @reloadable
 class WideFacts(NamedTuple):
-    """The properties of a unit that wide_row reads, as 32-bit integers in the order of an array.
+    """The properties of a unit that the kernel wide_row reads, as 32-bit integers in the order of an array.
 
     fraction_bits: bits kept below the largest exponent. floor: the exponent of a zero term. least_a, least_b, least_c:
-    the smallest exponents of the operands' and of the accumulator's formats. result_bits: mantissa bits of the result.
-    nearest: 1 if it is rounded to nearest even, 0 if toward zero. highest: 2**highest and more becomes Inf.
+    the smallest exponents of normal values in the formats of a, b and the accumulator. result_bits: mantissa bits of
+    the result. nearest: 1 if the result is rounded to nearest even, 0 if toward zero. highest: a rounded magnitude of
+    2**highest or more becomes Inf.
     """
 
     fraction_bits: Any
@@ -89,11 +88,12 @@ wide_facts = fields_of(WideFacts)
 
 @inner_loop
 def wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, facts: Any, e: Any, total: Any) -> None:
-    """Add one instruction's products to a row c (columns,) of float32 patterns as int32, by `Rule.FUSED`.
+    """Add one instruction's products to a row c (columns,) of float32 patterns as int32, in place, by `Rule.FUSED`.
 
-    a: (terms,), b: (terms, columns), finite float32 patterns as int32. scale_a: exponent of the row's scale. scale_b:
-    (columns,) exponents, 0 without scales. facts: WideFacts as an array. e, total: int32 and float64 buffers
-    (columns,).
+    Per column, c and the products are truncated `fraction_bits` below their largest exponent, added exactly, and
+    rounded once. An Inf or NaN in c stays. a: (terms,), b: (terms, columns), finite float32 patterns as int32. scale_a:
+    exponent of the row's scale. scale_b: (columns,) exponents of the columns' scales; all are 0 without scales. facts:
+    a WideFacts array. e, total: int32 and float64 scratch buffers (columns,).
     """
     u = wide_facts(facts)
     for j in range(c.size):

@@ -1,4 +1,7 @@
-"""Sums by a tree for any accumulator, node by node: accumulators' loops add terms, `fpsim.add` adds partial sums."""
+"""Sums in the order of a tree for any accumulator, computed node by node.
+
+The accumulators' loops add terms; `fpsim.add` adds partial sums.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +46,9 @@ def accumulator_of(root: Node) -> Accumulator | None:
 
 
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
-    """Return the accumulator that adds as `node` does, if `node` adds consecutive terms from `first` on; else None.
+    """Return the accumulator that adds as `node` does, if that adds consecutive terms of K from `first` on; else None.
 
-    steps: the terms of the node.
+    node: a sum. steps: its only input, a run of additions of products: start, stride and number of terms.
     """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
@@ -60,7 +63,7 @@ def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
 def _chunked(root: Sum) -> Accumulator | None:
     """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none.
 
-    The sums must have equally many terms; only the last one may have fewer.
+    root: a sum whose inputs are sums. They must have equally many terms; only the last one may have fewer.
     """
     parts = [item for item in root.inputs if isinstance(item, Sum)]
     if len(parts) < len(root.inputs) or len(parts) < 2 or root.order != "chain" or root.how.rule != "ieee":
@@ -86,18 +89,23 @@ def _chunked(root: Sum) -> Accumulator | None:
 
 
 def _keywords(how: Arithmetic) -> dict[str, Any]:
-    """Return the rounding, overflow and subnormals of a node's arithmetic as keywords of `fpsim.add`."""
+    """Return the rounding, overflow and subnormals of an `Arithmetic` record as keyword arguments of `fpsim.add`."""
     return {"rounding": how.rounding, "overflow": how.overflow, "subnormals": how.subnormals}
 
 
 def _made(kind: Any, how: Arithmetic) -> Accumulator:
-    """Return an accumulator of the class `kind` with the format, rounding, overflow and subnormals of `how`."""
+    """Return an accumulator of the class `kind`, such as Pairwise, made from a record of the arithmetic of an addition.
+
+    how: the record; its format, rounding, overflow and subnormals become those of the accumulator.
+    """
     accumulator: Accumulator = kind(how.fmt, **_keywords(how))
     return accumulator
 
 
 def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
-    """Return the sums (M, N) of a problem, added in the order and arithmetic of a tree, as codes.
+    """Return the sums (M, N) of a problem as codes with their format, in the order and arithmetic of a tree.
+
+    root: the tree's last node. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
 
     Raises:
       ValueError: the tree has instructions of a matrix unit, or sums with block scales.
@@ -121,7 +129,10 @@ def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
 
 
 def _chain(node: Sum, problem: SumProblem) -> CodedSums:
-    """Return the sums of a chain node, whose inputs are added to one running sum in order; problem: the operands."""
+    """Return the sums (M, N) of a chain node, whose inputs are added to one running sum in order.
+
+    node: the chain. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
+    """
     how, total = node.how, None
     for item in node.inputs:
         if isinstance(item, (Steps, Gathered)):
@@ -137,9 +148,11 @@ def _chain(node: Sum, problem: SumProblem) -> CodedSums:
 
 
 def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
-    """Return a chain's running sum after adding one of its inputs, consecutive or gathered terms.
+    """Return a chain's running sum (M, N) after adding one of its inputs.
 
-    node: the chain. item: the input. total: the running sum before, or None at the start. problem: the operands.
+    node: the chain. item: the input, a run of additions of products; a `Gathered` input is one addition of several
+    products. total: the running sum before, or None at the start. problem: the operands, codes of a (M, K) and b (K,
+    N).
     """
     how, terms = node.how, _terms([item])
     if how.rule in ADDED_ONCE or isinstance(item, Gathered) or item.terms > 1:
@@ -170,7 +183,11 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return a problem whose terms are rounded to the format of `how`, for sums that round terms before adding."""
+    """Return a copy of a problem whose terms b are rounded to the format of `how`; the problem itself if they have it.
+
+    problem: sums of the columns of b (a is all ones). how: the format, rounding, overflow and subnormals. It serves
+    orders that round every term before they add it.
+    """
     fmt = problem.formats[1]
     if fmt == how.fmt:
         return problem
@@ -179,14 +196,18 @@ def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
 
 
 def _terms(items: Any) -> Array:
-    """Return the indices along K of the terms of a node's inputs, in the order of addition, (terms,) int64."""
+    """Return the indices along K of all terms of some inputs of a sum, in the order of addition, (terms,) int64.
+
+    items: the inputs: `Steps` (evenly spaced runs of terms) or `Gathered` (terms added at once), but no nodes.
+    """
     return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
 
 
 def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
-    """Return the problem of adding only the terms `terms` of K, starting from `total` converted to `fmt`.
+    """Return the problem of adding only some terms of K.
 
-    total: None to start as the whole problem does.
+    problem: codes of a (M, K) and b (K, N), and their formats. terms: indices along K, int64, at least one. total:
+    running sums from which the result starts, converted to `fmt`; None to start from problem.c.
     """
     start, k = terms[0], problem.terms
     whole = terms.size == terms[-1] + 1 - start and bool((np.diff(terms) == 1).all())
@@ -199,10 +220,10 @@ def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt
 
 
 def _held(total: CodedSums, fmt: Format) -> Array:
-    """Return running sums as codes of another format.
+    """Return running sums (M, N) as codes of the format `fmt`.
 
     Raises:
-      ValueError: the format cannot hold all values of the sums' own format.
+      ValueError: `fmt` cannot hold all values of the sums' format.
     """
     if total.fmt == fmt:
         return total.codes
@@ -212,7 +233,11 @@ def _held(total: CodedSums, fmt: Format) -> Array:
 
 
 def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
-    """Return the sum of two running sums, rounded as `how` says: once, or a second time to the format how.then."""
+    """Return the elementwise sum x + y of two running sums (M, N), rounded to how.fmt.
+
+    Unless how.then is None, the sum is rounded a second time, to the format how.then. how: the arithmetic of the
+    addition.
+    """
     codes = add(x.codes, y.codes, fmt=(x.fmt, y.fmt), out_fmt=how.fmt, **_keywords(how))
     total = CodedSums(np.asarray(codes), how.fmt)
     return total if how.then is None else rounded_sums(total, how.then)
@@ -227,9 +252,10 @@ def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
 
 
 def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
-    """List the summands that an input of a pairwise or butterfly sum contributes: one per term, or a node's sum.
+    """List the summands that one input of a pairwise or butterfly sum contributes, each (M, N).
 
-    item: the input. node: the sum. problem: the operands.
+    item: the input: a run of products, which contributes one summand per term of K, or a node, which contributes its
+    sum. node: the sum, whose arithmetic rounds the products. problem: the operands, codes of a (M, K) and b (K, N).
     """
     if not isinstance(item, (Steps, Gathered)):
         return [tree_sums(item, problem)]
@@ -240,9 +266,10 @@ def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> 
 
 
 def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the pairwise sum of at least one value: neighbours are added, then their sums, until one is left.
+    """Return the pairwise sum of a list of at least one summand, each (M, N).
 
-    how: the arithmetic of every addition.
+    Neighbours in the list are added, then neighbouring sums, until one is left; an odd last one moves up. how: the
+    arithmetic of every addition.
     """
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
@@ -251,10 +278,10 @@ def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
 
 
 def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the butterfly sum of at least one value, by additions of values[i + h] to values[i] until one is left.
+    """Return the butterfly sum of a list of at least one summand, each (M, N).
 
-    h: at first half of the smallest power of two that is not below their number, then halved each time. how: the
-    arithmetic of every addition.
+    With h half of the smallest power of two that is not below their number, values[i + h] is added to values[i]; then
+    the same with h / 2, until one is left. how: the arithmetic of every addition.
     """
     half = 1 << max(len(values) - 1, 0).bit_length() >> 1
     while half:

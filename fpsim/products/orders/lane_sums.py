@@ -13,14 +13,14 @@ Formats = tuple[Format, Format]
 
 
 def lane_sums(tree: Tree, root: Node, a: Array, b: Array, formats: Formats, elements: Formats) -> Array | None:
-    """Return a @ b, (M, N) float32, by the loops of the schedule without matrix units that a tree was made from.
+    """Return a @ b, (M, N) float32, by the fast loops of the schedule without matrix units that a tree was made from.
 
     The result is None if the tree was made from no such schedule, an operand is empty, or the loops' bits could differ.
 
     Args:
-      tree: the tree.
-      root: the tree's last node, apart from a rounding to the result's format. If it is another object than the node
-        that the schedule's order belongs to, the result is None.
+      tree: the tree of additions.
+      root: the tree's last node, or the node before it if that only rounds to the result's format. If it is another
+        object than the node that the schedule's order belongs to, the result is None.
       a, b: (M, K) and (K, N) codes.
       formats: the formats of the codes of a and b, such as FP32 for TF32.
       elements: the formats of their values, such as TF32, which decide whether a product may underflow to -0.

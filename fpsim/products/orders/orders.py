@@ -59,10 +59,11 @@ class SameOrder:
 
 
 class TreePlan(NamedTuple):
-    """The plan of sums by a tree: by an accumulator with the same additions, by a table, or else node by node.
+    """The plan of sums in the order of a tree: an accumulator or a table with the same additions, where there is one.
 
-    accumulator, table: None if there is none. instructions: the arithmetic of the tree's matrix instructions, empty
-    if it has none.
+    tree: the tree. accumulator: an accumulator with the tree's additions, None if there is none. table: the additions
+    as integers for a fast loop, None if there is none; without both, sums are computed node by node. instructions: the
+    arithmetic of the tree's matrix instructions, empty if it has none.
     """
 
     tree: Tree
@@ -80,10 +81,10 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
     """Return the plan of sums of k terms in a given order.
 
     Args:
-      order: a tree, a SumOrder, or nested tuples of terms.
+      order: a tree, a SumOrder, or nested tuples of terms, such as ((0, 1), 2).
       k: number of terms.
-      how: the arithmetic for nested tuples, an accumulator or a unit; None for float32. A tree has its own.
-      name: the argument of the caller that the order was passed as, for errors.
+      how: the accumulator or unit whose arithmetic nested tuples use; None for float32. A tree has its own arithmetic.
+      name: the argument that errors name, as which the caller passed the order.
 
     Raises:
       ValueError: the order has another number of terms than k, or `how` cannot add it.
@@ -101,7 +102,11 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
     """Return the plan of an order, from a cache.
 
     same: the tree or nested tuples, which the cache compares by identity. k: number of terms of nested tuples, -1 for a
-    tree. how: the accumulator or unit that adds nested tuples; None for float32, or for a tree.
+    tree. how: the accumulator or unit that adds nested tuples; None for float32. For a tree it must be a unit or None.
+
+    Raises:
+      ValueError: nested tuples with k = 0.
+      TypeError: an accumulator is passed with a tree.
     """
     order = same.order
     if isinstance(order, tuple):
@@ -128,7 +133,8 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
 def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
     """Return a @ b as `fpsim.matmul` does for a schedule that is an order of additions, in `out` or a new array.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments, `schedule` among them.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments, with the
+    order as `schedule`.
 
     Raises:
       ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that has no meaning with an order.
@@ -178,17 +184,18 @@ def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bo
 
 
 def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
-    """Return float sums that a table computed as codes of the tree's format, rounded to nearest even.
+    """Return float sums as codes of the tree's format, rounded to nearest even.
 
-    FP8 saturates. NaNs become the canonical NaN.
+    sums: (M, N) or (R,) float32 or float64. table: the table that computed them, whose format is that of `sums`. plan:
+    the plan of the tree. FP8 saturates. NaNs become the canonical NaN.
     """
     return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
 
 
 def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
-    """Return the sums of a tree by its accumulator, or else node by node, as codes of the tree's format.
+    """Return the sums (M, N) of a tree by its accumulator, or else node by node, as codes of the tree's format.
 
-    problem: the operands, or terms to add.
+    plan: the plan of the tree. problem: codes of the operands, or of terms to add, and their formats.
     """
     if 0 in problem.shape:
         return np.zeros(problem.shape, plan.tree.fmt.storage)
@@ -204,7 +211,7 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
     """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array.
 
-    a, b, c, out: as for `fpsim.matmul`. request: its other keyword arguments.
+    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
 
     Raises:
       ValueError, TypeError: as for `ordered_product`.
@@ -253,10 +260,10 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 
 @lru_cache(maxsize=64)
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
-    """Return a schedule with which the product by a tree can be planned: the tree's order of scales, and an epilogue.
+    """Return a schedule that stands for a tree when its product is planned: it has the tree's scale order and adds C.
 
-    The epilogue adds C. scaled: the tree's first sum that block scales multiply, None for a tree without; its order of
-    scales is taken. block: terms of K that share a scale, 0 for none.
+    scaled: the tree's first sum that block scales multiply, whose order of scales is taken; None for a tree without.
+    block: number of terms of K that share a scale, 0 for none.
     """
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()
@@ -274,7 +281,10 @@ def _first_scaled(same: SameOrder) -> ScaledSum | None:
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:
-    """Return the first sum below a node that block scales multiply, with an empty sum as its input; None for none."""
+    """Return a copy of the first sum at or below `node` that block scales multiply; None if there is none.
+
+    The copy has the node of +0 as its input, so that it holds only the order of scales and the flag `fuses`.
+    """
     if isinstance(node, ScaledSum):
         return ScaledSum(node.order, ZERO, node.fuses)
     if isinstance(node, Round):
@@ -289,10 +299,10 @@ def _scaled_sum(node: Node) -> ScaledSum | None:
 def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
     """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes).
 
-    lines: rows of terms, or of pairs of factors.
+    order: a tree, a SumOrder, or nested tuples. lines: codes of the terms, (..., K), or of both factors of each term.
 
     Raises:
-      ValueError: as for `plan_order`.
+      ValueError, TypeError: as for `plan_order`.
     """
     plan = plan_order(order, lines.terms, None, "accumulate")
     fmt = plan.tree.fmt
@@ -308,9 +318,9 @@ def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
 
 
 def _some_lines(plan: TreePlan, lines: Lines) -> Array:
-    """Return the sums of some rows of terms or of pairs of factors, as codes (rows,) of the tree's format.
+    """Return the sums of some rows of terms, or of products of factors, as codes (rows,) of the tree's format.
 
-    lines: the terms or factors.
+    plan: the plan of the tree. lines: codes of the terms, (rows, K), or of both factors of each term.
     """
     table = plan.table
     both = table is not None and lines.a is not None and table.rounds and table.fuses

@@ -22,9 +22,10 @@ from fpsim.sums.product import accumulator_product
 
 
 class AccumulatorSums:
-    """A CPU backend on which an accumulator replaces the matrix unit: each partial sum starts at +0.
+    """A backend for the CPU on which an accumulator replaces the matrix unit: each partial sum starts at +0.
 
-    Totals, merges of slices and the epilogue follow the schedule, in float32. Other attributes are those of `cpu`.
+    Totals, merges of slices of K and the epilogue follow the schedule, in float32. Attributes that this class does not
+    define are those of the wrapped CPU backend.
     """
 
     merges_slices = False
@@ -36,10 +37,11 @@ class AccumulatorSums:
         return getattr(self._cpu, name)
 
     def add_product(self, total: Array, product: UnitProduct) -> None:
-        """Add partial sums of product.promote terms, times their decode scales, to `total` in place.
+        """Add the sums of a product to `total` (M, N) float32, in place.
 
-        If product.promote is 0, the sum over all of K replaces `total` instead, which is all zeros then: adding to +0
-        would turn a sum of -0 into +0.
+        product: codes, and `promote`, the number of terms of K in a partial sum. Each partial sum is multiplied by its
+        decode scales and added. If `promote` is 0, `total` must be zeros: it is replaced by the sum over all of K, as
+        adding to +0 would turn a sum of -0 into +0.
         """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
@@ -61,7 +63,10 @@ class AccumulatorSums:
         )
 
     def _sums(self, a: Array, b: Array) -> Array:
-        """Return a @ b by the accumulator, from +0, as float32; a, b: codes."""
+        """Return a @ b by the accumulator, from +0, as float32 (M, N).
+
+        a, b: codes (M, terms) and (terms, N) of the operands' formats.
+        """
         codes = accumulator_product(np.ascontiguousarray(a), b, None, self.accumulator, formats=self.formats)
         return np.asarray(decode(codes, self.accumulator.result_format, np.float32))
 
@@ -69,13 +74,16 @@ class AccumulatorSums:
 def scheduled_accumulator(
     accumulator: Accumulator, chain: MatrixUnit, c: Any, backend: Backend
 ) -> tuple[MatrixUnit, Backend]:
-    """Return (a unit of one term per instruction that a schedule can chain, the backend that adds as the accumulator).
+    """Return what `fpsim.matmul` needs to run a schedule with an accumulator: (a matrix unit, a backend).
+
+    The unit has one term per instruction, which a schedule can chain; the backend adds its partial sums by the
+    accumulator.
 
     Args:
-      accumulator: what adds the terms of a partial sum.
+      accumulator: adds the terms of a partial sum.
       chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands.
-      c: as in `fpsim.matmul`; it must be None.
-      backend: the backend of the product.
+      c: the argument of `fpsim.matmul`; it must be None.
+      backend: the backend of the product, which must be the CPU's.
 
     Raises:
       ValueError: float32 does not hold the accumulator's sums, they are rounded stochastically, c is passed, or the

@@ -1,4 +1,4 @@
-"""Tables of trees whose additions are all float32 or all float64: the rows that the loop `order_sums` reads."""
+"""Tables of trees whose additions are all float32 or all float64: the rows that the kernel `order_sums` reads."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ Row = tuple[int, int, int, int, int]
 
 
 class OrderTable(NamedTuple):
-    """The additions of a tree as a table for `order_sums`, whose docstring describes its rows.
+    """The additions of a tree as a table of integers for the kernel `order_sums`.
 
-    rows: (S, 5) int64. sums: number of sums that are in memory at once. fmt: the format of all sums, FP32 or FP64.
-    rounds: whether any product is rounded before it is added. fuses: whether any is fused with its addition.
+    rows: (S, 5) int64, one row for each operation: its number (ZERO, PRODUCT, ROUNDED, FUSED or SUM) and four operands,
+    such as numbers of sums and terms of K; kernels/order_sums.py describes them. sums: number of running sums that are
+    in memory at once. fmt: the format of all sums, FP32 or FP64. rounds: whether any product is rounded before it is
+    added. fuses: whether any product is added by a fused multiply-add.
     """
 
     rows: Array
@@ -30,9 +32,9 @@ class OrderTable(NamedTuple):
 
 
 def table_of(root: Node) -> OrderTable | None:
-    """Return the additions of a tree as a table for the loop `order_sums`, if all are float32 or all float64.
+    """Return the additions of a tree as a table for the kernel `order_sums`.
 
-    Any other tree has no table: the result is None.
+    root: the tree's last node. The result is None unless all additions are float32 or all are float64.
     """
     rows: list[Row] = []
     fmt = PLAIN.get(root.how) if isinstance(root, Sum) else None
@@ -47,10 +49,11 @@ def table_of(root: Node) -> OrderTable | None:
 
 
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a node into sum number `at`; sums of higher numbers hold intermediate results.
+    """Append to `rows` the rows that compute a node into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum below the node has another arithmetic than
-    plain float32 or float64 (`fmt`): nearest even, with subnormals and Inf.
+    Return 1 + the highest number of a sum that the rows use; numbers above `at` hold intermediate results. The result
+    is None if a sum has another arithmetic than plain `fmt` (FP32 or FP64, to nearest even, with subnormals and Inf).
+    node: the node. rows: tuples of five integers.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None
@@ -90,7 +93,7 @@ def _chain(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _values(node: Sum) -> list[int | Node]:
-    """List the summands of a pairwise or butterfly sum in order: the index of each term, and nodes."""
+    """List the summands of a pairwise or butterfly sum in order: the index along K of each term, and nodes."""
     values: list[int | Node] = []
     for item in node.inputs:
         if isinstance(item, Steps):
@@ -101,9 +104,10 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute a product (`value` is a term's index) or a node into sum number `at`.
+    """Append to `rows` the rows that compute one summand into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. value: the
+    index along K of a term, or a node.
     """
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
@@ -112,10 +116,10 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute `node`, a pairwise sum, into sum number `at`.
+    """Append to `rows` the rows that compute `node`, a pairwise sum, into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. Sums of 2,
-    4, 8, ... neighbours are kept until their other half is computed.
+    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`. A sum of
+    2, 4, 8, ... neighbours stays in memory until its neighbour is computed, which bounds the number of sums.
     """
     most, height, values = at + 1, at, _values(node)
     if not values:
@@ -134,9 +138,10 @@ def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
 
 
 def _butterfly(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append the rows that compute `node`, a butterfly sum (halves added to one another), into sum number `at`.
+    """Append to `rows` the rows that compute `node`, a butterfly sum, into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
+    A butterfly sum adds the upper half of its summands to the lower half, until one is left. Return 1 + the highest
+    number of a sum that the rows use; None if a sum is not plain arithmetic in `fmt`.
     """
     values, most = _values(node), at + 1
     for i, value in enumerate(values):

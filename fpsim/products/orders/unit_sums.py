@@ -1,4 +1,7 @@
-"""Sums of a matrix unit by a tree, node by node: the unit's loops add instructions, NumPy adds float32 sums."""
+"""Sums of a matrix unit in the order of a tree, computed node by node.
+
+The unit's loops add instructions; NumPy adds float32 partial sums.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +32,10 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 
 
 class UnitSums(NamedTuple):
-    """A product by a matrix unit as a tree adds it: operands, backend, and the scales of partial sums.
+    """A product by a matrix unit for the functions that add it in the order of a tree.
 
-    factors_at: function from the first terms of K of partial sums to their decode scales.
+    product: the unit, and the codes and scales of a and b. backend: the object that computes on the CPU or a GPU.
+    factors_at: a function from a list with the first term of K of each partial sum to their decode scales.
     """
 
     product: UnitProduct
@@ -45,7 +49,10 @@ class UnitSums(NamedTuple):
 
 
 def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
-    """Raise a ValueError if the instructions of a tree, by their arithmetic, are those of another unit."""
+    """Raise a ValueError unless all instructions of a tree are those of `unit`.
+
+    instructions: the arithmetic of each kind of instruction in the tree.
+    """
     wanted = arithmetic_of(unit)
     for how in instructions:
         if how != wanted:
@@ -56,7 +63,10 @@ def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
 
 
 def instructions_of(node: Node) -> set[Arithmetic]:
-    """Return the arithmetic of each kind of matrix instruction in a tree; an empty set if there are none."""
+    """Return the arithmetic of each kind of matrix instruction in a tree; an empty set if there are none.
+
+    node: the tree's last node. Any addition of several terms at once counts as an instruction.
+    """
     if not isinstance(node, Sum):
         return instructions_of(node.input)
     ways = {node.how} if node.how.rule not in ("ieee", "once") or _adds_several(node) else set()
@@ -64,12 +74,14 @@ def instructions_of(node: Node) -> set[Arithmetic]:
 
 
 def _adds_several(node: Sum) -> bool:
-    """Return whether a single addition of a sum adds several terms at once."""
+    """Return whether `node` has an input that adds the products of several terms of K in a single addition."""
     return any(isinstance(item, Gathered) or (isinstance(item, Steps) and item.terms > 1) for item in node.inputs)
 
 
 def unit_sums(root: Node, sums: UnitSums) -> Array:
     """Return the sums of a tree, (M, N) float32 (float64 for units whose sums are float64).
+
+    root: the tree's last node. sums: the operands and the backend.
 
     Raises:
       ValueError: a sum with block scales is not part of a chain.
@@ -127,9 +139,10 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 
 
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums of a chain of partial sums, if the unit's loops can compute them in one call, else None.
+    """Return the sums (M, N) of a chain of partial sums, if the unit's kernels can compute them in one call; else None.
 
-    For that, partial sums must add neighbouring terms and have equally many; only the last may have fewer.
+    For that, partial sums must add neighbouring terms and have equally many; only the last may have fewer. node: the
+    chain. sums: the operands and the backend.
     """
     parts, unit = node.inputs, sums.product.unit
     inner = [_whole_run(part, unit) for part in parts]
@@ -172,9 +185,9 @@ def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
 
 
 def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
-    """Add instructions to `total` in place, in as few calls of the unit's loops as their terms allow.
+    """Add matrix instructions to `total` (M, N) in place, in as few calls of the unit's kernels as their terms allow.
 
-    run: the instructions in order, each with the terms of K that it adds.
+    run: the instructions in order, as runs of terms of K. product: the unit and the codes of both operands.
 
     Raises:
       ValueError: the terms of a unit with block scales are not in order.
@@ -200,7 +213,7 @@ def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProdu
 
 
 def _widest(item: Steps | Gathered) -> int:
-    """Return the number of terms of K that an instruction adds."""
+    """Return the number of terms of K in each addition of `item`, a run of equal additions or a single one."""
     return item.terms if isinstance(item, Steps) else sum(span.terms for span in item.spans)
 
 

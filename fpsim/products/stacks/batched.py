@@ -36,7 +36,7 @@ def stacked(
 ) -> Array:  # fmt: skip
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments.
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
     """
@@ -92,9 +92,11 @@ def stack_shape(a: Any, b: Any) -> tuple[int, ...]:
 def _by_accumulator(
     operands: tuple[Any, Any, Any], shape: tuple[int, ...], accumulator: Accumulator, fmt: Formats, out: Any
 ) -> Array:
-    """Return the stack of products by a generic accumulator, in `out` or a new array.
+    """Return the stack of products by a generic accumulator, in `out` or a new array of shape (*shape, M, N).
 
-    operands: (a, b, c or None). shape: leading axes. Stochastic rounding numbers the outputs through the whole stack.
+    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. fmt, out: as for
+    `fpsim.matmul`. With stochastic rounding, outputs are numbered through the whole stack in C order; the number
+    selects random bits.
     """
     a, b, c = operands
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
@@ -115,8 +117,8 @@ def _one_by_one(
 ) -> Array:  # fmt: skip
     """Return the products of a nonempty stack, computed one after the other, in `out` or a new array.
 
-    operands: (a, b, c or None). shape: leading axes. accumulate, fmt, out: as for `fpsim.matmul`. request: its other
-    keyword arguments.
+    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. accumulate, fmt, out: as for
+    `fpsim.matmul`. request: a record of its other keyword arguments.
     """
     a, b, c = operands
     c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
@@ -143,8 +145,8 @@ def _one_by_one(
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
     """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array.
 
-    operands: matrices (a, b, c or None). accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword
-    arguments.
+    operands: the matrices (a, b, c); c is None for +0. accumulate, fmt, out: as for `fpsim.matmul`. request: a record
+    of its other keyword arguments.
     """
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
@@ -152,15 +154,16 @@ def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt:
 
 
 def _is_plain(request: Request) -> bool:
-    """Return whether a request has only defaults, apart from `promote`."""
+    """Return whether a record of keyword arguments of `fpsim.matmul` has only default values, apart from `promote`."""
     others = request._replace(promote=None)
     return request.strict is True and all(value is None for value in others[:-1])
 
 
 def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -> Request:
-    """Return the keyword arguments of one product: its own matrix of scales if they are a stack, all others shared.
+    """Return the keyword arguments of one product of a stack, as a new record.
 
-    shape: leading axes. at: the product's index in them.
+    A scale_a or scale_b of more than two axes is replaced by this product's matrix; all other arguments are shared.
+    request: keyword arguments of the whole stack. shape: the broadcast leading axes. at: the product's index in them.
     """
     scales = (
         _matrix(x, shape, at) if x is not None and len(np.shape(x)) > 2 else x
@@ -170,7 +173,10 @@ def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -
 
 
 def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
-    """Return one matrix of a stack (an array or Scaled) as a view, by its index `at` in the broadcast leading axes."""
+    """Return one matrix of a stack as a view, (rows, columns).
+
+    x: an array or a Scaled array. shape: the broadcast leading axes of all operands. at: the matrix's index in them.
+    """
     if not isinstance(x, Scaled):
         x = as_array(x, "scales")
         return np.broadcast_to(x, (*shape, *x.shape[-2:]))[at]
@@ -198,7 +204,7 @@ def _codes(x: Any) -> Array:
 
 
 def _zeros(x: Any) -> Any:
-    """Return a matrix of zeros with the dtype and matrix shape of stack x; its product shows the result's dtype."""
+    """Return a matrix of zeros with the dtype and last two axes of stack x (for a Scaled array, those of its codes)."""
     if isinstance(x, Scaled):
         x = x.codes
     return np.zeros(x.shape[-2:], x.dtype)

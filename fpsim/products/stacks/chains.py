@@ -29,10 +29,11 @@ FEW = 4  # terms that are added to a row between two stores
 
 @cache
 def chains_kernel(is_fused: bool) -> Any:
-    """Return the kernel (a, b, out, first, stop) -> None that computes products first .. stop - 1 of a stack.
+    """Return the kernel (a, b, out, first, stop) -> None that writes products first .. stop - 1 of a stack to `out`.
 
-    a: (P, M, K), b: (P, K, N), out: (P, M, N), float32. Each output adds its products to +0 in ascending order of k, by
-    fused multiply-adds if is_fused, else rounding the product first. NaNs get one pattern.
+    a: (P, M, K), b: (P, K, N), out: (P, M, N), float32. Each output starts at +0 and adds its K products in ascending
+    order of k. is_fused: True adds by fused multiply-adds; False rounds each product to float32 before it is added.
+    Every NaN in `out` gets one bit pattern.
     """
 
     @scalar
@@ -64,10 +65,10 @@ def chains_kernel(is_fused: bool) -> Any:
 
 
 def chain_stack(a: Any, b: Any, accumulate: Any, fmt: FormatLike | None) -> Array | None:
-    """Return the products (..., M, N) of two stacks of short float32 matrices; None if they need another loop.
+    """Return the products (..., M, N), float32, of two stacks of short matrices; None if this loop cannot compute them.
 
-    The loop needs nonempty float32 arrays of at most SHORT elements per matrix, and an accumulator of CHAINS, such as
-    Sequential(FP32). The arguments are those of `fpsim.matmul`.
+    The loop needs nonempty float32 arrays of at most SHORT elements per matrix, and an accumulator that adds one term
+    at a time in float32: Sequential(FP32) or FusedMultiplyAdd(FP32). a, b, accumulate, fmt: as for `fpsim.matmul`.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or a.dtype != f32 or b.dtype != f32:
         return None

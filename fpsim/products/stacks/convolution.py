@@ -128,7 +128,7 @@ def patches(
 
 
 def _image(x: Any, name: str, axes: str) -> Array:
-    """Return operand x as an array after checking that it has four axes; name, axes: its name and axes in errors.
+    """Return operand x as an array with four axes. name, axes: the operand's name and axes as errors print them.
 
     Raises:
       ValueError, TypeError: the operand has another number of axes, or is a Scaled array.
@@ -160,12 +160,12 @@ def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> 
 
 
 def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
-    """Return (a number for rows, a number for columns) from an integer for both, or from two.
+    """Return (number for rows, number for columns) from one integer, which holds for both, or from a pair of integers.
 
-    name: the argument in errors.
+    value: the integer or pair. name: the argument that errors name. lowest: the smallest allowed number.
 
     Raises:
-      ValueError, TypeError: a value is below `lowest`, or not an integer.
+      ValueError, TypeError: a number is below `lowest`, or not an integer.
     """
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2 or not all(is_integer(number) for number in pair):
@@ -197,10 +197,10 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images to process per matrix product: as many as have about AT_ONCE elements of patches.
+    """Return how many images to process per matrix product: as many as have about AT_ONCE (2^22) elements of patches.
 
-    It is all images, N, with stochastic rounding or a schedule, whose bits may depend on the number of rows of a
-    product. x: (N, C, H, W) images. b: the filters, (terms, outputs). accumulate, options: as in `conv2d`.
+    It is the number of all images, N, with stochastic rounding or a schedule: there, bits may depend on the number of
+    rows of a product. x: (N, C, H, W) images. b: the filters, (terms, outputs). accumulate, options: as in `conv2d`.
     """
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:  # which may depend on the number of rows

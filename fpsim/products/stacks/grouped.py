@@ -107,7 +107,7 @@ def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
 
 
 def _rows(x: Any, start: int, stop: int) -> Any:
-    """Return rows start .. stop of a matrix x, an array or Scaled, with their scales.
+    """Return rows start .. stop - 1 of a matrix x, an array or Scaled; a Scaled array keeps the scales of these rows.
 
     Raises:
       ValueError: a scale is shared by several rows, but not by all.
@@ -127,9 +127,11 @@ def _rows(x: Any, start: int, stop: int) -> Any:
 
 
 def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
-    """Return the scales of rows start .. stop: their own rows of `scales`, or all of `scales` if the rows share them.
+    """Return the scales that belong to rows start .. stop - 1 of a matrix.
 
-    rows: number of rows of a.
+    scales: array of scales, or None, which is returned. rows: number of rows of the matrix. If `scales` has one row per
+    row of the matrix, the result is its rows start .. stop - 1. Otherwise the rows share `scales`, which is returned
+    whole.
     """
     if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
         return scales

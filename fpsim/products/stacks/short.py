@@ -1,4 +1,4 @@
-"""Stacks of small products, and grouped products, computed by single calls of a matrix unit's loop.
+"""Stacks of small products, and grouped products, computed by single calls of a matrix unit's compiled loop.
 
 One call computes all products of a part of the stack, whose operands are decoded together.
 """
@@ -29,10 +29,11 @@ FLOATS = 1 << 18  # floats of an operand that are decoded at a time
 
 
 class ProductParts(NamedTuple):
-    """Products that one call of a loop computes: stacks of operands, and a row of integers for each product.
+    """Several products for one call of a compiled loop: stacks of operands, and five integers for each product.
 
-    A row is (index of the matrix in a, index in b, index in the result, first row, last row + 1); it stands for the
-    product of these rows of the matrix of a with the whole matrix of b, for the same rows of the result.
+    a: (A, M, K) and b: (B, K, N) codes. rows: (P, 5) int64, one row for each of the P products: index of the matrix in
+    a, index in b, index in the result, first row, last row + 1. Such a product multiplies only these rows of its matrix
+    of a by its whole matrix of b, and is written to the same rows of its matrix of the result.
     """
 
     a: Array  # (A, M, K)
@@ -41,9 +42,11 @@ class ProductParts(NamedTuple):
 
 
 def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> Array | None:
-    """Return the products (..., M, N) of two stacks of short matrices by a unit; None if they need pipeline.py.
+    """Return the products (..., M, N), float32, of two stacks of short matrices by a matrix unit.
 
-    A stack times a single matrix may have matrices of any size. The arguments are those of `fpsim.matmul`.
+    The result is None if the arguments need the general code of pipeline.py. Short means at most SHORT elements per
+    matrix; a stack times a single matrix may have matrices of any size. a, b, accumulate, fmt, promote: as for
+    `fpsim.matmul`.
     """
     plan = _plan(a, b, accumulate, fmt, promote)
     if plan is None:
@@ -74,9 +77,10 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return (the matrix unit, the plan of its loop) for two stacks; None if products need the stages of pipeline.py.
+    """Return (matrix unit, plan of its compiled loop) for two stacks, or None.
 
-    The arguments are those of `fpsim.matmul`.
+    None means that the products need the general code of pipeline.py. a, b, accumulate, fmt, promote: as for
+    `fpsim.matmul`.
     """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
         return None
@@ -92,8 +96,9 @@ def _plan(
 def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
     """Add products to `result`, (C, M, N) float32, in place, on several threads if there are many.
 
-    promotion: instructions after which a partial sum is added to the result, 0 for none. Products that share a matrix
-    of a, of b or of the result must be next to one another in `parts`. The operands' dtypes are those of the plan.
+    parts: the operands and the list of products; their dtypes are those that `plan` reads. Products that share a matrix
+    of a, of b or of the result must be next to one another in that list. plan: the plan of the unit's compiled loop.
+    promotion: number of instructions after which a partial sum is added to the result; 0 for one sum over K.
     """
     k, n = parts.b.shape[1:]
     tallest = int((parts.rows[:, 4] - parts.rows[:, 3]).max(initial=1))
@@ -108,10 +113,10 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
-    """Add a few products to their matrices of the result, by one call of the loop.
+    """Add a few products to their matrices of the result in place, by one call of the compiled loop.
 
-    parts: the products. plan: that of the loop. promotion: instructions after which a partial sum is added to the
-    result, 0 for none. result: (C, M, N) float32.
+    parts: the operands and the list of products. plan: the plan of the unit's compiled loop. promotion: number of
+    instructions after which a partial sum is added to the result; 0 for one sum over K. result: (C, M, N) float32.
     """
     lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
     rows = np.empty((1 + len(parts.rows), 5), np.int64)
@@ -130,7 +135,11 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return (a stack of codes in C order, False), or (its transposes, True) if its matrices are in Fortran order."""
+    """Return a stack of codes in C order and a flag: (codes, False), or (transposed matrices, True).
+
+    codes: (P, rows, columns). The flag is True if each matrix is stored in Fortran order; the result then has the shape
+    (P, columns, rows). Codes are copied only where they would otherwise have gaps or be read-only.
+    """
     turned = codes.strides[1] == codes.itemsize != codes.strides[2]
     codes = codes.swapaxes(1, 2) if turned else codes
     # kernels would be compiled once more for arrays that cannot be written
