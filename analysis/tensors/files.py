@@ -147,7 +147,7 @@ def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
 
 
 def _read_npy(path: Path) -> Found:
-    """Return ([the tensor of a .npy file], []) if it holds floats, else ([], [a sentence that says that it does not])."""
+    """Return ([the tensor of a .npy file], []) if it holds floats, else ([], [a sentence that says why not])."""
     with path.open("rb") as opened:
         shape, dtype = _npy_header(opened, path)
         offset = opened.tell()
@@ -256,7 +256,7 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
 
 
 def _read_safetensors(path: Path) -> Found:
-    """Return (the tensors of a .safetensors file that hold floats or may hold codes, a sentence for each other tensor)."""
+    """Return (tensors of a .safetensors file that hold floats or may hold codes, a sentence for each other tensor)."""
     header, header_bytes = _safetensors_header(path)
     available = path.stat().st_size - 8
     metadata = header.pop("__metadata__", None)

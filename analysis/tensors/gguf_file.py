@@ -243,7 +243,11 @@ def _blocks(kind: int) -> _Blocks | None:
 
 
 def _dtype_name(kind: int) -> str:
-    """Return the name of the type with number `kind`, for tables: that of a dtype, or ggml's name in lower case."""
+    """Return the name of the type with number `kind` in ggml, for tables.
+
+    It is the name of a float dtype, ggml's name of a quantised type in lower case, or "ggml type 99" for an unknown
+    one.
+    """
     if kind in FLOATS:
         return str(np.dtype(FLOATS[kind]).name)
     blocks = _blocks(kind)

@@ -41,7 +41,10 @@ def stream(opened: IO[bytes], dtype: np.dtype[Any], count: int, size: int, path:
 
 
 def read_fully(opened: IO[bytes], wanted: int) -> bytes:
-    """Read and return `wanted` bytes of the open file `opened`, or fewer at its end, even if single reads return less."""
+    """Read and return `wanted` bytes of the open file `opened`, or fewer at its end.
+
+    Files whose single reads return less are read several times.
+    """
     parts = []
     while wanted and (part := opened.read(wanted)):
         parts.append(part)

@@ -202,7 +202,7 @@ def _without(x: Array, terms: Array) -> Array:
 
 
 def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
-    """Return each trial's sum of a, or of a * b, as an accumulator computes it, (trials,) float64."""
+    """Return each trial's sum of a, or of a * b, (trials, terms), as an accumulator computes it: (trials,) float64."""
     if b is None:
         sums = sum_of(np.ascontiguousarray(a), accumulate=accumulator, axis=-1)
     else:

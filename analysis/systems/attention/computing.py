@@ -142,7 +142,7 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return one of q, k and v rounded to the input format, first divided by a scale if the recipe scales inputs.
+    """Return x, one of q, k and v, rounded to the input format, and first divided by a scale if the recipe says so.
 
     The scale maps the largest |x| to the largest value of the format; it is 1 without `recipe.scaled_inputs`, and for
     formats of more than 8 bits.

@@ -325,7 +325,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
-    """Return the algorithm for a name or an object; a ValueError for others calls the argument `name`."""
+    """Return the algorithm called `value`, or `value` itself; the ValueError for others names the argument `name`."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return value
     if not isinstance(value, str) or value not in FLAT:

@@ -21,7 +21,8 @@ class Hops(tuple[Any, ...]):
 class OneRank(tuple[Any, ...]):
     """Operands, ranks or orders, that one rank adds from left to right and sends after the last addition.
 
-    With an accumulation format the rank rounds once before sending, without one after each addition.
+    With an accumulation format, the rank rounds to the format of messages once, before sending. Without one, it rounds
+    after each addition.
     """
 
     __slots__ = ()
@@ -59,8 +60,7 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return an order, nested tuples of ranks, with every rank r replaced by leaf(r), such as the order inside node r.
-    """
+    """Return an order, nested tuples of ranks, with every rank r replaced by leaf(r), such as the order inside node r."""
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)

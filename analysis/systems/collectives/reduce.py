@@ -90,10 +90,11 @@ def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[Buf
 def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total: Array, node: int) -> None:
     """Write the codes of the sums that rings compute into `total`, in two passes over the positions of the rings.
 
-    The sum of a chunk begins at one position of its ring. The first pass makes its additions from that position to the
-    last one, the second pass those from position 0 on. Thus each position adds one contiguous part of the buffer at a
-    time, or two if `first` is not 0. buffers: the parts of the buffer and their rings. rows: contributions as codes.
-    adder: the rounding of additions. node: number of ranks whose sum a row is.
+    The sum of a chunk begins at one position of its ring, and adds the contributions of all positions from there on.
+    The first pass makes the additions up to the last position, the second pass the additions from position 0 on. So
+    each position adds to one contiguous part of the buffer in a pass, or to two parts if `first` is not 0. buffers: the
+    parts of the buffer and their rings. rows: contributions as codes. adder: the rounding of additions. node: number of
+    ranks whose sum a row is.
     """
     for turn in (0, 1):
         for position in range(rows.count):

@@ -68,7 +68,8 @@ class RunComparison(SavedReport):
       rows: a TensorDifference for each tensor that both runs have, by step and in the order in which the first run
         computed them.
       names: names of the two runs.
-      missing_first, missing_second: tensors, as "step layer tensor", that only the second run has, and only the first.
+      missing_first, missing_second: tensors, as "step layer tensor", that the first run does not have, and that the
+        second run does not have, although the other run has them.
       logits: name of the tensor that was read as logits; "" for none.
       kl: mean KL(first || second) of the logits, in nats; NaN if there are no logits.
       tokens: number of tokens whose logits were compared.

@@ -78,7 +78,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return names of the modules that read a layer's result, and so need not keep it if the result is recomputed.
+    """Return names of the modules that read a layer's result; they need not keep this result if it is recomputed.
 
     name: name of the layer. config: shape of the transformer; None for the perceptron.
     """

@@ -286,8 +286,8 @@ def joined(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[str]]:
 def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
     """Return the quantised weights among stored tensors, each with the stored tensors that make it up.
 
-    Codes are joined with scales of the same file, or if it lacks them, with scales of another file. Of several files
-    that have a tensor of the same name, none gives this tensor to another file.
+    Codes are joined with scales of the same file, or if it lacks them, with scales of another file. Only tensors whose
+    name occurs in a single file are joined across files.
     """
     if not any(one.left_out or one.dtype in FLOAT8 for one in tensors):
         return []

@@ -212,7 +212,10 @@ def _mxfp4(
 
 
 def _quotients(band: Array, width: int, scales: Array) -> Array:
-    """Divide `band`, values (rows, K), by `scales`, (rows, K / width); return E2M1 codes, two in a byte, (rows, K / 2)."""
+    """Divide `band`, values (rows, K), by `scales`, (rows, K / width), and return E2M1 codes.
+
+    The result is (rows, K / 2) uint8, two codes in a byte.
+    """
     return e2m1_pairs((band.reshape(len(band), -1, width) / scales[..., None]).reshape(band.shape))
 
 

@@ -75,8 +75,9 @@ def _coded(groups: Array, bits: int) -> tuple[Array, Array, Array]:
 def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
     """Write the codes of consecutive groups into their bits of the bytes `packed`, (rows, group size), in place.
 
-    Group g is in row g % rows, and the higher the smaller g: its lowest bit is bit 8 - bits * (g // rows + 1) of the
-    byte. `codes`: (groups, group size), each of `bits` bits. `first`: index of the first of these groups in the weight.
+    The codes of group g are in row g % rows, at the bits from 8 - bits * (g // rows + 1) on, so that the first groups
+    have the highest bits. `codes`: (groups, group size), each of `bits` bits. `first`: index of the first of these
+    groups in the weight.
     """
     height = len(packed)
     while len(codes):

@@ -89,7 +89,7 @@ def averaged_products() -> Figures:
 def mxfp4_errors() -> Figures:
     """Return the mean squared error / mean square of N(0, sigma^2) data in MXFP4, to nearest and stochastically.
 
-    The result is a mean over sigma in 1 .. 2; for rounding to nearest, the smallest and largest are returned as well.
+    Each error is a mean over sigma in 1 .. 2. For rounding to nearest, the smallest and largest error are returned too.
     The result is a dict, name -> number.
     """
     x = normal(256, 2048)
