@@ -45,7 +45,10 @@ def _reversed_groups(size: int, group: int) -> Places:
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause on the known wrong order of `want` that equals `got`, or None if no known order does."""
+    """Return the clause on the known wrong order of `want` that equals `got`, or None if no known order does.
+
+    got, want: arrays (n,) of results and of the right ones, as bit patterns of float64.
+    """
     for words, places in arrangements(want.size):
         if (got == want[places]).all():
             return words
@@ -53,9 +56,10 @@ def arrangement_of(got: Any, want: Any) -> str | None:
 
 
 def uniform_grid(box: CalledQuantizer) -> str | None:
-    """Return the clause on a quantizer whose results are evenly spaced, unlike its format, or None for any other.
+    """Return a clause saying that a quantizer's results are evenly spaced, unlike its format; None if they are not.
 
-    The quantizer is called with uniform values of two ranges, because the spacing may depend on the largest input.
+    box: the quantizer. It is called with uniform values of two ranges, because the spacing may depend on the largest
+    input.
     """
     fmt = box.fmt
     if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
@@ -114,7 +118,7 @@ def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | 
 
 
 def _step(box: CalledQuantizer, size: float) -> float | None:
-    """Return the spacing of results for inputs of magnitudes up to `size`; None unless they are evenly spaced."""
+    """Return the spacing of a quantizer's results for inputs of magnitudes up to `size`; None if it is not even."""
     x = _uniform(size)
     got = box.call(x.copy()).words.view(np.float64)
     sizes = np.unique(np.abs(got))

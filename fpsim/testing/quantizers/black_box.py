@@ -40,7 +40,10 @@ class Result(NamedTuple):
 
 
 class CalledQuantizer:
-    """A quantizer under test, whose results `call` returns as float64 bit patterns; fmt: the format it promises."""
+    """A quantizer under test, whose results `call` returns as float64 bit patterns.
+
+    fn: the quantizer, a function of an array. fmt: the format to which it claims to round.
+    """
 
     def __init__(self, fn: Callable[..., Any], fmt: Format) -> None:
         require_function(fn)
@@ -51,7 +54,9 @@ class CalledQuantizer:
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
-        """Find out whether fn accepts NumPy arrays or torch tensors, and whether a check with x would end in time.
+        """Find out whether fn accepts NumPy arrays or torch tensors, and whether a check would end in time.
+
+        x: the inputs of the check; fn is called with a few of their values.
 
         Raises:
           FunctionMisbehaved: fn accepts neither, or a check would need minutes.
@@ -126,7 +131,10 @@ class CalledQuantizer:
 
 
 def read(got: Any, x: Array, fmt: Format) -> Result:
-    """Return the results `got` for the inputs x as bit patterns of float64; they may be values of any dtype, or codes.
+    """Return the results `got` of a quantizer for the inputs x as bit patterns of float64.
+
+    got: an array or tensor of values in any float dtype or of codes, or an EncodedArray. fmt: the format to which the
+    quantizer claims to round.
 
     Raises:
       FunctionMisbehaved: the result has another shape or device, or neither values nor codes of the format.
@@ -166,7 +174,7 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
 
 
 def _codes(array: Array, fmt: Format) -> Array | None:
-    """Return results as flat codes if they are integers or of the format's own dtype, else None.
+    """Return results as flat codes if they are integers or of the format's dtype, else None.
 
     Signed integers as wide as a code are read as bit patterns; other negative ones become 2**62, which is no code.
     """

@@ -158,7 +158,7 @@ def check_quantizer(
 
 
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
-    """Return the report on the quantizer fn, which promises the cast `options` of floats.
+    """Return the report on the quantizer fn, which claims to be the cast `options` of floats.
 
     source: dtype of the inputs; None for float32, or for float64 if float32 cannot represent the format's values, or is
     the format.
@@ -218,9 +218,11 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
 def _check_values(
     findings: Findings, box: CalledQuantizer, x: Array, apart: SplitInputs, got: Words, want: Words
 ) -> None:
-    """Record which properties of single values, such as "ties", hold, and the smallest wrong input of the others.
+    """Record in `findings` which properties of single values, such as "ties", hold.
 
-    x, apart: the inputs, as floats and split. got, want: the results and the right ones, as bit patterns of float64.
+    A property that does not hold is recorded with the smallest input that has a wrong result. box: the quantizer. x,
+    apart: the inputs, as floats and split into signs and magnitudes. got, want: the results and the right ones, as bit
+    patterns of float64.
     """
     differ = got != want
     for name, members in classes(apart, box.fmt, kinds_of(apart, box.fmt)):
@@ -237,10 +239,11 @@ def _check_properties(
     findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
     want: Words,
 ) -> None:  # fmt: skip
-    """Record whether order, symmetry and independence hold; for stochastic rounding, only check a large array.
+    """Record in `findings` whether order, symmetry and independence hold.
 
-    options: the promised cast. x, apart: the inputs, as floats and split. got, want: the results and the right ones, as
-    bit patterns of float64.
+    For stochastic rounding, only the results of a large array are compared. box: the quantizer. options: the promised
+    cast. x, apart: the inputs, as floats and split into signs and magnitudes. got, want: the results and the right
+    ones, as bit patterns of float64.
     """
     try:
         if options.rounding is Rounding.STOCHASTIC:
@@ -307,7 +310,8 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
     """Return the rule of calls that a function broke as a broken property, with an input that shows it.
 
-    If fn raised or wrote into its input, that is a part of the array, found by halving, down to a single value.
+    If fn raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a single
+    value.
     """
     x = refusal.inputs
     if x is None or not x.size:

@@ -106,7 +106,7 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
     """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits.
 
-    source: the format of the inputs, whose exponents such functions keep.
+    source: the format of the inputs, whose exponents such functions do not change.
     """
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):

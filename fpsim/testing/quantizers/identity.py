@@ -189,9 +189,9 @@ class PlacedResults(NamedTuple):
 
 
 def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> PlacedResults | None:
-    """Return the wrong order of results after whose correction a policy explains all of them, or None.
+    """Return the wrong order of a quantizer's results after whose correction a policy explains all of them, or None.
 
-    plain: the policies to try, as `plain_models` returns them.
+    search: a search over the results. plain: the policies to try, as `plain_models` returns them.
     """
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)

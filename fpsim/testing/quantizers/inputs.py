@@ -20,7 +20,7 @@ from fpsim.testing.quantizers.search import KnownModels
 
 
 def inputs_for(fmt: Format, source: Any = None) -> Array:
-    """Return the inputs of a check of a format, each bit pattern once, in the order of the patterns.
+    """Return the inputs of a check of a format, (n,), each bit pattern once, in the order of the patterns.
 
     source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
     format.
@@ -33,7 +33,7 @@ def inputs_for(fmt: Format, source: Any = None) -> Array:
 
 
 def source_dtype(source: Any, fmt: Format) -> np.dtype[Any]:
-    """Return the dtype of the inputs that a caller names by `source`.
+    """Return the NumPy dtype of the inputs that a caller names by `source`, a dtype or its name.
 
     Raises:
       ValueError: source is neither float32, float64 nor an integer dtype, or cannot represent the format's values.
@@ -54,7 +54,7 @@ def smallest_normal_of(x: Array) -> float:
 
 
 def rounded_words(x: Array, options: CastOptions) -> Words:
-    """Return x rounded as `options` say, as bit patterns of float64, with one pattern for all NaNs."""
+    """Return an array x rounded as `options` say, as bit patterns of float64, with one pattern for all NaNs."""
     codes = encode(
         x, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals,
         seed=options.seed,
@@ -64,7 +64,11 @@ def rounded_words(x: Array, options: CastOptions) -> Words:
 
 @functools.lru_cache(maxsize=8)
 def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, KnownModels]:
-    """Return the inputs of `inputs_for`, the same split into signs and magnitudes, and a cache of models' results."""
+    """Return (inputs of a check of a format, the same split into signs and magnitudes, cache of models' results).
+
+    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values, or is the
+    format.
+    """
     x = inputs_for(fmt) if source is None else inputs_for(fmt, source)
     apart = taken_apart(x)
     return x, apart, KnownModels(apart)

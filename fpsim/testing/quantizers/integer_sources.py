@@ -112,7 +112,10 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
 
 
 def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[], Words]]]:
-    """Yield known faults: a clause without subject, and a function that returns the results with that fault."""
+    """Yield known faults: a clause without subject, and a function that returns the results with that fault.
+
+    The results are bit patterns of float64. x: the inputs, integers. options: the promised cast.
+    """
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):
             narrow = x.astype(dtype)
@@ -130,7 +133,10 @@ def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[]
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried."""
+    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried.
+
+    x: the inputs, integers. got: the results, as bit patterns of float64. options: the promised cast.
+    """
     tried = 0
     for clause, give in _variants(x, options):
         tried += 1

@@ -205,7 +205,7 @@ class QuantizerModel:
         return moved if inputs.steps is None else moved.with_steps()
 
     def _before(self, inputs: SplitInputs) -> Doubles:
-        """Return magnitudes before rounding: after `nan`, `source_subnormals`, `scale`, `clamp`, `through`, in turn."""
+        """Return magnitudes before rounding: after nan, source_subnormals, scale, clamp, and through, in this order."""
         magnitude = inputs.magnitude
         if self.nan == "bits" and inputs.payload is not None:
             magnitude = np.where(np.isnan(magnitude), inputs.payload, magnitude)
@@ -339,7 +339,7 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values|; finite negative inputs not rounded to 0, and 0 if fmt has no zero, get outcome `below`."""
+        """Return |values|, but the outcome `below` for finite negative inputs not rounded to 0 (or 0 if none exists)."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))

@@ -60,7 +60,10 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """Return the inputs x in random order; of more than 4,096, a random choice of 4,096 with all zeros, Inf and NaN."""
+    """Return the inputs x in random order; of more than 4,096, a random choice of 4,096 of them.
+
+    The choice contains all zeros, infinities and NaNs.
+    """
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -113,7 +116,7 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the indices of results that are followed by a smaller one, and of these smaller ones, as (2, falls).
+    """Return indices (2, falls) of results that are followed by a smaller one, and of those smaller ones.
 
     words: results as bit patterns of float64, of which NaNs are left out. order: indices that sort their inputs.
     """
@@ -125,7 +128,7 @@ def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
 
 
 def _mirrored(x: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]] | None:
-    """Return the indices of inputs x >= 0 whose negative is an input too, and those of -x; None if there are none."""
+    """Return (indices of inputs x >= 0 whose negative is an input too, indices of -x); None if there are none."""
     bits = x.view(f"u{x.dtype.itemsize}")
     sign = bits.dtype.type(1 << (8 * x.dtype.itemsize - 1))
     order = np.argsort(bits)
@@ -152,7 +155,8 @@ def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[n
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
     """Return the broken property "idempotent" if a result changes when quantized again, else None.
 
-    right: the model of the promised cast; results that it changes too are left out.
+    x: inputs, for their dtype. got: their results, as bit patterns of float64. right: the model of the promised cast;
+    results that it changes too are left out.
     """
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
@@ -182,7 +186,8 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 
     Each property says that a result depends on nothing but the value of its input: not on earlier calls, on the
     element's index, on the array's shape ("batch"), size or memory layout, or on the dtype. The note is "", or says
-    which array fn refuses (the property is then None). If "calls" is broken, the others are left out.
+    which array fn refuses (the property is then None). If "calls" is broken, the other properties are left out. box:
+    the quantizer. x: the inputs.
     """
     few = chosen(x)
     want = box.call(few.copy()).words

@@ -18,7 +18,7 @@ KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "be
 def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Return sentences on the inputs with wrong results: kinds, binades, signs, and whether results are neighbours.
 
-    differ: mask of these inputs. got: results for all inputs, as bit patterns of float64.
+    differ: bool mask of the inputs with wrong results. got: results for all inputs, as bit patterns of float64.
     """
     kinds, odd = _kinds(inputs, fmt)
     parts = []
@@ -76,9 +76,14 @@ def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
     """Return a remark if the smaller neighbours of all wrong inputs of a kind are odd, or even; else "".
 
-    It is also "" if all inputs of the kind are wrong, and for kinds of inputs that are not rounded.
-    here: mask of the wrong inputs. kind: mask of all inputs of the kind. odd: whether the code of each input's smaller
-    neighbour is odd. number: index of the kind in KINDS.
+    The smaller neighbour of an input is the value of the format toward zero from it. The remark is also "" if all
+    inputs of the kind are wrong, and for kinds of inputs that are not rounded.
+
+    Args:
+      here: mask of the wrong inputs.
+      kind: mask of all inputs of the kind.
+      odd: mask of the inputs whose smaller neighbour has an odd code.
+      number: index of the kind in KINDS.
     """
     if number < 4 or here.sum() == kind.sum():
         return ""

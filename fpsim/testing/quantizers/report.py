@@ -185,14 +185,14 @@ class Findings:
 
 
 def shown_input(x: Any) -> str:
-    """Return a float scalar as text: hexadecimal, decimal, and bit pattern."""
+    """Return a NumPy float scalar as text: hexadecimal, decimal, and bit pattern."""
     number = float(x)
     bits = int(np.asarray(x).view(f"u{x.dtype.itemsize}"))
     return f"x = {number.hex()} ({number!r}, 0x{bits:0{2 * x.dtype.itemsize}X})"
 
 
 def code_of(word: Any, fmt: Format) -> int | None:
-    """Return the code of a value given as the bit pattern of a float64; None if the format cannot represent it."""
+    """Return the code of a value, given as the uint64 bit pattern of a float64; None if the format has none."""
     value = np.array([word], np.uint64).view(np.float64)
     if np.isnan(value[0]):
         return fmt.nan_code
@@ -203,7 +203,7 @@ def code_of(word: Any, fmt: Format) -> int | None:
 
 
 def shown_result(word: Any, fmt: Format) -> str:
-    """Return a result, given as the bit pattern of a float64, as text: code and value."""
+    """Return a result, given as the uint64 bit pattern of a float64, as text: code and value."""
     value = float(np.array([word], np.uint64).view(np.float64)[0])
     code = code_of(word, fmt)
     if code is None:
@@ -214,8 +214,8 @@ def shown_result(word: Any, fmt: Format) -> str:
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
     """Return the broken property `name`, as shown by the input x[0].
 
-    got, want: its result and the right one, as bit patterns of float64. call: name of the function. fields: `why`,
-    `count` and `of` of the result.
+    got, want: its result and the right one, as uint64 bit patterns of float64. call: name of the function. fields:
+    `why`, `count` and `of` of the result.
     """
     scalar = x[0]
     return Broken(

@@ -17,7 +17,12 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Region:
-    """Inputs of one sign (None for both) with magnitudes from 2**low to below 2**high (None for no limit)."""
+    """Inputs of one sign with magnitudes in a range.
+
+    Attributes:
+      negative: True for inputs with a minus sign, False for others; None for both.
+      low, high: magnitudes are from 2**low to below 2**high; None for no limit.
+    """
 
     negative: bool | None = None
     low: int | None = None
@@ -52,7 +57,13 @@ class Region:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A quantizer that follows the model `faulty` for inputs in a region, and `start` for all others."""
+    """A quantizer that follows one model in a region of its inputs, and another model elsewhere.
+
+    Attributes:
+      start: the model for inputs outside the region.
+      faulty: the model for inputs in the region.
+      region: the region.
+    """
 
     start: QuantizerModel
     faulty: QuantizerModel
@@ -93,9 +104,10 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """Return the region inside which the faulty model, and outside the start model, explain all results; None if none.
+    """Return the region of inputs inside which `faulty`, and outside which `start`, has the quantizer's results.
 
-    inputs: the inputs. start, faulty, got: results of both models and of the quantizer, as bit patterns of float64.
+    Return None if there is no such region. start, faulty, got: results of two models and of the quantizer for all
+    inputs, as bit patterns of float64.
     """
     differ = got != start
     if (faulty != got)[differ].any():

@@ -196,7 +196,7 @@ class SplitInputs(NamedTuple):
         return result
 
     def part(self, chosen: Any) -> SplitInputs:
-        """Return some of the inputs, by indices or mask, without a cache."""
+        """Return some of the inputs, which `chosen` selects by indices or a mask, without a cache."""
         payload = None if self.payload is None else self.payload[chosen]
         return SplitInputs(self.negative[chosen], self.magnitude[chosen], self.finite[chosen], payload)
 

@@ -64,7 +64,10 @@ class KnownModels:
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for the inputs `first`, from the cache if possible."""
+        """Return the results of a model for every n-th input (the slice `first`), from the cache if possible.
+
+        They are bit patterns of float64.
+        """
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
@@ -72,7 +75,10 @@ class KnownModels:
         return self._words[model]
 
     def run(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for the inputs `first`, without the cache."""
+        """Return the results of a model for every n-th input (the slice `first`), without the cache.
+
+        They are bit patterns of float64.
+        """
         return model.run(self._inputs)
 
 
@@ -287,7 +293,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
 
 
 def seldom(words: str) -> bool:
-    """Return whether few inputs show the fault of a clause: a first rounding "which saturates", "which flushes ..."."""
+    """Return whether few inputs show the fault of a clause, such as a first rounding "which saturates"."""
     return "which " in words
 
 

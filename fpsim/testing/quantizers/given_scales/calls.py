@@ -78,7 +78,10 @@ class GivenScaleCall:
         return values
 
     def _run(self, x: Array, extras: list[Array]) -> Any:
-        """Call fn with arrays, or with tensors if it raised on arrays before; extras: the further arguments."""
+        """Call fn with x and further arguments `extras`, and return its result unchanged.
+
+        They are passed as arrays, or as tensors if fn raised on arrays before.
+        """
         with np.errstate(all="ignore"):
             if not self.tensors:
                 return self.fn(x, *extras)
@@ -86,9 +89,9 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
-        """Return the codes or values `got` as float64, and store in `returns_values` which of the two they are.
+        """Return the codes or values `got` that fn returned for x, as float64 of x's shape.
 
-        Codes of 4 bits may be packed two per byte.
+        Codes of 4 bits may be packed two per byte. The attribute `returns_values` is set to whether they are values.
 
         Raises:
           FunctionMisbehaved: `got` is neither codes nor values, or has another shape than x.
@@ -126,7 +129,10 @@ class GivenScaleCall:
         return 0.0 if isinstance(self.promise.fmt, IntegerFormat) else -0.0
 
     def wanted(self, promise: GivenScale, x: Array) -> Values:
-        """Return the results that a promise demands for x: codes, or values if the function returned values."""
+        """Return the right results for x as float64: codes, or values if the function returned values.
+
+        promise: the model of the right arithmetic.
+        """
         codes = promise.codes(x) + self._no_sign_of_zeros
         if not self.returns_values:
             return codes

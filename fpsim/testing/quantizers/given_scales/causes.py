@@ -38,7 +38,10 @@ class ScaleCause(NamedTuple):
 
 
 def differing(got: Values, want: Values) -> Any:
-    """Return a mask of the results that differ; NaN equals NaN, and -0.0 differs from 0.0."""
+    """Return a bool mask of the results that differ between two float64 arrays.
+
+    NaN equals NaN, and -0.0 differs from 0.0.
+    """
     same_sign = np.signbit(got) == np.signbit(want)
     return ~(((got == want) & same_sign) | (np.isnan(got) & np.isnan(want)))
 
@@ -119,9 +122,9 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return the one or two faults that explain the results `got` for x, or None, and how many others were tried.
+    """Return (the one or two faults that explain the results `got` for x, or None; how many others were tried).
 
-    promise: the model of the promised arithmetic. box: the quantizer.
+    promise: the model of the promised arithmetic. box: the quantizer. got: its results, float64 codes or values.
     """
     variants = changes_of(promise)
     few, few_got = x, got
@@ -144,7 +147,10 @@ def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) ->
 
 
 def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x."""
+    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x.
+
+    promise: the model of the promised arithmetic. box: the quantizer. got: its results, float64 codes or values.
+    """
     cause, excluded = cause_of(promise, box, x, got)
     if cause is not None:
         return {**explained(*cause.clauses), "excluded": excluded}

@@ -32,7 +32,14 @@ def check_given_scale(
 ) -> QuantizerReport:
     """Return the report of `check_quantizer` with a scale, or on a cast to integers (scale None).
 
-    cast: rounding, overflow, subnormals and seed; the other arguments are those of `check_quantizer`.
+    Args:
+      fn: the quantizer.
+      fmt: the format of its results.
+      scale: a positive number or an array of them; None for 1.
+      zero_point: an integer or an array of them; None for 0.
+      block: rows and columns of a tile, or None.
+      source: the dtype of the inputs; None for float32.
+      cast: rounding, overflow, subnormals and seed.
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.
@@ -70,7 +77,7 @@ class GivenScaleCheck(NamedTuple):
     def compare_all(self, x: Array, zero_point: Any, is_cast: bool) -> None:
         """Compare the results for x, for a large array and for other layouts with the promise.
 
-        Store causes in `fields`.
+        Broken properties are recorded in `findings`, causes are stored in `fields`.
 
         Args:
           x: the inputs.
@@ -99,7 +106,7 @@ class GivenScaleCheck(NamedTuple):
                 self.fields.update(_hidden_scale(self.box, promise))
 
     def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
-        """Return the broken property `name` if the results `got` for x are wrong, else None.
+        """Return the broken property `name` if the results `got` for x, float64 codes or values, are wrong, else None.
 
         why: text before "first at index ..." in the property's sentence.
         """
@@ -168,7 +175,10 @@ def _tile(block: Any) -> tuple[int, int]:
 
 
 def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}."""
+    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}.
+
+    box: the function under test. promise: the model of the promised cast.
+    """
     for model in scales_of(box):
         x = inputs_of(model, np.dtype(np.float32))
         got = box.call(x)
@@ -186,11 +196,11 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return the promise, with a symmetric range such as -127 to 127 if the quantizer saturates there, and a note.
+    """Return (promise, note), where the promise may have a symmetric range such as -127 to 127.
 
     The range is replaced if fewer results differ with it, in signed integer formats, and only if `zero_point`, the
-    caller's argument, is None. The note says that it was replaced; else it is "". x, got: the inputs and the results of
-    the quantizer `box`.
+    caller's argument, is None. The note says that it was replaced; else it is "". x, got: the inputs and the results
+    (float64) of the quantizer `box`.
     """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:
@@ -203,7 +213,7 @@ def _saturating(
 def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
     """Return the broken property `name` if the results `got` for x differ from the right ones `want`, else None.
 
-    why: text before "first at index ..." in the property's sentence.
+    got, want: float64 codes or values. why: text before "first at index ..." in the property's sentence.
     """
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:

@@ -98,7 +98,7 @@ def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIden
 
 
 def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
-    """Return the identity of a quantizer, given a model that has its scale and zero point."""
+    """Return the identity of a quantizer `box`, given a model that has its scale and zero point."""
     x = inputs_of(model, np.dtype(np.float32))
     got = box.call(x)
     fmt = box.promise.fmt

@@ -19,10 +19,11 @@ MOST = 1 << 22  # most elements of these calls together, unless two calls have m
 
 
 def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return the inputs of a check in `dtype`: multiples of the scale near ties and ends of the range, and others.
+    """Return the inputs of a check in `dtype`, at which results of a quantizer with a given scale change.
 
-    With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are flat.
-    Others are random values, zeros, Inf, subnormals and large values.
+    They are multiples of the scale near ties and ends of the range, random values, zeros, Inf, subnormals and large
+    values. With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are
+    flat. promise: the scale and format of the quantizer.
     """
     if promise.block is not None:
         return _of_tiles(promise, dtype)
@@ -63,9 +64,10 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
-    """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its own scale.
+    """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its scale.
 
     There are enough matrices for all inputs of a scale, but from 2 to CALLS, and fewer if their elements exceed MOST.
+    promise: the scales of the tiles, and the format.
     """
     assert promise.block is not None
     assert promise.matrix is not None

@@ -98,7 +98,7 @@ class GivenScale(NamedTuple):
             return np.where(saturates, saturated, cut)
 
     def _quotient(self, x: Array) -> Array:
-        """Return x divided by its scales in the arithmetic that `quotient` names."""
+        """Return x divided by its scales, in floats and in the arithmetic that the attribute `quotient` names."""
         scale = self.spread(self.scale, x.shape)
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":
@@ -123,7 +123,12 @@ def given_scale(
 ) -> GivenScale:
     """Return the model of a correct quantizer for arguments of `check_quantizer`.
 
-    cast: {"rounding": ..., "overflow": ..., "subnormals": ...}; overflow None means "saturate_finite".
+    Args:
+      fmt: the format of the results.
+      scale: a positive number or an array of them.
+      zero_point: an integer or an array of them; None for 0.
+      cast: {"rounding": ..., "overflow": ..., "subnormals": ...}; overflow None means "saturate_finite".
+      block: rows and columns of a tile, or None without tiles.
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.

@@ -58,7 +58,10 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 
 
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
-    """Return (scale, zero point), found from values; the scale is the smallest magnitude above 0; None if all are 0."""
+    """Return (scale, zero point), found from values that a quantizer returns; None if all are 0.
+
+    The scale is the smallest magnitude above 0. box: the quantizer. fmt: the integer format of the results.
+    """
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
     values = np.abs(box.call(np.concatenate([everywhere, -everywhere])))
@@ -88,7 +91,7 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return float32 numbers near `scale`, first those that, or whose reciprocals, have few decimal digits."""
+    """Return the float32 numbers near `scale`, sorted: few decimal digits, of them or of their reciprocals, first."""
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
     patterns = [pattern + step for step in range(-NEAR, NEAR + 1) if pattern + step > 0]

@@ -127,7 +127,7 @@ def _scaling(**fields: Any) -> Scaling | None:
 
 @functools.lru_cache(maxsize=1024)
 def _choices(scaling: Scaling) -> tuple[Scaling, ...]:
-    """Return the scalings that differ from `scaling` in one field of CHOICES, such as overflow or zero_scale."""
+    """Return the scalings that differ from `scaling` in one field that CHOICES lists, such as overflow."""
     choices = []
     for name, values in CHOICES.items():
         for value in values:

@@ -199,7 +199,7 @@ Pair = tuple[Array, Array]  # returned integers, and the right ones
 
 
 def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pair] | None:
-    """Return ((zero points, right zero points), (codes, right codes)); None if the scales or shapes differ."""
+    """Return ((zero points, right zero points), (codes, right codes)), flat; None if the scales or shapes differ."""
     if parts.zero_points is None or right.zero_points is None or parts.scales is None:
         return None
     points = dict(layouts_of(parts.zero_points, right.zero_points.shape)).get("tiles")
@@ -226,7 +226,12 @@ def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences:
     """Return a scaling that reproduces all results, made as similar to the promised one as they allow.
 
     Each field in CHOICES gets its value in `promised`, unless the scaling then no longer reproduces all results.
-    scaling: one that does. differences: cache of the differences between recipes and these results.
+
+    Args:
+      results: pairs of a matrix and the quantizer's result for it.
+      scaling: a scaling that reproduces all results.
+      promised: the promised scaling.
+      differences: cache of the differences between recipes and these results.
     """
     for name in CHOICES:
         try:

@@ -36,9 +36,13 @@ def check_scaled(
     fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
     subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
-    """Return the report on a quantizer with scales; `check_quantizer` explains the arguments, which are its own.
+    """Return the report on a quantizer with scales, for arguments of `check_quantizer`.
 
-    overflow, seed: None if the caller passed none.
+    Args:
+      fn: a function of a matrix.
+      fmt: the element format, or its name or dtype.
+      scaling: the promised scaling or its name.
+      rounding, overflow, subnormals, seed: the promised cast of elements; overflow and seed are None if not passed.
     """
     require_function(fn)
     scaling = scaling_of(scaling)
@@ -100,8 +104,11 @@ class ScaledCheck:
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
         """Compare the results for one matrix with the promise, and with those of a second call.
 
-        case: the matrix's name in reports. may_refuse: what the function may refuse to encode, as text, such as
-          "partial tiles"; an exception is then only a note. "" if it must not raise.
+        Args:
+          case: the matrix's name in reports.
+          x: the matrix.
+          may_refuse: property of x for which the function may raise, as text, such as "partial tiles"; an exception is
+            then only a note. "" if it must not raise.
         """
         try:
             parts = self.call(x.copy())

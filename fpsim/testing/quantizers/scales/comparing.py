@@ -87,7 +87,7 @@ class ScaledComparison(NamedTuple):
     findings: Findings
 
     def differences(self) -> tuple[int, int]:
-        """Record which of codes, scales, axis and zero points are right; return how many are wrong, and of how many."""
+        """Record which of codes, scales, axis and zero points are right; return (number of wrong ones, of all)."""
         parts, right = self.parts, self.right
         if parts.scales is None:
             return self._elements("values", right.values)
@@ -110,7 +110,10 @@ class ScaledComparison(NamedTuple):
         return sum(wrong for wrong, _ in counts), sum(of for _, of in counts)
 
     def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
-        """Record whether `name`, scales or zero points of tiles, are right, and along the right axis.
+        """Record whether scales or zero points of tiles are right, and along the right axis.
+
+        name: "scales", "tensor scale" or "zero points". got, want: those that were returned and the right ones,
+        float32.
 
         Returns:
           The number of wrong ones, and of all.

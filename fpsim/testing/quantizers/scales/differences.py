@@ -80,7 +80,10 @@ class RecipeDifferences:
         return CountedDifference(total, of, " or ".join(sorted(layouts)))
 
     def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
-        """Return the difference for one matrix; scalings with equal results for the matrix share it in a cache."""
+        """Return the difference between a quantizer's result `parts` for a matrix x and a scaling's.
+
+        Scalings with equal results for the matrix share a cached difference.
+        """
         result = self._read.get(parts)
         if result is None:
             result = self._read[parts] = _read(x, parts, self.fmt)
@@ -132,7 +135,7 @@ def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive:
 
 
 def _read(x: Array, parts: ReturnedParts, fmt: Element) -> ReadResult:
-    """Return a matrix with a quantizer's result, prepared for comparisons."""
+    """Return a matrix with a quantizer's result, prepared for comparisons with many recipes."""
     magnitudes = np.abs(x)
     special = not np.isfinite(magnitudes).all()
     return ReadResult(x, parts, _numbers(parts.elements, fmt), special, float(magnitudes.min(initial=np.inf)))

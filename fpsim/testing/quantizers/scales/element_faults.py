@@ -45,7 +45,8 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Yield faults with right scales and wrong elements, as (clause without subject, fault function).
 
-    cases: the results, from which some faults take a number.
+    recipe: the encoding that the quantizer promises. cases: matrices with results, from which some faults take a
+    number.
     """
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
@@ -96,7 +97,7 @@ def _name(scaling: Scaling) -> str:
 
 
 def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
-    """Return the function that reverses each whole group of `group` elements along an axis."""
+    """Return a function of a matrix that reverses each whole group of `group` elements along an axis."""
 
     def change(values: Array) -> Array:
         places = np.arange(values.shape[axis])
@@ -108,9 +109,10 @@ def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
 
 
 def _wrapping(largest: int | None) -> FaultFunction:
-    """Return the fault of integers that lose their high bits instead of saturating.
+    """Return the fault function for integers that lose their high bits instead of saturating.
 
-    largest: None for right scales; an integer for the scales amax / largest, which are then wrong too.
+    A fault function maps (promised encoding, case) to the faulty result for the case's matrix. largest: None for right
+    scales; an integer for the scales amax / largest, which are then wrong too.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
@@ -130,19 +132,28 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault of quantizing a matrix to the format `first` by `scaling` before it is encoded correctly."""
+    """Return the fault function for quantizing a matrix to `first` by `scaling` before it is encoded correctly.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
     return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
-    """Yield the known faults of the cast that rounds quotients to elements; model: that of the correct cast."""
+    """Yield the known faults of the cast that rounds quotients to elements, as (clause, fault function).
+
+    model: the model of the correct cast.
+    """
     shared = SharedQuotients()
     for fault in deviations(model, FP32, False):
         yield in_elements(fault.words), shared.changed(fault.apply(model))
 
 
 def _to_integers(largest: float) -> FaultFunction:
-    """Return the fault of rounding quotients to integers up to +-`largest`, instead of to values of the format."""
+    """Return the fault function for rounding quotients to integers up to +-`largest`, not to values of the format.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
 
     def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
@@ -178,7 +189,10 @@ class SharedQuotients:
         self._kept: dict[tuple[int, Scaling], QuotientsOfCase] = {}
 
     def changed(self, model: QuantizerModel) -> FaultFunction:
-        """Return the fault of rounding quotients to elements as `model` does."""
+        """Return the fault function for rounding quotients to elements as `model` does.
+
+        It maps (promised encoding, case) to the faulty result for the case's matrix.
+        """
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             of = self.of(recipe, case)
@@ -195,7 +209,10 @@ class SharedQuotients:
         return fault
 
     def of(self, recipe: RightEncoding, case: Case) -> QuotientsOfCase:
-        """Return the scales and quotients of a case, from the cache if possible."""
+        """Return the right scales and the quotients of a case's matrix, from the cache if possible.
+
+        recipe: the encoding that the quantizer promises.
+        """
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
@@ -209,15 +226,19 @@ class SharedQuotients:
 
 
 def _elements(**cast: Any) -> FaultFunction:
-    """Return the fault of casting elements with other keywords of `fpsim.encode` than promised."""
+    """Return the fault function for casting elements with other keywords of `fpsim.encode` than promised.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix. cast: the keywords.
+    """
     return with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales, **cast))
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault of rounding ties between elements by `rule`, and all else correctly, to nearest even.
+    """Return the fault function for rounding ties between elements by `rule`, and all else correctly, to nearest even.
 
-    rule: "nearest_zero", "nearest_up", "nearest_down" or "nearest_odd"; or "negative_away" or "negative_zero", for the
-    ties of negative elements alone, away from or toward zero.
+    It maps (promised encoding, case) to the faulty result for the case's matrix. rule: "nearest_zero", "nearest_up",
+    "nearest_down" or "nearest_odd"; or "negative_away" or "negative_zero", for the ties of negative elements alone,
+    away from or toward zero.
     """
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
@@ -237,12 +258,18 @@ def _ties(rule: str) -> FaultFunction:
 
 
 def _on_input(fmt: Format) -> FaultFunction:
-    """Return the fault of rounding elements to the format `fmt` before they are divided by the right scales."""
+    """Return the fault function for rounding elements to `fmt` before they are divided by the right scales.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
     return with_right_scales(lambda recipe, case, scales: recipe.values(rounded_to(case.x, fmt), scales))
 
 
 def _on_quotient(fmt: Format) -> FaultFunction:
-    """Return the fault of rounding quotients to the format `fmt` before they are rounded to elements."""
+    """Return the fault function for rounding quotients to `fmt` before they are rounded to elements.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         quotients = rounded_to(quotients_of(recipe, case.x, scales), fmt)
@@ -252,7 +279,10 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault of applying `change` to the right elements."""
+    """Return the fault function for applying `change` to the right elements, float64 values before scaling.
+
+    It maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
     return with_right_scales(lambda recipe, case, scales: change(recipe.values(case.x, scales)))
 
 

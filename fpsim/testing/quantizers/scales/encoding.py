@@ -62,7 +62,7 @@ class KeptEncodings:
     def once(self, x: Array, parameters: tuple[Any, ...], encoded: Callable[[], Array]) -> Array:
         """Return encoded(), from the cache if x is one of the check's matrices; cached arrays are read-only.
 
-        parameters: what the encoding depends on besides x.
+        parameters: the other values on which the encoding depends, as a key of the cache.
         """
         if not self.hold(x):
             return encoded()
@@ -98,7 +98,7 @@ class RightEncoding(NamedTuple):
     def values(self, x: Array, scales: Array, **cast: Any) -> Array:
         """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
 
-        cast: keywords that replace this encoding's.
+        cast: keywords that replace those of the attribute `cast`.
         """
 
         def encoded() -> Array:
@@ -135,7 +135,7 @@ Fault = tuple[str, FaultFunction]  # clause without subject, and the fault's fun
 
 
 def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
-    """Return scales of tiles expanded to one per element of x."""
+    """Return scales, one per tile of a recipe's scaling, expanded to one per element of the matrix x."""
     return spread_tiles(scales, x.shape, recipe.scaling.block)
 
 
@@ -153,7 +153,10 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
 
 
 def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault of applying `change` to the matrix before encoding it correctly."""
+    """Return the fault function for applying `change` to the matrix before encoding it correctly.
+
+    A fault function maps (promised encoding, case) to the faulty result for the case's matrix.
+    """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         x = change(case.x)
@@ -192,7 +195,10 @@ def rounded_to(x: Array, fmt: Format) -> Array:
 
 
 def quotients_of(recipe: RightEncoding, x: Array, scales: Array) -> Array:
-    """Return elements divided by their scales, or multiplied by the reciprocals if the recipe does so, in float32."""
+    """Return the elements of x divided by their scales, or multiplied by reciprocals if the recipe does so, in float32.
+
+    scales: one per tile.
+    """
     spread = spread_over(scales, x, recipe)
     divides = recipe.scaling.division == "divide"
     return np.asarray(x / spread if divides else x * (np.float32(1) / spread), np.float32)

@@ -30,7 +30,8 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
     """Return the faults that reproduce all results as (clause, scaling).
 
     The scaling is the recipe's, with the treatment of Inf and NaN that the results show; faults with an unchanged one
-    come first. A clause has no subject, such as "drops the sign, in its elements".
+    come first. A clause has no subject, such as "drops the sign, in its elements". cases: matrices with results.
+    recipe: the encoding that the quantizer promises.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
     plain.sort(key=lambda case: _gives(_right, recipe, case))  # cases with wrong results exclude most faults
@@ -61,9 +62,10 @@ def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | 
 
 
 def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case, from the cache if the same was asked before.
+    """Return whether a fault reproduces the result of a case; the answer is cached.
 
-    name: clause of the fault, and its number among faults with that clause.
+    name: clause of the fault, and its number among faults with that clause. fault: function from (recipe, case) to the
+    faulty result. recipe: the encoding that the quantizer promises.
     """
     if recipe.kept is None:
         return _gives(fault, recipe, case)
@@ -74,7 +76,10 @@ def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, ca
 
 
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other."""
+    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other.
+
+    fault: function from (recipe, case) to the faulty result. recipe: the encoding that the quantizer promises.
+    """
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
@@ -92,9 +97,10 @@ def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
 
 
 def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether elements, values in float64, equal those of a case at the indices `places`.
+    """Return whether elements, float64 values, equal those of a case's result.
 
-    If the case has no returned scales, they are multiplied by `scales` (one per tile) in float32 first.
+    places: the indices of the elements in the flattened matrix, or a slice. If the case has no returned scales, the
+    elements are multiplied by `scales` (one per tile) in float32 first.
     """
     if case.scales is None:
         spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)
@@ -111,7 +117,8 @@ def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Yield every known fault of quantizers with scales, as (clause without subject, fault function).
 
-    cases: the results, from which some faults take a number.
+    recipe: the encoding that the quantizer promises. cases: matrices with results, from which some faults take a
+    number.
     """
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)
@@ -142,9 +149,10 @@ def _of_zeros() -> Iterator[Fault]:
 
 
 def _zeros(element: float | None, scale: float | None) -> FaultFunction:
-    """Return the fault of giving tiles of zeros wrong elements or a wrong scale.
+    """Return the fault function for giving tiles of zeros wrong elements or a wrong scale.
 
-    element, scale: the value of every element, and the scale, of such a tile; None for the right ones.
+    It maps (promised encoding, case) to the faulty result for the case's matrix. element, scale: the value of every
+    element, and the scale, of such a tile; None for the right ones.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:

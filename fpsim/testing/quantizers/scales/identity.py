@@ -203,8 +203,12 @@ def fault_beside(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields on a fault with which one of `scalings` explains all results; else {}.
 
-    scalings: the promised scaling, then others to try. cast: keywords of the cast of elements. kept: cache for the same
-    matrices, results, format and cast.
+    Args:
+      results: pairs of a matrix and the quantizer's result for it.
+      fmt: the element format.
+      scalings: the promised scaling, then others to try.
+      cast: keywords of the cast of elements.
+      kept: cache of encodings for the same matrices, results, format and cast.
     """
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):
@@ -250,5 +254,5 @@ def difference(found: Scaling, promised: Scaling) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """Return the value of a scaling's field as reports show it: formats and roundings by name."""
+    """Return the value of a scaling's field as text for reports: formats and roundings by name."""
     return value.name if isinstance(value, (Format, Rounding)) else repr(value)

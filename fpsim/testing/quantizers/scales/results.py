@@ -115,7 +115,9 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Read the third part of a returned tuple, a tensor scale or zero points, into the attributes.
+        """Store the third part of the returned tuple `got`, a tensor scale or zero points, in the attributes.
+
+        Nothing is stored if there is no third part. x: the input. scaling: the promised scaling; None if it is unknown.
 
         Raises:
           FunctionMisbehaved: the part is neither of the two, the scaling has neither, or the tuple has more parts.
@@ -147,7 +149,15 @@ class ReturnedParts:
 
         Without scales, `elements` gets the returned values; with scales, the values of the returned codes. Codes packed
         two to a byte are unpacked twice: for `elements` with the low half of a byte first, for `swapped` with the high
-        half first. x: the input, whose shape the elements must have. fmt: the element format.
+        half first.
+
+        Args:
+          elements: an array or tensor of values or codes.
+          x: the input, whose shape the elements must have.
+          fmt: the element format.
+
+        Raises:
+          FunctionMisbehaved: the elements have another shape, or are neither values nor codes.
         """
         if self.scales is None:
             self.elements = values_of(elements, x)
@@ -164,14 +174,18 @@ class ReturnedParts:
 
 
 def is_packed(codes: Array, shape: tuple[int, ...], fmt: Element) -> bool:
-    """Return whether an array holds two codes of 4 bits per byte, along the last axis of elements of a shape."""
+    """Return whether an array holds two codes of 4 bits per byte, packed along the last axis of elements of `shape`."""
     half = (*shape[:-1], -(-shape[-1] // 2)) if shape else ()
     bytes_ = codes.dtype.kind in "iu" and codes.dtype.itemsize == 1
     return fmt.bits == 4 and bytes_ and codes.shape == half and codes.shape != shape
 
 
 def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: bool) -> Array:
-    """Return an array of `shape`, one 4-bit code each, from bytes that hold two; high_first: first in the high bits."""
+    """Return an array of `shape` with one 4-bit code per element, from bytes that hold two each.
+
+    high_first: whether the first of two codes is in the high bits. Codes of signed integer formats become int8 values;
+    other codes are uint8.
+    """
     packed = codes.view(np.uint8)
     nibbles = [packed & 15, packed >> 4]
     flat = np.stack(nibbles[::-1] if high_first else nibbles, -1).reshape(*codes.shape[:-1], -1)
@@ -195,7 +209,9 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
 
 
 def values_of(elements: Any, x: Array) -> Words:
-    """Return values of the shape of x as bit patterns of float64, flat.
+    """Return values as bit patterns of float64, flat.
+
+    elements: an array or tensor of floats. x: the input, whose shape they must have.
 
     Raises:
       FunctionMisbehaved: the elements are not floats, or have another shape.
@@ -207,7 +223,9 @@ def values_of(elements: Any, x: Array) -> Words:
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return scales as float32, and whether they were returned in their promised format `fmt`, as codes or values.
+    """Return (scales as float32, whether they were returned in their promised format `fmt`, as codes or values).
+
+    scales: an array or tensor. x: the input, for errors.
 
     Raises:
       FunctionMisbehaved: the scales are neither floats nor codes of `fmt`.
@@ -221,7 +239,7 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
 
 
 def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield the ways to read an array of scales as one per tile of a grid: (name, the scales in the grid's shape).
+    """Yield (name, scales in the grid's shape) for each reading of an array of scales as one per tile of a grid.
 
     The names are "tiles", for an array of the grid's shape or size, and "transposed". Other arrays yield nothing.
     """
@@ -234,5 +252,5 @@ def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Arra
 
 
 def same_scales(got: Array, want: Array) -> Any:
-    """Return a mask of the float32 scales that have the same bits; NaNs are equal to each other."""
+    """Return a bool mask of the float32 scales that have the same bits; NaNs are equal to each other."""
     return (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))

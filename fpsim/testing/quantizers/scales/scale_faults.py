@@ -32,7 +32,8 @@ ScaleChange = Callable[[RightEncoding, Case], Array]
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Yield faults of wrong scales, used for elements, returned, or both, as (clause without subject, fault function).
 
-    cases: matrices with results; the ratio of returned and right scales, if constant, is a factor to try.
+    recipe: the encoding that the quantizer promises. cases: matrices with results; the ratio of returned and right
+    scales, if constant, is a factor to try.
     """
     changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
@@ -76,10 +77,10 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
 
 
 def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
-    """Return the fault of wrong scales, those that `change` computes.
+    """Return the fault function for wrong scales, those that `change` computes.
 
-    used: whether elements are divided by the wrong scales, not by the right ones. returned: whether the wrong scales
-    are returned.
+    It maps (promised encoding, case) to the faulty result for the case's matrix. used: whether elements are divided by
+    the wrong scales, not by the right ones. returned: whether the wrong scales are returned.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
@@ -97,12 +98,15 @@ def _changed(change: Callable[[Array], Any]) -> ScaleChange:
 
 
 def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
-    """Return the scale function that computes the scales of the matrix after `change`."""
+    """Return the scale function, (recipe, case) -> scales, that computes the scales of the matrix after `change`."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
 def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
-    """Return the scale function by which tile i along an axis has the right scale of tile `places(tile count)[i]`."""
+    """Return the scale function, (recipe, case) -> scales, that takes the right scales of other tiles.
+
+    Tile i along the axis gets the scale of tile `places(number of tiles)[i]`.
+    """
     return _changed(lambda scales: scales.take(places(scales.shape[axis]), axis))
 
 
@@ -117,7 +121,10 @@ def _last_again(count: int) -> list[int]:
 
 
 def _rolled(by: int, axis: int) -> ScaleChange:
-    """Return the scale function that rotates the right scales along an axis by `by` tiles, as np.roll does."""
+    """Return the scale function, (recipe, case) -> scales, that rotates the right scales along an axis.
+
+    by: the number of tiles, as for np.roll.
+    """
     return _changed(lambda scales: np.roll(scales, by, axis))
 
 
@@ -153,7 +160,7 @@ def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
 
 
 def _without_last(axis: int) -> ScaleChange:
-    """Return the scale function that computes scales without the last element of each tile along an axis."""
+    """Return the scale function, (recipe, case) -> scales, that ignores the last element of each tile along an axis."""
 
     def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block

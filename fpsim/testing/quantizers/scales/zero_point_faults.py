@@ -21,7 +21,14 @@ ZERO_POINT_RULES = ("nearest_away", "nearest_up", "nearest_zero", "toward_zero",
 
 
 class AffineCase(NamedTuple):
-    """A matrix with its right scales, and the returned codes (float64) and zero points (None if not returned)."""
+    """A matrix with a quantizer's result, whose scales are right.
+
+    Attributes:
+      x: the matrix.
+      codes: the returned codes, float64, in the matrix's shape.
+      zero_points: the returned zero point of each tile; None if none were returned.
+      scales: the right scale of each tile.
+    """
 
     x: Array
     codes: Array

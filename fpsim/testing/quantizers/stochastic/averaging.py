@@ -18,10 +18,10 @@ OF_RECIPE = 4096  # calls with the caller's array
 
 
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
-    """Return the correct bits of means of 1, 4, 16 and 64 calls with x, and the broken property "averaging" or None.
+    """Return (correct bits of means of 1, 4, 16 and 64 calls with x, broken property "averaging" or None).
 
-    Correct bits are -1/2 log2 of the relative squared error, sum((mean - x)**2) / sum(x**2). From each mean to the
-    next, of 4 times as many calls, they must grow by 1, within chance.
+    source: the quantizer. Correct bits are -1/2 log2 of the relative squared error, sum((mean - x)**2) / sum(x**2).
+    From each mean to the next, of 4 times as many calls, they must grow by 1, within chance.
     """
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
@@ -50,7 +50,7 @@ def recipe_means(
     """Yield ("mean", broken property or None) from 4,096 calls with x: each element's mean must equal x within chance.
 
     If x has 64 elements or more, also yield "averaging": means of 4 times as many calls must have 1 more correct bit.
-    measured: receives the detectable bias, and the correct bits of means.
+    source: the quantizer. measured: the record in which the detectable bias and the correct bits of means are stored.
     """
     from scipy.special import ndtri
 

@@ -22,14 +22,21 @@ def detectable_bias(draws: int, tests: int) -> float:
 
 
 def level_of_one_test(tests: int) -> float:
-    """Return the false-alarm probability allowed to each of `tests` tests of one kind; about 8 kinds make a check."""
+    """Return the probability of a false alarm that each of `tests` tests of one kind may have.
+
+    About 8 kinds of tests make a check, whose probability is FALSE_ALARM.
+    """
     return FALSE_ALARM / (8 * tests)
 
 
 def unlikely(count: Any, of: int, share: Any, tests: int) -> Any:
-    """Return a mask of the counts, of `of` draws each, that are farther from `share` * `of` than chance allows.
+    """Return a bool mask of the counts that are farther from `share` * `of` than chance allows.
 
-    tests: number of counts that are tested in the check.
+    Args:
+      count: the counts, a number or an array: each of `of` draws.
+      of: number of draws.
+      share: the expected share of the draws, a number or an array like count.
+      tests: number of counts that are tested in the check.
     """
     from scipy.special import bdtr, bdtrc
 

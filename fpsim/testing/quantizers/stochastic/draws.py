@@ -45,9 +45,13 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
 def drawn_shares(
     source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
 ) -> tuple[Values, Broken | None]:
-    """Return the share of draws that round each input away from zero, and the broken property "neighbours" or None.
+    """Return (share of draws that round each input away from zero, broken property "neighbours" or None).
 
-    low, high: the neighbours of each input, smaller magnitude first. calls: number of calls, with 2048 draws per input.
+    Args:
+      source: the quantizer.
+      x: the inputs.
+      low, high: the neighbours of each input, smaller magnitude first.
+      calls: number of calls, with 2048 draws per input.
     """
     away = np.zeros(x.size)
     bad: Broken | None = None
@@ -74,11 +78,12 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """Return the share of random numbers that round each input away from zero, and the broken "neighbours" or None.
+    """Return (share of random numbers that round each input away from zero, broken property "neighbours" or None).
 
-    The share is exact, and found by bisection, if all random numbers below a threshold round an input one way and all
-    others the other way. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The share is
-    float64, one for each input. low, high: the neighbours of each input, smaller magnitude first.
+    The share is exact, and found by bisection, if all random numbers below a threshold round an input to one neighbour
+    and all others to the other. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The
+    share is float64, one for each of the inputs x. source: the quantizer. low, high: the neighbours of each input,
+    smaller magnitude first.
     """
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits

@@ -129,10 +129,11 @@ def fit_test(driven: str) -> Callable[[Shares, Values], bool]:
 
 
 def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: Format) -> tuple[int, bool]:
-    """Return the number of random bits that affect results, and whether it may be larger.
+    """Return (number of random bits that affect results, whether it may be larger).
 
     An input at the fraction 2**-j of the spacing is rounded away from zero with a share of 2**-j only if j random bits
-    count. cells: pairs of neighbouring values between which the inputs are, smaller magnitude first.
+    count. source: the quantizer. cells: pairs of neighbouring values between which the inputs are, smaller magnitude
+    first. fmt: the format of these values.
     """
     low, high = cells[0]
     places = np.arange(1, FP32.mantissa_bits - fmt.mantissa_bits + 1)
@@ -156,9 +157,10 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 
 
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
-    """Return, for each exponent j in `places`, whether the input low + (high - low) * 2**-j is rounded wrongly.
+    """Return a bool mask of exponents j in `places` for which the input low + (high - low) * 2**-j is rounded wrongly.
 
-    It is if the share of random numbers that round it away from zero is not 2**-j. low, high: neighbouring values.
+    It is if the share of random numbers that round it away from zero is not 2**-j. source: the quantizer. low, high:
+    neighbouring values. places: integer array.
     """
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))

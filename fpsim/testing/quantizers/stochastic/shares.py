@@ -75,17 +75,17 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the shares, a function of `Shares`, of the fault that adds random bits `places` binary places too low."""
+    """Return the function from `Shares` to the shares that adding random bits `places` binary places too low causes."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the shares, a function of `Shares`, of the fault that compares `bits` random bits by <=, not by <."""
+    """Return the function from `Shares` to the shares that comparing `bits` random bits by <=, not by <, causes."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
-    """Return the shares, a function of `Shares`, of the fault that first reduces the fraction to `bits` bits.
+    """Return the function from `Shares` to the shares that first reducing the fraction to `bits` bits causes.
 
     cut: rounding of fraction * 2**bits to integers, such as np.floor.
     """
@@ -115,10 +115,10 @@ def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
 
 
 def random_bits(places: Any, wrong: Flags, last: int) -> tuple[int, bool]:
-    """Return the number of random bits that measured shares show, and whether there may be more.
+    """Return (number of random bits that measured shares show, whether there may be more).
 
     Args:
-      places: exponents j of the fractions 2**-j, ascending from 1.
+      places: exponents j of the fractions 2**-j, ascending from 1, an integer array.
       wrong: for each j, whether the share differs from 2**-j.
       last: the largest j that can be measured.
     """

@@ -59,7 +59,11 @@ class RandomSource:
         self._settled = False
 
     def __call__(self, x: Array, number: int = 0, words: Array | None = None) -> Values:
-        """Return the float64 results for x, flat; words: random bits to pass instead of those made from `number`."""
+        """Return the float64 results for x, flat.
+
+        number: seed of the random numbers that are passed. words: uint32 random bits, of x's shape, to pass instead; or
+        None.
+        """
         self.box.fn = lambda inputs: self._driven_call(inputs, number, words)
         if not self._settled:
             self.box.settle(x if x.size >= 16 else np.resize(x, 16)) if words is None else self.box.call(x.copy())
@@ -67,10 +71,13 @@ class RandomSource:
         return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
-        """Call fn with random bits, uniform numbers, a generator or a seed made from `number`; "own": with none.
+        """Call fn with random numbers of the kind that it takes, made from `number`, and return its result unchanged.
 
-        words: random bits, of the shape of the inputs, to pass as bits or uniform numbers; None or another shape makes
-          them from `number`.
+        Args:
+          inputs: the array or tensor to round.
+          number: seed of the random bits, uniform numbers or generator, or the seed to pass.
+          words: uint32 random bits, of the shape of the inputs, to pass as bits or uniform numbers; None or another
+            shape makes them from `number`.
         """
         if self.driven == "own":
             return self.fn(inputs)
