@@ -339,7 +339,7 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values|, but the outcome `below` for finite negative inputs not rounded to 0 (or 0 if none exists)."""
+        """Return |values|, but the outcome `below` for finite negative inputs not rounded to 0 (or 0 without one)."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))
