@@ -61,9 +61,9 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
 
 
 class FormerModule(ModuleType):
-    """A module at its former address, which pickled objects name.
+    """A module at its former address `former`, which pickled objects name.
 
-    Its attributes are those of the module at `address`.
+    Its attributes are those of the module at `address`, its full name today.
     """
 
     def __init__(self, former: str, address: str) -> None:

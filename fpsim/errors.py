@@ -59,9 +59,9 @@ def is_integer(value: object) -> bool:
 
 
 def require_integer(name: str, value: object, lowest: int | None = None) -> None:
-    """Raise a TypeError unless a value is an integer, and a ValueError if it is below `lowest`.
+    """Raise a TypeError unless a value is an integer (bools are not), and a ValueError if it is below `lowest`.
 
-    name: of the argument.
+    name: the argument's name, for the message. lowest: None for no limit.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):  # as is_integer, in words that type checkers read
         raise TypeError(f"{name} must be an integer; got {shown(value)}.")
@@ -70,15 +70,19 @@ def require_integer(name: str, value: object, lowest: int | None = None) -> None
 
 
 def require_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str) -> None:
-    """Raise a TypeError unless a value is of a class; name: of the argument; wanted: the class in words."""
+    """Raise a TypeError unless a value is of a class.
+
+    name: the argument's name, for the message. kind: the class, or several. wanted: what the message says it must be.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}; got {shown(value)}.")
 
 
 def require_word(name: str, value: object, words: Sequence[str], listing: str = "") -> None:
-    """Raise a ValueError unless a value is one of `words`; name: of the argument.
+    """Raise a ValueError unless a value is one of `words`.
 
-    listing: the function or page that lists the words, if they are too many for a message.
+    name: the argument's name, for the message. listing: the function or page that lists the words, if they are too many
+    for a message.
     """
     if not isinstance(value, str) or value not in words:
         raise unknown(name, value, words, listing=listing)
@@ -94,10 +98,10 @@ def unknown(
       argument: the name of the argument that has the invalid value.
       got: the invalid value.
       valid: the valid names.
-      aliases: further accepted spellings, with the valid name to suggest for each.
-      listing: what lists the valid names where they are too many for a message.
+      aliases: further accepted spellings, in lower case, with the valid name to suggest for each.
+      listing: the function or page that lists the valid names, if they are too many for a message; "" to list them all.
       others: what else is accepted, as text.
-      meant: the valid names to suggest where these are known.
+      meant: the valid names to suggest, if the caller knows them; empty for the most similar one.
 
     Example:
       >>> from fpsim.errors import unknown

@@ -15,11 +15,11 @@ def to_json(value: Any, name: str = "value") -> Any:
     """Return a value in a form that `json.dumps` accepts and `from_json` restores, with every float exact.
 
     Args:
-      value: None, a truth value, an integer, a float, a text, or lists and dicts of these with texts as keys.
-      name: what messages call it.
+      value: None, a bool, an integer, a float, a str, or lists and dicts of these with str keys.
+      name: the value's name in error messages.
     Raises:
-      TypeError: the value is or holds something else; a tuple would come back as a list.
-      ValueError: a dict has "float64" as its only key, which would be read back as a float.
+      TypeError: the value is or holds something else, such as a tuple, which `from_json` would return as a list.
+      ValueError: a dict has "float64" as its only key, which `from_json` would read as a float.
 
     Example:
       >>> from fpsim.exact_json import from_json, to_json
@@ -45,7 +45,10 @@ def to_json(value: Any, name: str = "value") -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Return the value from which `to_json` made the given one."""
+    """Return the value that `to_json` has turned into the given one.
+
+    value: the result of `to_json`, which may have been written as JSON and read again.
+    """
     if isinstance(value, list):
         return [from_json(item) for item in value]
     if not isinstance(value, dict):

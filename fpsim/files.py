@@ -23,10 +23,10 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls th
 
 
 def path_of(path: object, name: str = "path") -> Path:
-    """Return a path, given as text or path, as a pathlib.Path; name: of the argument, for the error.
+    """Return a path, given as str or path, as a pathlib.Path; name: the argument's name, for the error.
 
     Raises:
-      TypeError: path is neither text nor a path.
+      TypeError: path is neither a str nor a path.
 
     Example:
       >>> from fpsim.files import path_of
@@ -112,7 +112,7 @@ def lock(file: IO[Any], refusal: str) -> bool:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk; on Windows, ignore folders."""
+    """Wait until the content of a file, or the list of names in a folder, is on the disk; ignore folders on Windows."""
     if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
@@ -128,11 +128,11 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
     If the block fails, the new files are removed. Readers of `folder` see either all old files or all new ones, even if
     this process is killed, on systems that can exchange two folders in one operation (Linux, macOS). Exceptions: the
-    current folder, a mount point, and a folder whose parent cannot be written to; there the files are moved one by
-    one, and moved back if that fails.
+    current folder, a mount point, and a folder whose parent cannot be written to; there the files are moved one by one,
+    and moved back if that fails.
 
     Args:
-      folder: an existing folder; other files in it are kept.
+      folder: an existing folder; files in it whose names are not in `own_names` stay.
       own_names: names of all files that this run or an earlier one writes; those of the earlier run are removed.
 
     Example:
@@ -163,7 +163,10 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove files and folders that match a glob pattern and are older than a day: drafts of killed processes."""
+    """Remove files and folders in `folder` that match a glob pattern and are older than a day.
+
+    They are drafts of killed processes. Errors are ignored.
+    """
     for path in _old(folder, pattern):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -173,7 +176,7 @@ def sweep(folder: Path, pattern: str) -> None:
 
 
 def _old(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths in a folder that match a pattern and are older than a day."""
+    """Return the paths in a folder that match a glob pattern and are older than a day."""
     paths = []
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):  # another process removed it
@@ -183,9 +186,10 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove the temporary folder `room`, after moving files of its "new" that are not in `own_names` back to `target`.
+    """Remove the temporary folder `room`, but first move files of others from its subfolder "new" back to `target`.
 
-    After an exchange, the subfolder "new" holds the old folder. Nothing is removed if a file cannot be moved back.
+    After an exchange of folders, "new" holds the old folder. Files of others are those whose names are not in
+    `own_names`. Nothing is removed if a file cannot be moved back.
     """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
@@ -218,7 +222,10 @@ def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
 
 
 def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move files not in `own_names` from `old` to `target`, unless they exist there; replace links there to them."""
+    """Move the files of `old` whose names are not in `own_names` to `target`, unless files of these names exist there.
+
+    A symbolic link in `target` that leads to such a file is replaced by it.
+    """
     for other in old.iterdir():
         mine = target / other.name
         if other.name in own_names:
@@ -252,9 +259,9 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move the files of `drafts` to `target` one by one, and remove other files of `own_names` there.
+    """Move the files of `drafts` to `target` one by one, and remove from `target` all other files named in `own_names`.
 
-    If one of these operations fails, undo all.
+    If one of these operations fails, undo all, and raise its exception again.
     """
     kept = drafts.with_name("old")
     kept.mkdir()

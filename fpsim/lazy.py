@@ -14,7 +14,7 @@ from fpsim.errors import nearest
 def deferred(module: str) -> Callable[[], Any]:
     """Return a function that imports a module at its first call and returns it, for modules that import numba.
 
-    Later calls are several times faster than an import statement inside a function.
+    module: its full name. Later calls are several times faster than an import statement inside a function.
     tests/test_architecture.py treats the names that are passed here as imports.
 
     Example:
@@ -33,7 +33,8 @@ def attach(
 
     Args:
       package: the package's `__name__`.
-      homes: the names that each module defines, by module, relative to the package or full ("fpsim.formats.named").
+      homes: {module: the names that it defines}; modules are named relative to the package, or in full
+        ("fpsim.formats.named").
       modules: modules and packages inside it that are public names themselves.
 
     Returns:
@@ -88,9 +89,10 @@ def no_attribute(
 def face(
     module: str, names: Sequence[str], meant: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module, by which `dir` lists `names` only and typos get a suggestion.
+    """Return the `__getattr__` and `__dir__` of a module whose public names are `names`.
 
-    meant: further words, in lower case, with the name to suggest for each.
+    `dir` lists these names only, and an unknown attribute raises an AttributeError that suggests one. meant: {further
+    word, in lower case: the name to suggest for it}.
 
     Example:
       >>> from fpsim.lazy import face
@@ -106,7 +108,10 @@ def face(
 
 
 def public(package: str = "fpsim") -> Any:
-    """Return the package `package`, for internal code that calls fpsim as users do: experiments and benchmarks.
+    """Import a package of fpsim by its name and return it.
+
+    Code inside fpsim that calls its public functions, such as experiments and benchmarks, uses it to avoid cyclic
+    imports.
 
     Example:
       >>> from fpsim.lazy import public

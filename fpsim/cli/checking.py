@@ -103,7 +103,10 @@ def _shown_line(line: str) -> str:
 
 
 def _fields(report: Any) -> dict[str, Any]:
-    """Return a report of `check_quantizer` as values for JSON, with formats and scalings as their names."""
+    """Return a report of `fpsim.testing.check_quantizer` as plain values for JSON.
+
+    Formats and scalings become their names, tuples become lists.
+    """
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
     covered = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(report.covered).items()}

@@ -94,7 +94,10 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
 
 
 def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
-    """Print the answer, a table with a row for each layer, and the names of the files that were written."""
+    """Print the answer, a table with a row for each layer, and the names of the files that were written.
+
+    diagnosis: the result of `fp.analysis.diagnose`. files: the page first, then the others.
+    """
     for i, line in enumerate(diagnosis.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))

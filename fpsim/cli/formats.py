@@ -93,7 +93,7 @@ def explain(
 
 
 def _number(text: str) -> float:
-    """Return the number that a text, decimal or hexadecimal, stands for.
+    """Return the number that a decimal or hexadecimal text stands for, such as "0.3", "inf" or "0x1.8p3".
 
     Raises:
       ValueError: text is not a number, or beyond the range of float64.

@@ -108,7 +108,7 @@ def study(
 
 
 def _client(scheduler: str | None) -> Any:
-    """Return a context manager that yields a client of the dask scheduler at this address, None if there is none."""
+    """Return a context manager that yields a client of the dask scheduler at the address `scheduler`; None for None."""
     from fpsim.display.optional import load
 
     if scheduler is None:
@@ -119,7 +119,8 @@ def _client(scheduler: str | None) -> Any:
 def _print_study(console: Console, report: Any) -> None:
     """Print the answer, recommendations for groups of tensors, and the operands that are hardest to store.
 
-    These have no good format, or the largest deficit: how far their SQNR is below their format's for normal data.
+    report: a StudyReport. The hardest operands have no good format, or the largest deficit: how far their SQNR is below
+    that of normally distributed numbers in the same format.
     """
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials
@@ -162,8 +163,8 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
-    """Return the terminal style of a recommendation.
+    """Return the terminal style of a recommendation, such as "green".
 
-    met: it meets the requirements; kept: the tensor keeps its dtype.
+    met: whether it meets the requirements. kept: whether the tensor keeps its dtype, as no format does.
     """
     return "green" if met else "yellow" if kept else "dim"

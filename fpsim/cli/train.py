@@ -108,9 +108,10 @@ def train(
 
 
 def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] | None) -> Any:
-    """Return the recomputation that the options describe, an `fp.train.Recompute`; kind: that class.
+    """Return the recomputation of activations that the options describe, an `fp.train.Recompute`.
 
-    share, by, slices, layers: the values of --recompute, --recompute-by, --slices and --recompute-layers.
+    kind: that class. share, by, slices, layers: the values of --recompute, --recompute-by, --slices and
+    --recompute-layers.
 
     Raises:
       ValueError: options of slices without --recompute.
@@ -122,7 +123,10 @@ def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] 
 
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
-    """Exit silently from a `with` block on an error that another rank reports: rank 0, or rank 1 if rank 0 is lost."""
+    """Exit silently from a `with` block on an error that another process of the training reports.
+
+    rank: number of this process. Rank 0 reports errors, or rank 1 if rank 0 is lost; only other ranks exit silently.
+    """
     try:
         yield
     except ConnectionError as lost:
@@ -136,7 +140,10 @@ def _silent(rank: int) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
-    """Print a table with a row for each recipe, the answer, and the path of the report."""
+    """Print a table with a row for each recipe, the answer, and the path of the report.
+
+    comparison: the result of `fp.train.compare`. out: the folder of the report.
+    """
     from fpsim.display.wording import percent
 
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
@@ -165,7 +172,10 @@ def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
 
 
 def _above(comparison: Any, row: dict[str, Any]) -> str:
-    """Return the loss of a recipe minus that of the baseline as text, or "baseline" or "diverged"."""
+    """Return the loss of a recipe minus that of the baseline as text, or "baseline" or "diverged".
+
+    comparison: the result of `fp.train.compare`. row: the recipe's row of its table.
+    """
     from fpsim.train.comparisons.answer import signed
 
     if row["verdict"] == "diverged":

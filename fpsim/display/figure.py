@@ -91,9 +91,10 @@ def plain_axes(ax: Axes) -> None:
 
 
 def to_svg(figure: Any, name: str, title: str) -> str:
-    """Return a figure as an <svg> element to be put into an HTML page.
+    """Return a matplotlib figure as an <svg> element to be put into an HTML page.
 
-    Ids start with `name`; screen readers read `title`; colours and fonts are CSS variables of the page.
+    name: beginning of all ids in it. title: text that screen readers read. Colours and fonts are CSS variables of the
+    page.
     """
     from html import escape
 
@@ -115,7 +116,7 @@ def to_svg(figure: Any, name: str, title: str) -> str:
 
 
 def _themed(value: str) -> str:
-    """Return a colour as a CSS variable of the page, with the colour itself as fallback."""
+    """Return a colour, #rrggbb, as a CSS variable of the page with the colour as fallback; other colours unchanged."""
     for known, name in THEME.items():
         if known.lower() == value:
             return f"var(--{name}, {value})"

@@ -26,7 +26,7 @@ DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def load(module: str, purpose: str) -> Any:
-    """Import a module of an optional package and return it; purpose: what needs it, for the error.
+    """Import a module of an optional package and return it; purpose: the feature that needs it, for the error.
 
     Raises:
       ImportError: the module is not installed; the message says what needs it and how to install it.
@@ -49,7 +49,7 @@ def load(module: str, purpose: str) -> Any:
 def require(packages: Sequence[str], purpose: str) -> None:
     """Raise an ImportError unless packages are installed; they are not imported.
 
-    purpose: what needs them, for the error.
+    purpose: the feature that needs them, for the error.
 
     Example:
       >>> from fpsim.display.optional import require
@@ -61,7 +61,10 @@ def require(packages: Sequence[str], purpose: str) -> None:
 
 
 def _missing(package: str, name: str, purpose: str) -> ImportError:
-    """Return the error for a package that is not installed; name: its name on PyPI; purpose: what needs it."""
+    """Return the ImportError for a package that is not installed.
+
+    package: its name in Python. name: its name on PyPI. purpose: the feature that needs it.
+    """
     how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
     return ImportError(f"{purpose} needs {name}, which is not installed: {how}")
 

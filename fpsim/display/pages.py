@@ -27,7 +27,7 @@ class TableRow(NamedTuple):
     Attributes:
       cells: texts and numbers.
       marked: whether the row is highlighted.
-      inside: lines that are hidden in the first cell until the reader opens it.
+      inside: lines of text in the first cell that are hidden until the reader opens them.
     """
 
     cells: Sequence[str | TableCell]

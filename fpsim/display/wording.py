@@ -112,10 +112,10 @@ def printable(text: str) -> str:
 
 
 def short(name: str, width: int) -> str:
-    """Return a name, such as "model.layers.10.mlp", made printable and shortened to at most `width` characters.
+    """Return a name, such as "model.layers.10.mlp", shortened to at most `width` characters and made printable.
 
-    From the left, parts between dots shrink to their first letter, except numbers and the last part, until the name
-    fits. A name that is still too long is cut in the middle.
+    Characters that control a terminal are replaced. From the left, parts between dots shrink to their first letter,
+    except numbers and the last part, until the name fits. A name that is still too long is cut in the middle.
 
     Example:
       >>> from fpsim.display.wording import short

@@ -193,7 +193,7 @@ def matrix_divergence(
 
 
 class _Place(NamedTuple):
-    """The place of a difference: training step (None without steps), layer, product, operand, and the names of runs."""
+    """The place of a difference: step (or None), layer, product and operand as in `Divergence`; names of both runs."""
 
     step: int | None
     layer: str
@@ -221,8 +221,8 @@ Why = Callable[[int, int], str]
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
     """Return the divergence at the first element in which two float matrices differ.
 
-    place: layer, product, operand, names of runs. x, y: matrices of the first and the second run. cause: a value of
-    `Divergence.cause`; why(row, column): text on it. codes: format of the elements; None for that of their dtype.
+    place: layer, product, operand, names of runs. x, y: matrices of both runs. cause: as in `Divergence`. why: function
+    (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype.
     """
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
@@ -242,7 +242,11 @@ def _headline(
     place: _Place, element: tuple[int, int], fmt: Any, bits: tuple[int, ...], values: tuple[float, ...], count: int,
     size: int,
 ) -> str:  # fmt: skip
-    """Return the sentence on the first of `count` different elements (of `size`), with its codes `bits` and values."""
+    """Return the sentence on the first of `count` different elements among `size`.
+
+    place: where it is, and the names of both runs. element: (row, column). fmt: format of the codes `bits`. bits,
+    values: code and value of the element in both runs.
+    """
     digits = -(-fmt.bits // 4)
     shown = [
         f"0x{code:0{digits}X} ({value!r}) on {name}"
@@ -265,11 +269,8 @@ def _largest(x: Array, y: Array) -> float:
     return float(apart.max(initial=0.0))
 
 
-# ---- what is compared
-
-
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Return a divergence of cause "order" if two products differ in name or shape, or one is None; else None."""
+    """Return a divergence of cause "order" if products x and y differ in name or shape or one is None; else None."""
     descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
@@ -289,9 +290,9 @@ def _said(x: Product | None) -> str:
 
 
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
-    """Return the first difference between two products of one name and shape, or None.
+    """Return the first difference between two products of one name and shape, with its cause, or None.
 
-    after: name of the last product or tensor before these that was compared and equal, or "".
+    names, step: of the runs. after: name of the last product or tensor before these that was compared and equal, or "".
     """
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
@@ -318,9 +319,6 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 def _before(after: str) -> str:
     """Return the clause saying that everything up to `after`, a product or tensor, was equal."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
-
-
-# ---- casts
 
 
 class _OperandCodes(NamedTuple):
@@ -354,12 +352,12 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
-    """Return the values of both operands after their casts."""
+    """Return the values of two operands after their casts, as (those of x, those of y)."""
     return x.values, y.values
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the first difference between two casts of equal operands: in the scales, else in the values."""
+    """Return the first difference between the casts of equal operands x and y: in the scales, else in the values."""
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
     if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):

@@ -81,7 +81,7 @@ class Product(NamedTuple):
       result: (M, N) float32 or float64.
       bias: (N,) floats, or None.
       operands: names of a and b, such as "input" and "weight".
-      place: text on the device that computed it; "" for this processor.
+      place: text on the device or library that computed it, such as "on the GPU"; "" for this processor.
       dtype: name of the dtype in which torch multiplied; "" for that of the result.
     """
 
@@ -103,7 +103,10 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """A row of a, a column of b, and its bias or None; column and bias occur twice if b has more than one column."""
+    """The operands of one element of a product: a row of a, a column of b, and a bias or None.
+
+    They are in the form that `fpsim.matmul` takes. Column and bias occur twice if b has more than one column.
+    """
 
     a: Any
     b: Any
@@ -131,9 +134,6 @@ def same_bits(x: Array, y: Array) -> bool:
     return x.shape == y.shape and not differing(x, y).any()
 
 
-# ---- one element alone
-
-
 def lines(of: Product, row: int, column: int) -> LinePair:
     """Return the row, the column and the bias from which the element (row, column) of a product is computed."""
     unit, width = of.adds.unit, min(of.result.shape[1], 2)
@@ -142,8 +142,9 @@ def lines(of: Product, row: int, column: int) -> LinePair:
 
 
 def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | None) -> Any:
-    """Return the row (axis 0) or column (axis 1) `index` of an operand, repeated `times` times, as `fpsim.matmul` takes
-    it with `unit`: as codes or a Scaled; for TF32, or if unit is None, as float32 values.
+    """Return row (axis 0) or column (axis 1) `index` of x, repeated `times` times, as `fpsim.matmul` takes it.
+
+    It is an array of codes or a Scaled for `unit`; for TF32, or if unit is None, an array of float32 values.
     """
     if unit is None:
         return np.repeat(x.values.take([index], axis).astype(np.float32), times, axis)
@@ -166,7 +167,7 @@ def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | 
 
 
 def repeated(x: Any, axis: int, times: int) -> Any:
-    """Return one row (axis 0) or column (axis 1) repeated `times` times along that axis, with its scales."""
+    """Return one row (axis 0) or column (axis 1), codes or a Scaled, `times` times along that axis, with its scales."""
     if not isinstance(x, Scaled):
         return np.repeat(x, times, axis)
     block = x.scaling.block[axis]
@@ -177,12 +178,12 @@ def repeated(x: Any, axis: int, times: int) -> Any:
 
 
 def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Array:
-    """Compute one element of a product alone, float32 (1,); whole: whether to add the bias and round to `out_fmt`."""
+    """Compute element (row, column) of a product, float32 (1,); whole: also add the bias and round to `out_fmt`."""
     return _multiplied(of.adds, lines(of, row, column), whole)[0, :1]
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Return the row of `of` times its columns, float32 (1, n); whole: whether to add the bias, round to `out_fmt`."""
+    """Return rows of `of` times its columns, float32 (rows, columns); whole: also add the bias, round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -205,7 +206,7 @@ def _float32(codes: Array, fmt: Format) -> Array:
 
 
 class FirstTerm(NamedTuple):
-    """The first term of K after which two running sums differ: its index, the sum before it, and both sums after it."""
+    """The first term, with index k, after which two running sums differ; the sum before it, and both sums after it."""
 
     k: int
     before: float
@@ -214,10 +215,11 @@ class FirstTerm(NamedTuple):
 
 
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
-    """Return the first k for which the sums of terms 0..k of an element differ, with both sums; None if all are equal.
+    """Return the first k for which the sums of terms 0..k of one element differ, with both sums; None if all are equal.
 
-    The terms after k are zeros. With more than 4096 terms, sums are compared every 256 terms first, then term by term
-    within the 256 in which they first differ, because comparing all sums takes time proportional to K squared.
+    first, second: the products. row, column: the element. The terms after k are replaced by zeros. With more than 4096
+    terms, sums are compared every 256 terms first, then term by term within the 256 in which they first differ, because
+    comparing all sums takes time proportional to K squared.
     """
     both = [(of, lines(of, row, column)) for of in (first, second)]
     k = first.a.source.shape[1]
@@ -242,7 +244,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return, for two products and their row and column, the sums of terms before each index in `stops` (ascending)."""
+    """Return the sums of terms before each index in `stops` (ascending), of two products, as two float32 arrays."""
     x, y = (
         _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
         for of, pair in both
@@ -251,26 +253,23 @@ def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Ar
 
 
 def _cut_rows(x: Any, stops: Array) -> Any:
-    """Return copies of a row, one for each index in `stops`, that are zero from this term of K on."""
+    """Return copies of a row (codes or a Scaled), one for each index in `stops`, with zeros from that index on."""
     codes = x.codes if isinstance(x, Scaled) else x
     kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
     return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
 
 
 def _cut_columns(x: Any, stop: int) -> Any:
-    """Return a copy of columns that is zero from the term `stop` of K on."""
+    """Return a copy of columns (codes or a Scaled) with zeros from the term `stop` of K on."""
     codes = (x.codes if isinstance(x, Scaled) else x).copy()
     codes[stop:] = 0
     return dataclasses.replace(x, codes=codes) if isinstance(x, Scaled) else codes
 
 
-# ---- in words
-
-
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return why results of equal operands differ at (row, column), and a text on it.
+    """Return (cause, text) on why results of two products with equal operands differ at (row, column).
 
-    "output": equal sums, rounded to other formats; "arithmetic": other sums.
+    "output": equal sums, rounded to other formats; "arithmetic": other sums. names: names of the runs.
     """
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
@@ -339,7 +338,7 @@ def _arithmetic(of: Product, name: str) -> str:
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [sentence] if a recorded result differs from the emulator's for the same row and column, else []."""
+    """Return [sentence] if the recorded element of the run `name` differs from what the emulator computes, else []."""
     if not of.is_emulated:
         return []
     alone = result_of(of, row, column)
@@ -386,7 +385,7 @@ def tree_of(of: Product) -> Tree | None:
 
 
 def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Return sentences on the first difference between the trees of two sums, or on equal trees; [] if unknown."""
+    """Return sentences on the first difference of two sums' trees of additions, or on equal trees; [] if unknown."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
         return []  # the sentence on the first different term is enough

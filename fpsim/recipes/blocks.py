@@ -32,9 +32,10 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """Return an operand's `OPERAND_scaling_backward`; if it is "same", `OPERAND_scaling`.
+    """Return the scaling of an operand in its second product, which sums along its first axis; None without one.
 
-    operand: "weight", "grad" or "input".
+    This is the field `OPERAND_scaling_backward`, or `OPERAND_scaling` if that is "same". operand: "weight", "grad" or
+    "input".
     """
     scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")

@@ -91,7 +91,11 @@ def placed(recipe: LinearRecipe, hardware: Hardware) -> Placed:
 
 
 def _read(hardware: Hardware) -> Any:
-    """Return the chip, unit, schedule or accumulator that a str names, except "this CPU"; other values unchanged."""
+    """Return the chip, unit, schedule or accumulator that a str names; "this CPU" and other values unchanged.
+
+    Raises:
+      TypeError, ValueError: the value is of another type, or a str that names nothing.
+    """
     if hardware is None or isinstance(hardware, (MatrixUnit, Schedule, ShapedSchedule, Accumulator)):
         return hardware
     if not isinstance(hardware, str):
@@ -116,11 +120,11 @@ def _with_products(recipe: LinearRecipe, change: Any) -> LinearRecipe:
 
 
 def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
-    """Return a recipe in which an architecture's units compute what torch computed, with notes on the other products.
+    """Return a recipe in which an architecture's units compute products that torch computed, with notes on exceptions.
 
-    Products with a unit or accumulator are not changed. Products of two uncast operands stay torch's; so do those with
-    one operand that is uncast or has no float format, with a note. arch: the architecture, such as "hopper". called:
-    the chip's name for messages; "" for the architecture's.
+    Products with a unit or accumulator are not changed, and products of two uncast operands stay torch's. A product
+    with one operand that is uncast or has no float format stays torch's too, and has a note. arch: the architecture,
+    such as "hopper". called: the chip's name for messages; "" for the architecture's.
     """
     notes: list[Note] = []
 

@@ -134,7 +134,7 @@ class Delayed:
     """Options of delayed scaling, in which each tensor's one scale follows from amax of earlier steps.
 
     Args:
-      history: number of earlier steps whose amax is kept.
+      history: number of earlier steps whose amax is stored.
       amax: "max" uses the largest amax of the history, "most_recent" the last one.
       margin: the largest value is scaled 2**margin below the format's largest value.
 
@@ -180,7 +180,7 @@ class LinearRecipe:
       grad_rounding: the rounding mode of dy.
       overflow: overflow mode of the casts, as for `fp.encode`; None for each scaling's own, "nonfinite" if unscaled.
       requantize_input: True if dw quantises what the forward product read (as in DeepSeek-V3), False if the original x.
-      stash_fmt, stash_scaling: the format in which x is kept for dw, and its scaling; None keeps x unrounded.
+      stash_fmt, stash_scaling: the format in which x is stored for dw, and its scaling; None stores x unrounded.
       hadamard: size, a power of two up to 128, of the random Hadamard transform that is applied to both operands of dw
         along the tokens; the number of tokens must be a multiple of it. 0 for none. Its signs follow from the seed.
       delayed: options of delayed scales for x, w and dy, one scale per tensor; None for scales of the current tensor.
@@ -309,7 +309,10 @@ class LinearRecipe:
         return how
 
     def _follow_library(self, product: str) -> None:
-        """Replace a product's chip with a library, "H100 cuBLAS", by the architecture and the library's schedule."""
+        """Replace a product's chip and library, such as "H100 cuBLAS", by the architecture and the library's schedule.
+
+        product: "fprop", "dgrad" or "wgrad", which is changed in place; without a library nothing is done.
+        """
         arithmetic = getattr(self, product)
         named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
         if named is None or not named.library:

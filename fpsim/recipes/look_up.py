@@ -109,7 +109,10 @@ def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
 
 
 def row_named(name: str) -> LinearRecipe | Recipe | None:
-    """Return the linear recipe of a name, else the training recipe of that name, else None; in any case, "-" or "_"."""
+    """Return the linear recipe of a name, else the training recipe of that name, else None.
+
+    Capitals do not matter, and "-" counts as "_".
+    """
     name = row_name(name)
     return LINEAR.get(name) or TRAINING.get(name)
 

@@ -145,7 +145,9 @@ def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale is multiplied by `backoff` after an overflow, or by `growth` after clean steps.
 
-    It grows after `interval` steps in a row without overflow. Scales are float32 numbers, as in torch.amp.GradScaler.
+    It grows after `interval` steps in a row without overflow, unless it would become infinite. Scales are float32
+    numbers, as in torch.amp.GradScaler. policy: has these factors. state: before the step. seen: statistics of its
+    gradients.
     """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
@@ -166,7 +168,8 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
 
     The average is a running one of unscaled gradients' log2(amax), in which the old value has the weight `decay`. The
-    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`.
+    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`. policy: has these
+    numbers. state: before the step. seen: statistics of its gradients.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
@@ -180,7 +183,8 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule.
 
-    It averages nothing, and small gradients shrink the scale.
+    It averages nothing, and small gradients shrink the scale. policy: has these numbers. state: before the step. seen:
+    statistics of its gradients; if their norm is NaN, the state is returned unchanged.
     """
     if math.isnan(seen.norm):
         return state

@@ -35,7 +35,7 @@ class Recipe:
       keep: shell patterns of the linear layers that stay in float32.
       overrides: recipes for some layers, products and steps; if several apply, the last one counts.
       controller: the rule that changes layers' precision by a measured metric; None for none.
-      stored: formats of activations that are kept for the backward pass.
+      stored: formats of activations that are stored for the backward pass.
       numerics: formats of softmax, norm and loss, and the arithmetic of attention.
       loss_scaling: a policy or its name: "none", "static", "dynamic", "ema", or a faulty one.
       loss_factor: a further factor of the loss, by which gradients are divided again: a small factor shows

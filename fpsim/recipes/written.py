@@ -140,7 +140,10 @@ def _word(value: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """Return a field's value, which may be a tuple, in the form in which TOML stores it."""
+    """Return a field's value, which may be a tuple, in the form in which TOML stores it.
+
+    Formats, scalings, units, schedules and other objects become names, texts or tables; None becomes "none".
+    """
     if value is None:
         return NONE
     if isinstance(value, Scaling):
@@ -239,7 +242,7 @@ def _linears_from(words: Any, kind: Any) -> Any:
 
 
 def _many(cls: type) -> Any:
-    """Return a reader of a list of tables in TOML, as a tuple of objects of a class."""
+    """Return a function that reads a list of tables in TOML as a tuple of objects of the class `cls`."""
 
     def read_list(words: Any, _: Any) -> Any:
         if not isinstance(words, list):
@@ -250,7 +253,7 @@ def _many(cls: type) -> Any:
 
 
 def _one(cls: type) -> Any:
-    """Return a reader of a table in TOML as an object of a class, or of "none" as None."""
+    """Return a function that reads a table in TOML as an object of the class `cls`, and "none" as None."""
     return lambda word, _: None if word == NONE else _converter().structure(word, cls)
 
 
@@ -283,7 +286,10 @@ def _converter() -> Any:
 
 
 def _structure(cls: type) -> Any:
-    """Return a function that turns a table into an object of a class, and refuses unknown fields."""
+    """Return a function (table, class) that turns a dict of plain values into an object of the class `cls`.
+
+    It raises a ValueError for unknown or missing fields.
+    """
     names = [field.name for field in dataclasses.fields(cls)]
     needed = [field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING]
 
@@ -303,7 +309,10 @@ def _structure(cls: type) -> Any:
 
 
 def _unstructure(cls: type) -> Any:
-    """Return a function that turns an object of a class into a dict of the fields that differ from their defaults."""
+    """Return a function that turns an object of the class `cls` into a dict of plain values.
+
+    The dict has the fields that differ from their defaults.
+    """
 
     def unstructure(value: Any) -> dict[str, Any]:
         fields = {}

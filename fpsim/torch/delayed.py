@@ -23,9 +23,10 @@ assert len(_STEPS) == len(ScaleCounts.__dataclass_fields__)
 
 
 def first_state(history: int) -> Tensor:
-    """Return a layer's state of delayed scales before the first step, float32 (3, 1 + history).
+    """Return a layer's state of delayed scales before the first step, a float32 tensor (3, 1 + history).
 
-    Its rows are for x, w and dy: the encode scale, 1, and the amax of earlier steps, 0.
+    Its rows are for the input x, the weight w and the gradient dy. Column 0 is the encode scale, 1; the other columns
+    are the amax of earlier steps, 0. history: the number of earlier steps.
     """
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
@@ -33,10 +34,11 @@ def first_state(history: int) -> Tensor:
 
 
 def with_largest_amax(states: Sequence[Array]) -> Array:
-    """Return the state of delayed scales after a step: for each operand, the row with the largest newest amax.
+    """Return the state of delayed scales after a step: for each operand, the row whose newest amax is the largest.
 
-    states: the state (3, 1 + history) after each micro-batch or process of the step. All began with one state, so only
-    the newest amax and the scale differ. NaN counts as the largest amax.
+    states: the state, float32 (3, 1 + history), after each micro-batch or process of the step: for each operand the
+    encode scale and then amax, oldest first. All began with one state, so only the newest amax and the scale differ.
+    NaN counts as the largest amax.
 
     Example:
       >>> from fpsim.torch.delayed import with_largest_amax
@@ -53,14 +55,14 @@ def with_largest_amax(states: Sequence[Array]) -> Array:
 def quantized(
     x: Tensor, cast: OperandCast, step: Tensor | None, plan: LayerPlan, row: Tensor | None
 ) -> tuple[CastOperand, Tensor | None]:
-    """Cast a tensor (rows, columns); return the operand, and its new row of delayed scales or None.
+    """Cast a tensor (rows, columns); return (the cast operand, its new row of delayed scales or None).
 
     Args:
       x: the tensor.
-      cast: the cast.
+      cast: format, scaling, rounding and seed key of the cast.
       step: the layer's count of forward passes, for stochastic rounding; None without.
       plan: the plan of the layer, which has the options of delayed scales.
-      row: the operand's row of the delayed scales' state; None if scales are not delayed.
+      row: the operand's row of the state of delayed scales, float32 (1 + history,); None if scales are not delayed.
     """
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
@@ -79,7 +81,8 @@ def quantized(
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
     """Return a delayed scaling for an element format; it is cached.
 
-    delayed: number of earlier steps whose amax is kept, "max" or "most_recent", and margin in powers of two.
+    delayed: (history, amax, margin): the number of earlier steps whose amax is used, "max" or "most_recent" for which
+    amax sets the scale, and the number of times that the format's largest value is halved first.
     """
     history, amax, margin = delayed
     return DelayedScaling(element, history=history, amax=amax, margin=margin)
@@ -89,8 +92,8 @@ def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
     """Return the fields of a delayed scaling's state dict that are the same in every step.
 
-    They are "class", "fmt", "scaling", "options", "counts" and "last". delayed: number of earlier steps whose amax is
-    kept, "max" or "most_recent", and margin in powers of two.
+    They are "class", "fmt", "scaling", "options", "counts" and "last". delayed: (history, amax, margin) as for
+    `_scaling`.
     """
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}

@@ -68,13 +68,18 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def finished(product: Array, bias: Array | None, out_fmt: Format | None) -> Array:
-    """Return a float32 product (M, N) plus the bias (N,), or None, rounded to `out_fmt`; None leaves it float32."""
+    """Return a float32 product (M, N) plus the bias, rounded to nearest even to the values of a format.
+
+    bias: (N,) float32, or None. out_fmt: the format; None to leave the sum unrounded.
+    """
     total = product if bias is None else product + bias
     return total if out_fmt is None else quantize(total, out_fmt)
 
 
 def _hardware_recipe(a: Any, b: Any, unit: MatrixUnit) -> tuple[str, tuple[Any, Any]]:
-    """Return `fp.gpu.hardware.scaled_mm`'s name for the scales of two operands, and both scales (1 for unscaled codes).
+    """Return (recipe name of `fp.gpu.hardware.scaled_mm` for two operands' scales, (scales of a, scales of b)).
+
+    a, b: `fp.Scaled` arrays, or codes without scales, for which the scale is 1. unit: the matrix unit.
 
     Raises:
       ValueError: torch has no product for this unit and these scales.

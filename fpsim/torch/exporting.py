@@ -160,7 +160,7 @@ def _tensors(source: Any) -> tuple[list[Tensor], list[str]]:
 
 
 def _typeless(one: Tensor) -> bool:
-    """Return whether a tensor is not quantised yet and has a dtype that GGUF cannot store."""
+    """Return whether a tensor has a dtype that GGUF cannot store, and is not quantised already."""
     return not one.layout and one.dtype not in GGUF_KINDS
 
 
@@ -180,7 +180,8 @@ def _chosen(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
 
-    linear: names of linear layers' weights, or None without a model; keep: shell patterns; layout: the layout's name.
+    linear: names of linear layers' weights, or None without a model. keep: shell patterns of layers or tensors that are
+    not to be quantised. layout: the layout's name.
 
     Raises:
       TypeError, ValueError: a pattern is not a str, or matches nothing (except "lm_head").
@@ -252,7 +253,7 @@ def _config_of(model: Any) -> dict[str, Any]:
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return (folder of the checkpoint `path`, the content of its config.json if `read` and it exists, else `config`).
+    """Return (folder of the checkpoint `path`, content of its config.json if `read` and it exists, else `config`).
 
     Raises:
       ValueError: out, where the export is written, is that folder or file; or config.json is not JSON.
@@ -301,10 +302,10 @@ class _Run:
                 handle.remove()
 
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
-        """Return "output_error" (relative, of all outputs, with a checkpoint's weights) and "output_kl" (of the first).
+        """Return {"output_error": ..., "output_kl": ...} of the outputs with a checkpoint's weights.
 
-        A layer's weight is loaded only while the layer runs. Weights of layers whose forward is not called, such as the
-        output of torch.nn.MultiheadAttention, are loaded throughout.
+        output_error: relative, of all outputs; output_kl: mean, of the first, in nats, or None. A weight is loaded only
+        while its layer runs, or throughout if that layer's forward is not called, as in torch.nn.MultiheadAttention.
         """
         always = set(self._weights) - set(self.inputs)
         with _weights_from(checkpoint, self._weights, self._layers, always):
@@ -316,7 +317,7 @@ class _Run:
                 "output_kl": kl[0] if kl else None}  # fmt: skip
 
     def _called(self) -> list[np.ndarray[Any, Any]]:
-        """Return the model's floating-point outputs on the batch, in evaluation mode, as float64 arrays."""
+        """Return the model's float outputs on the batch, in evaluation mode, as float64 arrays; ValueError if none."""
         import torch
 
         training = self._model.training
@@ -338,7 +339,7 @@ class _Run:
 
 
 def _floats(result: Any) -> Iterator[Any]:
-    """Yield the floating-point tensors in a model's output, which may be nested in dicts, lists and tuples."""
+    """Yield the floating-point tensors of a model's output: in dicts, lists and tuples, or an object's `logits`."""
     import torch
 
     if isinstance(result, torch.Tensor):

@@ -199,7 +199,7 @@ def encode(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tens
 
     Returns:
       Tensor of x's shape: torch.uint8 for formats of up to 8 bits, else uint16, uint32 or uint64. `view_as_dtype` turns
-      it into torch.float8_e4m3fn and the like.
+      it into a tensor of the torch dtype of the format, such as torch.float8_e4m3fn.
 
     Raises: as for `fp.encode`, and ValueError for a tensor that is not on the CPU.
 
@@ -243,7 +243,11 @@ def decode(codes: Tensor, fmt: FormatLike, dtype: torch.dtype = torch.float32) -
 
 
 class ScaledTensors(NamedTuple):
-    """Codes with a decode scale for each tile, as tensors: value = code * scale. Fields are those of `fp.Scaled`."""
+    """Codes with a decode scale for each tile, as tensors: value = code * scale. Fields are those of `fp.Scaled`.
+
+    codes: integers. scales: float32, one per tile. The others may be None: scale_codes (codes of the scales),
+    tensor_scale (scale of the whole tensor, included in `scales`), zero_points (one per tile).
+    """
 
     codes: Tensor
     scales: Tensor
@@ -262,7 +266,7 @@ def encode_scaled(
     torch.compile breaks its graph at this call.
 
     Returns:
-      ScaledTensors, whose codes are integers; `view_as_dtype` turns them into torch.float8_e4m3fn and the like.
+      ScaledTensors, whose codes are integers; `view_as_dtype` turns them into torch.float8_e4m3fn or a similar dtype.
 
     Raises: as for `fp.encode_scaled`, and ValueError for a tensor that is not on the CPU.
 
@@ -279,7 +283,10 @@ def encode_scaled(
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor; keywords: those of `fp.encode_scaled`."""
+    """Return the codes and scales of a tensor.
+
+    fmt, scaling: as for `fp.encode_scaled`. keywords: its other arguments.
+    """
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
@@ -287,10 +294,7 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
 
 
 def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor, computed outside of the graph if torch.compile is tracing.
-
-    keywords: those of `fp.encode_scaled`.
-    """
+    """Return the codes and scales of a tensor as `_encode_tensors` does, outside of the graph of torch.compile."""
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)
@@ -354,7 +358,8 @@ def _cast(
 ) -> tuple[str, Tensor | None]:
     """Return (a cast as JSON text, its seed as a tensor or None) for the torch operators, after checking the keywords.
 
-    fmt, scaling: the element format, and the scaling or None. function: the public function, for error messages.
+    function: the public function, for error messages. fmt, scaling: the element format, and the scaling or None.
+    keywords: the rounding, overflow, subnormals, random_bits and seed of the call.
     """
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
@@ -370,10 +375,12 @@ _spec: Callable[..., str] = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return a tensor of scales without its gradient, and other scales as a float32 tensor; None for None.
+    """Return the decode scales of a call as a tensor without a gradient; None for None.
+
+    A tensor keeps its dtype; numbers and arrays become float32.
 
     Raises:
-      TypeError, ValueError: the scales are not numbers, or a tensor that is not on the CPU.
+      TypeError, ValueError: the scales are not numbers, NaN, or a tensor that is not on the CPU.
     """
     if scales is None:
         return None

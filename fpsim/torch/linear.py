@@ -127,7 +127,7 @@ class QuantLinear(torch.nn.Linear):
         self._set_plan(plans[0].with_product("dgrad", plans[1]).with_product("wgrad", plans[2]))
 
     def _set_plan(self, plan: LayerPlan) -> None:
-        """Set the plan of casts and products, and create missing buffers that it needs."""
+        """Set the plan of casts and products; create the buffers `steps` and `scales` where it needs them."""
         self.plan = plan.text
         if plan.draws and self.steps is None:
             self.steps = torch.zeros((), dtype=torch.int64, device=self.weight.device)
@@ -175,7 +175,10 @@ class QuantLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them."""
+        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them.
+
+        state_dict, prefix, rest: the arguments of torch's method of this name.
+        """
         for name in ("steps", "scales"):
             if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
                 state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}

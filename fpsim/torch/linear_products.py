@@ -58,12 +58,17 @@ def _gradients(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return (dx, dw, the state of delayed scales after them); what is not asked for, or not there, is a 0 of shape ().
+    """Return (dx, dw, the state of delayed scales after the backward pass); one that is not needed is a 0 of shape ().
 
-    dy: gradient of the result, (tokens, out). of_x, of_weight: whether dx and dw are asked for. x (tokens, in), weight
-    (out, in), step, state and plan: those of the forward pass; step is its number, and state the delayed scales from
-    before it, float32 (3, 1 + history), or None. live: the layer's state of delayed scales as it is now; its row for dy
-    is used, and replaced in the returned copy. None without delayed scales.
+    Args:
+      dy: gradient of the result, (tokens, out).
+      x, weight: the operands of the forward pass, (tokens, in) and (out, in).
+      step: number of the forward pass, which seeds stochastic rounding; None without.
+      state: delayed scales from before the forward pass, float32 (3, 1 + history), or None. The rows are for x, weight
+        and gradient; each holds the encode scale and then the history of amax, oldest first.
+      live: the layer's present state of delayed scales, or None. The returned copy has a new row for dy.
+      plan: a LayerPlan as JSON, `LayerPlan.text`.
+      of_x, of_weight: whether dx and dw are needed.
     """
     casts = plan_from(plan)
     dx, dw = dy.new_zeros(()), dy.new_zeros(())
@@ -116,10 +121,10 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 
 
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
-    """Return the product of two operands, and call the functions that watch products with it.
+    """Return the product of two operands, and pass it to the functions that watch products.
 
-    product: "fprop", "dgrad" or "wgrad"; turned: the operand to transpose, "a", "b" or ""; bias: (N,), or None; plan:
-    the layer's plan, which has the arithmetic of the product.
+    product: "fprop", "dgrad" or "wgrad". a, b: the operands before and after their casts. turned: the operand to
+    transpose, "a", "b" or "". bias: (N,), or None. plan: the layer's plan, which has the arithmetic of the product.
     """
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
@@ -133,7 +138,10 @@ def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tens
 
 
 def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
-    """Return x (tokens, features) after the plan's Hadamard transform along the tokens, float32."""
+    """Return x (tokens, features) after the plan's Hadamard transform along the tokens, as float32.
+
+    Raises a ValueError unless the number of tokens is a multiple of the transform's size.
+    """
     if x.shape[0] % plan.hadamard:
         raise ValueError(
             f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
@@ -161,9 +169,10 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save in `ctx` what the backward pass needs: x, weight, step, both states of delayed scales, and the plan.
+    """Save in torch's context `ctx` what the backward pass needs.
 
-    inputs: the arguments of the forward operator; output: its results.
+    This is x, weight, step, both states of delayed scales, and the plan. inputs: the arguments of the forward operator.
+    output: its results, which are not used.
     """
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
@@ -172,7 +181,11 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients of x, weight and bias, None if not needed, and None for the operator's other arguments."""
+    """Return the gradients of x, weight and bias, None if not needed, and None for the operator's four other arguments.
+
+    ctx: torch's context, filled by `_setup`. dy: gradient of the layer's result (tokens, out), or None. With delayed
+    scales, the layer's state is updated in place.
+    """
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
     dx = dw = db = None

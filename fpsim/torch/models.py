@@ -127,7 +127,9 @@ def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecip
 
 
 def _lasting(recipe: Any) -> tuple[Any, ...]:
-    """Return the overrides of a training recipe, after checking that each applies to all steps.
+    """Return the overrides of a training recipe (`fp.train.Recipe`), after checking that each applies to all steps.
+
+    An override gives some layers another linear recipe.
 
     Raises:
       ValueError: an override applies to only some steps, which a model outside of `fp.train` does not count.
@@ -143,7 +145,10 @@ def _lasting(recipe: Any) -> tuple[Any, ...]:
 
 
 def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise a ValueError if an override matches none of the layers' names."""
+    """Raise a ValueError if an override of the recipe matches no layer of the model.
+
+    overrides: each has a shell pattern `layers`. names: names of the model's linear layers.
+    """
     for row in overrides:
         if not any(fnmatchcase(name, row.layers) for name in names):
             near = ", ".join(map(repr, difflib.get_close_matches(row.layers, names, SHOWN, cutoff=0.0))) or "none"
@@ -154,7 +159,11 @@ def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> No
 
 
 def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
-    """Return the linear recipe of a layer's product: that of the last matching override, else `rest`."""
+    """Return the linear recipe of a layer's product: that of the last matching override, else `rest`.
+
+    overrides: each has a shell pattern `layers`, the `products` to which it applies, and a recipe `linear`. layer: name
+    of the layer. product: "fprop", "dgrad" or "wgrad".
+    """
     linear: LinearRecipe = rest
     for row in overrides:
         if product in row.products and fnmatchcase(layer, row.layers):
@@ -163,7 +172,10 @@ def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product:
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
-    """Return one shell pattern or several as a list; raise a TypeError for anything else. label: for the message."""
+    """Return one shell pattern or several as a list; raise a TypeError for anything else.
+
+    label: the argument's name, for the message.
+    """
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
@@ -175,7 +187,8 @@ def _nothing_matches(
 ) -> str:
     """Return the error text that no layer matches, with the names of the model's linear layers.
 
-    included, excluded, kept: the patterns of layers to quantise, to leave out, and that the recipe keeps.
+    names: these names. included, excluded, kept: shell patterns of layers to quantise, of layers to leave out, and of
+    layers that the recipe does not quantise.
     """
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
     without = [f"{', '.join(map(repr, excluded))}"] if excluded else []

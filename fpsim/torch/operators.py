@@ -60,7 +60,7 @@ def array_of(x: Tensor) -> Array:
 
 
 def tensor_of(array: Array) -> Tensor:
-    """Return an array as a tensor that shares its memory."""
+    """Return a NumPy array as a CPU tensor that shares its memory."""
     return torch.from_numpy(array)
 
 
@@ -174,7 +174,7 @@ def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tenso
 
 
 def _refuse_gradient(ctx: Any, grad: Tensor) -> None:
-    """Raise a RuntimeError: a cast has no gradient."""
+    """Raise a RuntimeError in a backward pass, whatever the arguments, because a cast has no gradient."""
     raise RuntimeError("a cast has no gradient; got a backward pass through it. Use fake_quantize, or x.detach().")
 
 
@@ -220,15 +220,20 @@ def _(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Save in `ctx` what `_straight_through` needs: input, scales, the cast, and the cast of the incoming gradient."""
+    """Save in torch's context `ctx` what `_straight_through` needs.
+
+    This is the input, the scales, the cast, and the cast of the incoming gradient with its seed. inputs: the arguments
+    of the operator. output: its result, which is not used.
+    """
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Return the gradient of a fake quantisation: the incoming one, cast if asked for, but 0 for clipped elements.
+    """Return the gradient of a fake quantisation: the incoming one, cast if requested, but 0 for clipped elements.
 
-    The result is a tuple of that gradient, for x, and None for each of the operator's other five arguments.
+    ctx: torch's context, filled by `_setup`. grad: the incoming gradient. The result is a tuple of the gradient of x
+    and None for each of the operator's other five arguments.
     """
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:

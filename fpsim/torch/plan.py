@@ -36,11 +36,11 @@ NO_CAST = OperandCast("", -1)
 
 
 class ProductPlan(NamedTuple):
-    """The arithmetic of one product as text: the fields of a `Product`, with "" or 0 for None.
+    """The arithmetic of one product as text: the fields of a `fp.torch.Product`, with "" or 0 for None.
 
     Attributes:
       unit: a matrix unit's name.
-      accumulator, schedule: their reprs, Python expressions.
+      accumulator, schedule: Python expressions, the reprs of an accumulator and of a schedule.
       promote: number of terms after which a partial sum is added to a float32 total.
       out_fmt: the format of the result, as JSON.
     """
@@ -199,7 +199,7 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
 
 
 class Adds(NamedTuple):
-    """The arithmetic of a `ProductPlan` as objects; None for fields that are empty in it."""
+    """The arithmetic of a `ProductPlan` as objects instead of text; None for fields that are empty in it."""
 
     unit: MatrixUnit | None
     accumulator: Any

@@ -55,7 +55,8 @@ class CastOperand(NamedTuple):
 def operand(x: Tensor, cast: OperandCast, step: Tensor | None) -> CastOperand:
     """Return a tensor (rows, columns) as an operand, before and after its cast.
 
-    step: count of forward passes, which is added to the cast's key for stochastic rounding; None without.
+    cast: format, scaling, rounding and seed key, as text. step: count of forward passes, which is added to the cast's
+    key for stochastic rounding; None without.
     """
     source = array_of(x)
     if not cast.spec:
@@ -114,11 +115,11 @@ def multiply(
 
 
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
-    """Return a product's arithmetic with the unit and schedule that a library on a processor chooses for the shape.
+    """Return the arithmetic `how` with the unit and schedule that its library uses for the operands' shape.
 
-    The library is the schedule of the arithmetic, such as `fp.schedules.torch_mm("avx2")`; with any other schedule, or
-    none, the arithmetic is returned unchanged. a, b: the operands, (..., M, K) and (..., K, N). has_bias: whether the
-    library also adds a bias.
+    The library is the schedule of `how` if that depends on the shape, such as `fp.schedules.torch_mm("avx2")`. With any
+    other schedule, or none, `how` is returned unchanged. a, b: the operands, (..., M, K) and (..., K, N). has_bias:
+    whether the library also adds a bias.
 
     Raises:
       ValueError: the library's order of additions, or of adding a bias, is not known for the shape, or layers cannot
@@ -142,8 +143,8 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
     """Return the product of the operands' values plus bias by torch, rounded to the result's format.
 
-    turned: the operand to transpose, "a", "b" or ""; how: the arithmetic, of which only the result's format is used;
-    bias: (N,), which is added if `turned` is "b", or None.
+    a, b: the operands. turned: the operand to transpose, "a", "b" or "". how: the arithmetic, of which only the
+    result's format is used. bias: (N,), which is added if `turned` is "b", or None.
     """
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
@@ -159,8 +160,8 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
     """Return the float32 product of BF16 or FP16 operands by torch.mm on this processor.
 
-    turned: the operand to transpose, "a", "b" or ""; how: the arithmetic, with a schedule for this processor; bias:
-    must be None.
+    a, b: the operands, codes without scales. turned: the operand to transpose, "a", "b" or "". how: the arithmetic,
+    with a schedule for this processor. bias: must be None.
 
     Raises:
       ValueError: the schedule is not `torch_mm(...)` for this processor, the result's format is not the operands', or
@@ -197,7 +198,7 @@ def as_float(product: Array, fmt: Format) -> Array:
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
     """Return an operand as the unit reads it: codes, a `fp.Scaled` with whole blocks, or float32 values for TF32.
 
-    side: "a" or "b".
+    x: the operand. side: "a" or "b", which operand it is.
     """
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
@@ -209,7 +210,7 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return an operand whose scales are each for one row and block of K: a tile's scale is repeated for all its rows.
+    """Return an operand with one scale for each row and block of K, where a tile had one for several rows.
 
     along: the axis of K, 0 or 1.
     """

@@ -57,7 +57,14 @@ class ProductReplay:
         return _tile(self._operands()[1], 0)
 
     def part(self, rows: slice, columns: slice) -> Tensor:
-        """Return the block of the result with some rows and columns, in the dtype of x."""
+        """Return a block of the layer's result, in the dtype of x.
+
+        rows, columns: slices with start and stop; a part must begin at a multiple of `row_tile` and `column_tile`, or
+        be within one tile.
+
+        Raises:
+          ValueError: the part begins within a tile and extends beyond it.
+        """
         a, b = self._operands()
         bias = self._layer.bias
         product = multiply(
@@ -110,7 +117,9 @@ class ProductReplay:
 
 
 def cut_whole(length: int, slices: int, tile: int) -> list[slice]:
-    """Return `slices` slices of 0 to length - 1, of nearly equal size, which consist of whole tiles.
+    """Divide the indices 0 to length - 1 into `slices` slices of nearly equal size, which consist of whole tiles.
+
+    tile: number of elements of a tile; the last one may be shorter.
 
     Raises:
       ValueError: there are fewer tiles than slices.
@@ -139,10 +148,12 @@ def _tile(operand: CastOperand, axis: int) -> int:
 
 
 def cut(operand: CastOperand, axis: int, part: slice) -> CastOperand:
-    """Return some rows (axis 0) or columns (axis 1) of an operand, with their scales from the whole operand.
+    """Return some rows (axis 0) or columns (axis 1) of an operand, with the scales that the whole operand has.
+
+    part: a slice with start and stop.
 
     Raises:
-      ValueError: the part begins within a tile and extends beyond it.
+      ValueError: the part begins within a tile of elements that share a scale, and extends beyond it.
     """
     index: list[slice] = [slice(None), slice(None)]
     index[axis] = part

@@ -81,6 +81,6 @@ def is_watched() -> bool:
 
 
 def show(call: ProductCall) -> None:
-    """Call all functions of active `with watching(...)` blocks with a product."""
+    """Call the functions of all active `with watching(...)` blocks with a product, those of outer blocks first."""
     for watcher in tuple(_watchers):
         watcher(call)
