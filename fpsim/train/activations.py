@@ -1,4 +1,4 @@
-"""Activations that wait for the backward pass: kept in a format, kept in files, or computed again."""
+"""Activations that wait for the backward pass: stored in a format, stored in files, or computed again."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PREFIX = "fpsim-activations-"
 
 
 class Storing(nn.Module):  # type: ignore[misc]
-    """A module whose activations a recipe may keep in a format until the backward pass."""
+    """A module whose activations a recipe may store in a low-precision format until the backward pass."""
 
     def store(self, stash: Stash) -> None:
-        """Make the module keep `stash(x)` for the backward pass instead of each activation x.
+        """Make the module save `stash(x)` for the backward pass instead of each activation x.
 
         stash: a function from a tensor to a tensor of its shape and dtype, such as `quantizer` returns. Activations are
-        float tensors with two axes or more, the last longer than 1. Parameters are kept unrounded, and so are
+        float tensors with two axes or more, the last longer than 1. Parameters are saved unrounded, and so are
         statistics of rows, whose last axis has one element.
         """
         module: Any = self
@@ -53,7 +53,7 @@ class Storing(nn.Module):  # type: ignore[misc]
 
 
 def quantizer(spec: str) -> Stash:
-    """Return a function that quantises a tensor, with tiles over its last two axes, and keeps its dtype.
+    """Return a function that quantises a tensor, with tiles over its last two axes, and returns it in its own dtype.
 
     spec: the cast (format, scaling, rounding) as the text that `fpsim.recipes.cast_text.spec_text` returns.
     """
@@ -61,10 +61,10 @@ def quantizer(spec: str) -> Stash:
 
 
 def store_activations(model: Any, row: Stored) -> None:
-    """Make some modules of a model keep their activations for the backward pass in a format.
+    """Make some modules of a model save their activations for the backward pass in a format.
 
-    row: the shell pattern of the modules' names, the format and the scaling. Only modules of the class `Storing` are
-    changed.
+    model: a torch module, changed in place. row: the shell pattern of the modules' names, the format and the scaling.
+    Only modules of the class `Storing` are changed.
     """
     spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
     for name, module in model.named_modules():
@@ -76,11 +76,11 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def recompute_block(block: Any) -> None:
-    """Make a module keep only its input for the backward pass, which runs the module's forward pass again.
+    """Make a module save only its input for the backward pass, which runs the module's forward pass again.
 
-    Both runs draw the same random numbers and use the same delayed scales, because only the second run, in which
-    gradients are enabled, advances step counters and scales. Functions passed to `fpsim.torch.trace.watching` are not
-    called in the second run.
+    block: a torch module, whose `forward` is replaced. Both runs draw the same random numbers and use the same delayed
+    scales, because only the second run, in which gradients are enabled, advances step counters and scales. Functions
+    passed to `fpsim.torch.trace.watching` are not called in the second run.
     """
     inner = block.forward
 
@@ -120,15 +120,15 @@ class _Recomputed(Function):  # type: ignore[misc]
 
 
 def blocks_of(model: Any) -> list[Any]:
-    """Return the blocks of a transformer, or [model] for the perceptron, which counts as one block."""
+    """Return the blocks of a `Transformer`, or [model] for a `Perceptron`, which counts as one block."""
     return list(getattr(model, "blocks", [model]))
 
 
 def apply_recompute(model: Any, recompute: Recompute) -> None:
     """Make whole blocks of a model, or slices of its layers, compute their activations again in the backward pass.
 
-    recompute: if `by` is "layer", the number of first blocks that are computed again whole; else the layers, and the
-    axis and number of slices.
+    model: a `Transformer` or `Perceptron`, changed in place. recompute: if its `by` is "layer", the number of first
+    blocks that are computed again whole; else the layers, and the axis and number of slices.
 
     Raises:
       ValueError: the model lacks a named layer, or a layer to recompute reads the result of another such layer.
@@ -182,11 +182,12 @@ class Offload:
     """A folder of files that hold activations; the folder is removed with the object.
 
     A loaded tensor has the strides of the stored one (contiguous strides if that had gaps), because torch's kernels may
-    choose their order of additions by strides. A file is removed when the last reference to its `OffloadedTensor` goes.
-    A tensor that two operations save is written to two files.
+    choose their order of additions by strides. A file is removed when the last reference to its `OffloadedTensor` is
+    deleted. A tensor that two operations save is written to two files.
 
     Args:
       folder: the folder in which a new folder for the files is made; None for the system's folder of temporary files.
+      traffic: the counts of bytes that `store` and `load` update.
 
     Raises:
       OSError: a file cannot be written, for example because the disk is full.
@@ -211,7 +212,7 @@ class Offload:
         self._count = 0
 
     def store(self, x: Tensor) -> OffloadedTensor:
-        """Write a tensor to a new file, and return what `load` needs to read it."""
+        """Write a tensor to a new file, and return the object by which `load` reads it; add its bytes to `traffic`."""
         path = self._room / f"{self._count}"
         self._count += 1
         content = x.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -225,7 +226,10 @@ class Offload:
         return kept
 
     def load(self, kept: OffloadedTensor) -> Tensor:
-        """Return a stored tensor, read from its file; raise a ValueError if the file's size has changed."""
+        """Return a stored tensor, read from its file; raise a ValueError if the file's size has changed.
+
+        kept: the object that `store` returned. The bytes read are added to `traffic`.
+        """
         content = torch.empty(kept.shape, dtype=kept.dtype)
         data = bytearray(kept.path.read_bytes())
         if len(data) != content.numel() * content.element_size():
@@ -244,7 +248,7 @@ def _drop(path: Path, count: int, traffic: Traffic) -> None:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Return whether a tensor's elements fill one piece of memory without gaps or overlaps, in any axis order."""
+    """Return whether a tensor's elements fill one range of memory without gaps or overlaps, in any order of axes."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1):
         if stride != expected:
@@ -254,9 +258,10 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Make a module (`block`) save in files what its backward pass needs; offload: the folder of the files.
+    """Make a torch module (`block`) save in files what its backward pass needs, by replacing its `forward`.
 
-    Parameters, buffers, tensors without axes and tensors that are not on the CPU stay in memory.
+    offload: the folder of the files. Parameters, buffers, tensors without axes and tensors that are not on the CPU stay
+    in memory.
     """
     inner = block.forward
     held = {x.untyped_storage().data_ptr() for x in (*block.parameters(), *block.buffers())}
@@ -277,9 +282,10 @@ def offload_block(block: Any, offload: Offload) -> None:
 
 
 def apply_offload(model: Any, share: float) -> Traffic | None:
-    """Make a model's first blocks keep their activations in files; return the traffic, or None if `share` is 0.
+    """Make a model's first blocks save their activations in files; return the counts of bytes, or None if `share` is 0.
 
-    share: the share of the blocks, 0 to 1, rounded up to whole blocks.
+    model: a `Transformer` or `Perceptron`, changed in place. share: the share of the blocks, 0 to 1, rounded up to
+    whole blocks.
     """
     if not share:
         return None

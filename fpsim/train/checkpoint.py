@@ -101,9 +101,11 @@ class Checkpoints:
           arrays: name -> array of bool, integers of up to 64 bits, float16, float32, float64 or a float dtype of
             ml_dtypes; of any shape. NaNs keep their payloads.
           facts: name -> a value that `fpsim.exact_json.to_json` accepts; Inf and NaN keep their bits.
-          keep: the number of checkpoints to keep, this one included. Checkpoints of later steps are never removed.
+          keep: the number of checkpoints that remain, this one included. Checkpoints of later steps are never removed.
+
         Returns:
           The path of the checkpoint's folder.
+
         Raises:
           TypeError, ValueError: the step, a name, an array or a fact cannot be saved.
           ImportError: safetensors is not installed.
@@ -134,12 +136,12 @@ class Checkpoints:
         return target
 
     def _free_name(self, step: int) -> Path:
-        """Return an unused path for the folder of a step."""
+        """Return an unused path for the folder of a step: step-000120, or step-000120-2 if that exists, and so on."""
         last = max((_rank(path)[1] for at, path in _found(self.folder) if at == step), default=0)
         return self.folder / (f"step-{step:06d}-{last + 1}" if last else f"step-{step:06d}")
 
     def _clear(self) -> None:
-        """Remove unfinished folders that killed processes left behind."""
+        """Remove unfinished folders that killed processes left in the folder of checkpoints."""
         if not self._alone:
             sweep(self.folder, f"{DRAFTS}*")
             return
@@ -151,6 +153,9 @@ def save(
     folder: str | Path, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1
 ) -> Path:
     """Save a checkpoint in a folder, which is locked during this call only; see `Checkpoints.save`.
+
+    Args, Returns, Raises: as for `Checkpoints.save`, and a ValueError if another process writes checkpoints to the
+    folder.
 
     Example:
       >>> import tempfile
@@ -256,7 +261,10 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 
 
 def _rank(path: Path) -> tuple[int, int]:
-    """Return (step, number of this step's save, from 1) of a checkpoint's folder; (-1, 0) for other folder names."""
+    """Return (step, number of this step's save, from 1) of a checkpoint's folder; (-1, 0) for other folder names.
+
+    Later checkpoints have larger pairs.
+    """
     match = NAMES.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
@@ -270,9 +278,10 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
-    """Return the newest undamaged checkpoint among paths (oldest first) or None, and whether to list the folder again.
+    """Return (the newest undamaged checkpoint among `paths`, or None; whether to list the folder again).
 
-    The second element is True if another process removed a checkpoint before it was read. Damaged ones cause a warning.
+    paths: folders of checkpoints, oldest first. The second element is True if another process removed a checkpoint
+    before it was read. A warning names each damaged checkpoint.
     """
     for path in reversed(paths):
         try:
@@ -288,7 +297,7 @@ def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
 
 
 class _Damaged(Exception):
-    """Raised with the reason why a checkpoint cannot be loaded."""
+    """The error raised if a checkpoint cannot be loaded; its text is the reason."""
 
 
 def _write(path: Path, content: bytes) -> None:

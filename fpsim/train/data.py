@@ -40,13 +40,13 @@ class Data(Protocol):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the data set, by which resuming a run with other data is refused."""
+        """SHA-256 of the data set in hexadecimal; a run cannot be resumed with data of another digest."""
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
-        """Return (inputs, targets) of micro-batch number `micro`: `batch` vectors, or sequences of `context` tokens."""
+        """Return (inputs, targets) of micro-batch number `micro`, as `Corpus.batch` or `Examples.batch` does."""
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Return `batches` pairs (inputs, targets) as `batch` returns them, to validate with, the same at each call."""
+        """Return `batches` pairs (inputs, targets) of data that is not trained on, the same at each call."""
 
 
 # ---- texts
@@ -181,7 +181,7 @@ def _read(text: object) -> str:
 
 
 def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integers, Integers]:
-    """Return two arrays (places, context): the tokens from each place on, and the token after each of them."""
+    """Return two arrays (len(places), context): the tokens from each index in `places` on, and their next tokens."""
     passages = tokens[places[:, None] + np.arange(context + 1)]  # (batch, context + 1)
     return passages[:, :-1].copy(), passages[:, 1:].copy()
 
@@ -243,7 +243,7 @@ class Examples:
 
 
 def examples(seed: int = 0) -> Examples:
-    """Return the data set `digits`, or `teacher_student` if scikit-learn is not installed; `kind` names it.
+    """Return the data set `digits(seed)`, or `teacher_student(seed)` if scikit-learn is not installed.
 
     Example:
       >>> from fpsim.train.data import examples
@@ -321,7 +321,7 @@ def teacher_student(seed: int = 0) -> Examples:
 
 
 def _counts(generator: np.random.Philox, *shape: int) -> Integers:
-    """Return random int64 of a shape, nearly normal: set bits among 64 random ones, minus 32 (deviation 4)."""
+    """Return random int64 of a shape, nearly normal with deviation 4: set bits among 64 random ones, minus 32."""
     words = generator.random_raw(int(np.prod(shape)))
     return np.bitwise_count(words).astype(np.int64).reshape(shape) - 32
 
@@ -342,12 +342,12 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
     """Return random int64 (count,) in 0 to below - 1 that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
-    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its
-    distributions don't. Each integer has probability 1 / below, up to a relative error of below / 2**32.
+    counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its distributions don't.
+    Each integer has probability 1 / below, up to a relative error of below / 2**32.
 
     Args:
-      seed, step, micro: integers in 0 .. 2**64 - 1.
-      count: the number of integers.
+      seed, step, micro: integers in 0 .. 2**64 - 1, else a TypeError or ValueError is raised.
+      count: the number of integers, at least 1.
       below: the end of their range, in 1 .. 2**31.
 
     Example:
@@ -366,7 +366,8 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
     """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
 
-    stream: a constant for the purpose of the numbers, such as BATCHES; the others: integers in 0 .. 2**64 - 1.
+    stream: a constant for the purpose of the numbers, such as BATCHES. The other three are integers in 0 .. 2**64 - 1,
+    else a TypeError or ValueError is raised.
     """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)
@@ -387,7 +388,7 @@ def _product(batches: int, batch: int) -> int:
 
 
 def _spread(count: int, places: int) -> Integers:
-    """Return `count` <= `places` different integers, spread evenly over 0 to places - 1 with both ends."""
+    """Return `count` different integers, spread evenly over 0 to places - 1 with both ends; count <= places."""
     return np.arange(count) * (places - 1) // max(1, count - 1)
 
 

@@ -42,12 +42,18 @@ def layers_of(model: Any) -> dict[str, Any]:
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a pattern of `recipe.keep` matches a layer, which then stays in float32 unless overridden."""
+    """Return whether a pattern of `recipe.keep` matches a layer, which then computes in float32 unless overridden.
+
+    layer: the layer's name, as recipes use it.
+    """
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 
 def is_governed(recipe: Recipe, layer: str) -> bool:
-    """Return whether a recipe's precision controller may change a layer's level; never for layers that `keep` names."""
+    """Return whether a recipe's precision controller may change a layer's precision level.
+
+    layer: the layer's name. It is False without a controller, and for layers that `recipe.keep` names.
+    """
     return (
         recipe.controller is not None
         and fnmatchcase(layer, recipe.controller.layers)
@@ -58,7 +64,8 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
     """Return all linear recipes that a layer's product may follow, at any training step and precision level.
 
-    product: "fprop", "dgrad" or "wgrad".
+    layer: the layer's name. product: "fprop", "dgrad" or "wgrad" (forward product, gradient of the input, gradient of
+    the weight).
     """
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
     linears += [
@@ -70,14 +77,17 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
 
 
 def is_float32(recipe: Recipe, layer: str) -> bool:
-    """Return whether all three products of a layer follow the float32 recipe at every training step and level."""
+    """Return whether all three products of a layer follow the float32 recipe at every training step and level.
+
+    layer: the layer's name, as recipes use it.
+    """
     return all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product))
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
     """Turn a model's linear layers into `QuantLinear`s in place, and return these by the names that recipes use.
 
-    Layers that stay in float32 all the time remain torch's own, unless `settings.arithmetic` is "specified".
+    Layers that stay in float32 all the time remain torch's, unless `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
     layers = {}
@@ -99,7 +109,8 @@ def backend_of(settings: Settings) -> str:
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
     """Return a linear recipe in which an accumulator computes each matrix product for which the recipe names no adder.
 
-    chain: the accumulator. everywhere: True to replace matrix units, accumulators and schedules in all three products.
+    linear: the recipe. chain: the accumulator. everywhere: True replaces the matrix units, accumulators and schedules
+    of all three products; the formats of their results stay.
     """
     changes: dict[str, Any] = {}
     for product in PRODUCTS:
@@ -111,7 +122,10 @@ def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> Li
 
 @lru_cache(maxsize=256)
 def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """Return a linear recipe whose random draws depend on the run's seed; one without draws comes back unchanged."""
+    """Return a linear recipe whose random draws depend on the run's seed.
+
+    A recipe without draws, or with the seed 0, is returned unchanged.
+    """
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
@@ -133,7 +147,10 @@ class FollowedRecipes:
         self._followed: dict[str, list[LinearRecipe]] = {}
 
     def follow(self, step: int) -> None:
-        """Make every layer follow its recipes at a training step; steps after the run's last one count as the last."""
+        """Set the recipe of every layer's three products to that of a training step.
+
+        Steps after the run's last one count as the last.
+        """
         step = min(step, self._settings.steps - 1)
         for name, layer in self._layers.items():
             wanted = [self.linear(name, product, step) for product in PRODUCTS]
@@ -144,8 +161,8 @@ class FollowedRecipes:
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
         """Return the linear recipe that a layer's product follows at a training step.
 
-        product: "fprop", "dgrad" or "wgrad". down: how many levels nearer to level 0, the least precise one, than the
-        layer's current level; 0 for the current level.
+        layer: the layer's name. product: "fprop", "dgrad" or "wgrad". down: how many precision levels below the layer's
+        current level, where level 0 is the least precise; 0 for the current level.
         """
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:
@@ -155,7 +172,7 @@ class FollowedRecipes:
         return seeded(linear, self._settings.seed)
 
     def below(self, step: int) -> dict[str, LinearRecipe]:
-        """Return {layer: its weight gradient's recipe one precision level lower} for all layers above level 0."""
+        """Return {layer: the recipe of its weight gradient one precision level lower} for all layers above level 0."""
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
@@ -163,8 +180,8 @@ class FollowedRecipes:
 class DelayedScales:
     """The delayed scales of a model's layers during one training step.
 
-    All micro-batches use the scales from before the step. The next scales follow from the largest amax of all
-    micro-batches (`micro_batches`) and of all processes (`share`).
+    All micro-batches use the scales from before the step. The next scales follow from the largest amax (largest
+    magnitude) over all micro-batches (`micro_batches`) and over all processes (`share`).
 
     Args:
       layers: the quantised layers by name, before the step.
@@ -203,7 +220,7 @@ class DelayedScales:
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the name that the model's parameters have for a layer's weight.
+    """Return the name that the model's parameters have for the weight of a layer, whose name recipes use.
 
     weights: {name: parameter} of the model.
     """
@@ -213,7 +230,8 @@ def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
 def weight_error(layers: Mapping[str, QuantLinear]) -> float:
     """Return the relative rounding error of all layers' weights together, sqrt(sum (w - q)^2 / sum w^2).
 
-    q: the weight as its recipe casts it in the forward pass. The result is 0 if all weights are 0.
+    layers: the quantised layers by name. q: the weight w as its recipe casts it in the forward pass. The result is 0 if
+    all weights are 0.
     """
     noise = signal = 0.0
     for layer in layers.values():
@@ -266,7 +284,7 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 
 
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
-    """Raise a ValueError if `settings.recompute` asks for slices that the recipe or the model rules out.
+    """Raise a ValueError if `settings.recompute` demands slices that the recipe or the model rules out.
 
     Slices are ruled out if `recipe.stored` sets the format of the same activation, if torch computes the layer's
     product (whose bits may depend on the shape), or if a slice would divide a tile that shares a scale.

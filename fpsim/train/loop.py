@@ -1,8 +1,8 @@
 """Training: one visible loop, whose every matrix product has the bits of a recipe.
 
 `Trainer.step` is the loop's body: forward, backward, reduce, unscale, clip, update. Settings are in `settings.py`, the
-model is in `model.py`; the docstring of `fpsim.train` lists the files of all else that the loop calls, in the order to
-read them.
+model is in `model.py`. The docstring of `fpsim.train` lists all other files that the loop calls, in the order to read
+them.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 def fixed_bits(method: Method) -> Method:
     """Wrap a trainer's method to run torch on one thread, and with the processor in IEEE 754 mode where bits are fixed.
 
-    That is with `arithmetic` "specified": the processor then rounds to nearest even and keeps subnormals, so the bits
-    do not change if the process has set it to flush subnormals or to another rounding mode. "torch" leaves it as it is.
+    Bits are fixed if the settings' `arithmetic` is "specified": the processor then rounds to nearest even and keeps
+    subnormals. So the bits do not change if the process has set it to flush subnormals or to another rounding mode.
+    With "torch" the mode of the processor is not changed.
     """
 
     @functools.wraps(method)
@@ -170,7 +171,10 @@ class Trainer:
         self._recipes.follow(self.steps)
 
     def forward(self, micro: int) -> Tensor:
-        """Return the loss of a micro-batch of the current step, in nats; micro: its number, from 0, in this process."""
+        """Return the loss of a micro-batch of the current step, in nats, as a tensor of shape ().
+
+        micro: the number of the micro-batch in this process, from 0.
+        """
         settings = self.settings
         index = self.ranks.rank * settings.micro_batches + micro  # rank 0 has the first ones, rank 1 the next
         inputs, targets = self.data.batch(
@@ -183,18 +187,24 @@ class Trainer:
         return self.loss(inputs, targets)
 
     def loss(self, inputs: Array, targets: Array) -> Tensor:
-        """Return the mean loss of a batch, in nats; inputs and targets as `Data.batch` returns them."""
+        """Return the mean loss of a batch in nats, as a tensor of shape (); arguments as `Data.batch` returns them."""
         return loss_of(self.model, torch.from_numpy(inputs), torch.from_numpy(targets), self.model.operations)
 
     def backward(self, loss: Tensor) -> dict[str, Tensor]:
-        """Return {name: gradient} of the scaled loss for all weights that have a gradient; still scaled."""
+        """Return {name: gradient} for all weights that have one; the gradients are still scaled.
+
+        They are those of the loss times the loss scale and the recipe's loss factor.
+        """
         self.model.zero_grad(set_to_none=True)
         scaled: Any = loss * (self.recipe.loss_factor * self.scaler.scale)
         scaled.backward()
         return {name: weight.grad for name, weight in self.weights.items() if weight.grad is not None}
 
     def unscale(self, gradients: Mapping[str, Tensor]) -> bool:
-        """Divide gradients in place by loss scale and `loss_factor`; return whether one was Inf or NaN before."""
+        """Divide gradients in place by the loss scale and the recipe's loss factor.
+
+        gradients: {name: float32 tensor}. Return whether one was Inf or NaN before.
+        """
         overflowed = self.scaler.unscale(gradients)
         for gradient in gradients.values():
             gradient.mul_(1 / self.recipe.loss_factor)
@@ -209,7 +219,10 @@ class Trainer:
     # ---- looking at a step
 
     def _watch(self) -> StepWatch:
-        """Return a watcher of the current step's products; it records nothing if nothing is to be measured."""
+        """Return the context in which the current step's products run, and which measures their operands.
+
+        It measures in every `settings.measure`-th step, and in each step if the precision controller watches operands.
+        """
         measures = bool(self.settings.measure) and self.steps % self.settings.measure == 0
         if self.levels is None or not self.levels.watched:
             return StepWatch(self.steps, measures)
@@ -219,7 +232,7 @@ class Trainer:
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
         """Store the step's measurements of quantised layers, and let the precision controller change levels by them.
 
-        watch: the watcher of the step's products, which measured their operands; gradients: {name: unscaled gradient},
+        watch: the watcher of the step's products, which measured their operands. gradients: {name: unscaled gradient},
         for a controller that follows gradient norms.
         """
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
@@ -234,10 +247,10 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Set `stopped` to the reason and the place of the first Inf or NaN, if training must stop before the update.
+        """Set `stopped` to the reason and the operation of the first Inf or NaN, if training must stop now.
 
-        loss, gradients: those of the step, unscaled; overflowed: whether the scaled gradients held Inf or NaN; scales:
-        the delayed scales of the step.
+        loss: that of the step. gradients: {name: unscaled gradient}. overflowed: whether the scaled gradients held Inf
+        or NaN. scales: the delayed scales of the step.
         """
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
@@ -245,7 +258,7 @@ class Trainer:
             self.stopped = f"{reason}; first of all: {self._first_overflow(scales)}."
 
     def _first_overflow(self, scales: DelayedScales) -> str:
-        """Run the step once more; return text on the first operand, result or gradient that holds Inf or NaN.
+        """Run the step once more; return a text that names the first operand, result or gradient with Inf or NaN.
 
         scales: the delayed scales of the step, which are reset to those before it.
         """
@@ -255,10 +268,10 @@ class Trainer:
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the log's row of the current step, column -> value.
+        """Return the log's row of the current step, a dict by column, without the time.
 
-        overflowed: whether the gradients held Inf or NaN. report: metrics of the optimizer's step; None if it was
-        skipped.
+        loss: the mean loss in nats. overflowed: whether the gradients held Inf or NaN. report: metrics of the
+        optimizer's step; None if it was skipped.
         """
         row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale}
         row |= {"skipped": report is None, "overflowed": overflowed}
@@ -270,7 +283,10 @@ class Trainer:
         return row | {"digest": self._digest(loss)}
 
     def _digest(self, loss: float) -> str:
-        """Return the digest of the run after the current step (`record.next_digest`)."""
+        """Return the digest of the run after the current step: a hash over the previous one, the loss and the weights.
+
+        `record.next_digest` computes it.
+        """
         rounded = self.recipe.optimizer.weights is not None  # otherwise the optimizer's arrays are the model's weights
         weights = {name: array_of(weight) for name, weight in self.weights.items()} if rounded else {}
         before = self.rows[-1]["digest"] if self.rows else ""
@@ -288,7 +304,7 @@ class Trainer:
     # ---- checkpoints
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return (arrays by name, fields for JSON): all that later steps depend on, and the log so far."""
+        """Return (arrays by name, fields for JSON): everything that later steps depend on, and the log so far."""
         arrays, optimizer = self.optimizer.state()
         model_arrays = {f"optimizer/{name}": array for name, array in arrays.items()}
         model_arrays |= {f"model/{name}": array_of(tensor).copy() for name, tensor in self.model.state_dict().items()}
@@ -300,7 +316,10 @@ class Trainer:
         return model_arrays, fields
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue, bit for bit, from the arrays and fields that `state` returned."""
+        """Continue, bit for bit, from the arrays and fields that `state` returned.
+
+        The trainer that returned them must have had the same recipe and settings.
+        """
         self.steps = facts["steps"]
         if self.levels is not None:
             self.levels.load(facts["levels"])
@@ -324,7 +343,10 @@ class Trainer:
 
 
 def _validation(data: Any, settings: Settings) -> Any:
-    """Return batches to validate with, each of `settings.batch` sequences, or of vectors: fewer if the set is small."""
+    """Return the batches for validation, a list of pairs (inputs, targets).
+
+    data: the data set. Each batch has `settings.batch` sequences, or as many vectors, or fewer if the set is small.
+    """
     if settings.model == "transformer":
         return data.validation(VALIDATION_BATCHES, settings.batch, settings.context)
     return data.validation(VALIDATION_BATCHES, min(settings.batch, len(data.held_out) // VALIDATION_BATCHES))

@@ -41,7 +41,7 @@ class LossScaler:
 
     Each step: multiply the loss by `scale`, run the backward pass, `unscale` the gradients, update the weights unless
     `skipped`, and call `update`. Under "dynamic" scales and gradients have the bits of torch.amp.GradScaler. Faulty
-    policies are there to show what goes wrong: they leave gradients scaled, or apply steps that overflowed.
+    policies show what goes wrong: they leave gradients scaled, or apply steps that overflowed.
 
     Args:
       policy: "none", "static", "dynamic", "ema", or a faulty one, "eager", "inverted" or "norm_driven"; or a
@@ -123,9 +123,10 @@ class LossScaler:
         return self._seen.overflowed
 
     def _look(self, gradients: Mapping[str, Tensor]) -> Seen:
-        """Return what the policy needs of scaled gradients: overflow, amax, the format's largest value, and the norm.
+        """Return the summary of scaled gradients that the policy reads.
 
-        The norm is NaN unless the policy uses it.
+        gradients: {name: tensor}. The summary holds whether one is Inf or NaN, their largest magnitude, their norm (NaN
+        unless the policy uses it), and the largest value of the gradients' format.
         """
         amax = 0.0
         for gradient in gradients.values():
@@ -219,7 +220,7 @@ def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
 
 
 def _skipped_in_a_row(scaler: LossScaler) -> int:
-    """Return the number of consecutive skipped steps that end with the current one, which counts as skipped."""
+    """Return the number of consecutive skipped steps up to the current one, which counts as skipped itself."""
     lost = 1
     for row in reversed(scaler.trace):
         if not row.skipped:

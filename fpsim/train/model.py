@@ -157,7 +157,7 @@ class Block(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor, again: SlicedSum | None = None) -> Tensor:
         """Return the block's result for x (batch, length, width), of the same shape.
 
-        again: recomputes x in the backward pass for the norm that reads it; None if x is kept.
+        again: recomputes x in the backward pass for the norm that reads it; None if x is stored.
         """
         if self.unit:
             number = 2 * self.index + 1
@@ -282,7 +282,7 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
 
 
 def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations) -> Tensor:
-    """Return the mean cross entropy of a model's logits for a batch, in nats.
+    """Return the mean cross entropy of a model's logits for a batch, in nats, as a tensor of shape ().
 
     inputs, targets: as `Data.batch` returns them, but as tensors; operations: those that compute the cross entropy.
     """

@@ -40,7 +40,7 @@ class CastFigures(NamedTuple):
       saturation: share of the operand's values beyond the format's range, infinities included: those that
         `fpsim.analysis.error` counts as saturation, or as overflow where the cast does not saturate.
       at_maximum: share of the operand's codes at the format's largest magnitude, Inf and NaN included. Where scales
-        follow amax, each tile's largest value has that code without being clipped.
+        follow amax (the largest magnitude of a tile), each tile's largest value has that code without being clipped.
       sqnr_db: signal-to-noise ratio in dB; Inf if nothing was rounded, NaN if all values are 0 or one is Inf or NaN.
     """
 
@@ -55,6 +55,8 @@ EXACT = CastFigures(0.0, 0.0, 0.0, math.inf)
 
 def figures(operand: CastOperand) -> CastFigures:
     """Return the metrics of an operand's rounding by its cast.
+
+    operand: the values before the cast, the codes after it, and the format.
 
     Example:
       >>> from fpsim.torch.products import CastOperand
@@ -80,7 +82,7 @@ def figures(operand: CastOperand) -> CastFigures:
 def _saturated(operand: CastOperand) -> float:
     """Return the share of an operand's values, divided by their scales if any, that are beyond the format's range.
 
-    Formats and zero points whose range follows the values count infinities only.
+    If the format's range follows the values (LogFMT, table formats, zero points), only infinities count.
     """
     source = operand.source if operand.source.dtype == np.float64 else operand.source.astype(np.float32, copy=False)
     if not source.size:
@@ -99,7 +101,10 @@ def _saturated(operand: CastOperand) -> float:
 
 
 def _at_maximum(operand: CastOperand) -> float:
-    """Return the share of codes at the format's largest magnitude, Inf and NaN included; 0 for integer formats."""
+    """Return the share of an operand's codes at the format's largest magnitude, Inf and NaN included; else 0.
+
+    It is 0 for integer, LogFMT and table formats.
+    """
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
@@ -108,7 +113,11 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """Return a dict for each operand of a product call: step, layer, product, operand, and `CastFigures`' fields."""
+    """Return a dict for each operand of a matrix product: step, layer, product, operand, and rounding metrics.
+
+    The metrics are the fields of `CastFigures`. call: the layer, the product ("fprop", "dgrad" or "wgrad") and its two
+    operands. step: the number of the training step.
+    """
     return [
         {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
         for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
@@ -126,7 +135,7 @@ class StepWatch:
       below: layer -> the recipe of its "wgrad" product one precision level below, for layers above level 0.
 
     Attributes:
-      rows: the rows of `monitors.rows` for each product, if the watcher measures.
+      rows: the rows of `monitors.rows` for each product, if `measures` is True.
       figures: layer -> the controller's metric of its output gradient, the largest over the step's micro-batches.
       below: layer -> what that metric would be one precision level below, for layers above level 0.
     """
@@ -152,16 +161,19 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return `figures` and `below` of the given layers, each the largest over all processes, so that these agree.
+        """Return the attributes `figures` and `below` for the given layers, each value the largest over all processes.
 
-        Both are {layer: metric}; a layer without a value has NaN.
+        Both are {layer: metric}; a layer without a value has NaN. All processes get the same values.
         """
         mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
         high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
-        """Record the measurements of a product, and the controller's metric if the product is a weight gradient."""
+        """Record the measurements of a matrix product, and the controller's metric if it is a weight gradient.
+
+        call: the layer, the product and its two operands.
+        """
         if self._measures:
             self.rows += rows(call, self._step)
         if self._watched and call.product == "wgrad" and call.layer in self._layers:
@@ -170,7 +182,10 @@ class StepWatch:
                 self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
-        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger."""
+        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger.
+
+        gradient: the output gradient of the layer before and after its cast.
+        """
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
@@ -190,7 +205,7 @@ class LevelChange(NamedTuple):
     Attributes:
       step, layer: number of the step at which the level changed, and name of the layer.
       watched, figure: name and value of the metric that caused the change.
-      before, after: the levels; 0 is the recipe's own precision.
+      before, after: the levels; level 0, the least precise, is that of the recipe itself.
     """
 
     step: int
@@ -202,7 +217,7 @@ class LevelChange(NamedTuple):
 
 
 class Levels:
-    """The precision level of every layer that a controller governs; 0 is the recipe's own precision.
+    """The precision level of every layer that a controller governs; level 0 is the recipe itself, the least precise.
 
     Args:
       controller: the thresholds, the recipes of levels 1, 2, ..., and the metric to watch.
@@ -229,9 +244,10 @@ class Levels:
         return "" if self.controller.watch == "gradient_norm" else self.controller.watch
 
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
-        """Return the recipe that a layer follows at its level minus `down`, but not below level 0.
+        """Return the recipe that a layer follows `down` levels below its current level, but not below level 0.
 
-        Level 0, the least precise, is `own_recipe`; level i is the controller's levels[i - 1], each more precise.
+        layer: its name. own_recipe: the recipe of level 0, the least precise. Level i is the controller's levels[i -
+        1], each more precise.
         """
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
@@ -266,8 +282,8 @@ class Levels:
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
         """Count a layer's metric as too high, low or neither, and return its change of level, or None.
 
-        NaN counts as too high. figure: the metric; below: the metric that the layer would have one
-        level lower, which must be low for it to move down.
+        step: the number of the step. layer: its name. figure: the metric; NaN counts as too high. below: the metric
+        that the layer would have one level lower, which must be low for it to move down.
         """
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits
@@ -300,7 +316,7 @@ class Levels:
         return sum(level > 0 for level in self.levels.values()) / len(self.levels) if self.levels else 0.0
 
     def state(self) -> dict[str, Any]:
-        """Return the levels, the counts and norms behind them, and the log of changes, as fields for JSON."""
+        """Return the levels, the counts and norms that decide on changes, and the log of changes, for JSON."""
         return {
             "levels": dict(self.levels), "above": dict(self._above), "norms": dict(self._norms),
             "log": [list(change) for change in self.log],
@@ -351,13 +367,19 @@ class Overflows:
         self._stack.close()
 
     def _see_product(self, call: ProductCall) -> None:
-        """Look for Inf and NaN in a product's operands before their casts, and in its result."""
+        """Look for Inf and NaN in a matrix product's operands before their casts, and in its result.
+
+        call: the layer, the product, its operands and its result.
+        """
         names = (*OPERANDS[call.product], "result")
         for role, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
             self._look(f"{call.layer}, {call.product}", role, array)
 
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
-        """Look for Inf and NaN in a module's result, and in the result's gradient once that is computed."""
+        """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed.
+
+        name: the module's name for the message.
+        """
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))

@@ -113,12 +113,17 @@ class AdamW:
         return lr / (1 + follows * weight_error)
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
-        """Return the Euclidean norm of all elements of some gradients together, a float32 number."""
+        """Return the Euclidean norm of all elements of several float32 gradients together, as a float32 number."""
         return updates.norm(gradients, self._specified)
 
     @torch.no_grad()
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
-        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return the `Clipping`.
+        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return a report on it.
+
+        gradients: name -> float32 tensor of the weight's shape, for every weight.
+
+        Returns:
+          A `Clipping`, with the norm before clipping and the factor.
 
         Raises:
           TypeError, ValueError: gradients of other names or shapes than the weights.
@@ -160,7 +165,8 @@ class AdamW:
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
         """Update one weight in place by a clipped gradient, round its moments, and return the counts of its updates.
 
-        name: the weight's; lr: the learning rate. The masters are updated if there are any, and rounded to the weight.
+        name: the weight's name. lr: the learning rate. If there are float32 masters, they are updated, and the weight
+        is rounded from its master.
         """
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
@@ -185,7 +191,10 @@ class AdamW:
         return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
-        """Update the moments of one weight (`name`) in place by a gradient; return its update before weight decay."""
+        """Update the moments of one weight (`name`) in place by a gradient; return the weight's update before decay.
+
+        lr: the learning rate, a factor of the update.
+        """
         first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
         (beta1, beta2), number = self.recipe.betas, self.steps + 1
         if self._specified:
@@ -202,7 +211,7 @@ class AdamW:
         return (first * -(lr / (1 - beta1**number))).div_(root)
 
     def _with_decay(self, step: Tensor, weight: Tensor, decay: float) -> Tensor:
-        """Return step - decay * weight, an update that includes weight decay."""
+        """Return step - decay * weight, an update that includes weight decay, as a new tensor."""
         if not self._specified:
             return step.add(weight, alpha=-decay)
         update = step.clone()
@@ -210,7 +219,10 @@ class AdamW:
         return update
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round "first_moment" or "second_moment" (`kind`) of one weight into the format that keeps it, if any."""
+        """Round a moment of one weight, in place, into the format that the recipe has for it, if any.
+
+        kind: "first_moment" or "second_moment". name: the weight's name.
+        """
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
@@ -219,19 +231,19 @@ class AdamW:
             moment.copy_(tensor_of(quantize(array_of(moment), fmt, rounding=mode, seed=seed)))
 
     def _show(self, name: str) -> None:
-        """Write one weight, rounded from its float32 master into the format of weights, to the model's tensor."""
+        """Write one weight, rounded from its float32 master into the weights' format, to the model's tensor."""
         assert self._format is not None
         self._seen[name].copy_(tensor_of(quantize(array_of(self._kept[name]), self._format)))
 
     # ---- what later steps depend on
 
     def _tensors(self) -> list[tuple[str, Tensor]]:
-        """Return (name as in `state`, tensor) of all that is kept between steps: weights, moments and compensation."""
+        """Return (name as in `state`, tensor) of all weights, moments and compensations, which steps update."""
         groups = zip(KEPT, (self._kept, *self._moments.values(), self._compensation), strict=True)
         return [(f"{kind}/{name}", tensor) for kind, group in groups for name, tensor in group.items()]
 
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
-        """Return (arrays, fields for JSON): all on which later steps depend, the weights included.
+        """Return (arrays, fields for JSON): everything on which later steps depend, the weights included.
 
         Returns:
           Copies as float32 arrays by name: "weights/NAME" (the masters if there are any), "first_moment/NAME",
@@ -244,9 +256,9 @@ class AdamW:
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:
-        """Return the step number, and the fields that a checkpoint must match.
+        """Return the step number, and the fields that a checkpoint must match, as a dict for JSON.
 
-        These are the formats of weights and moments, whether masters are kept, and the rounding of updates.
+        These are the formats of weights and moments, whether there are float32 masters, and the rounding of updates.
         """
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
@@ -314,6 +326,6 @@ def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, An
 
 
 def _kind_of(x: Any) -> str:
-    """Return the dtype and shape of an array or tensor as text; the text of anything else."""
+    """Return the dtype and shape of an array or tensor as text; for any other object, its repr, shortened."""
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     return shown(x) if shape is None or dtype is None else f"{dtype} of shape {tuple(shape)}"

@@ -87,8 +87,8 @@ class Compared(Protocol):
 def answer(comparison: Compared) -> str:
     """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
 
-    With fewer than 3 seeds it says that more are needed, and names failed runs only. For a single recipe it gives the
-    final loss.
+    comparison: a `Comparison` of training runs. With fewer than 3 seeds the text says that more are needed, and names
+    failed runs only. For a single recipe it states the final loss.
     """
     others = [name for name in comparison.recipes if name != comparison.baseline]
     seeds = plural(comparison.seeds, "seed")
@@ -128,7 +128,7 @@ def answer(comparison: Compared) -> str:
 def _by(difference: Interval, name: str) -> str:
     """Return "NAME ends X nats (LOW to HIGH)", the magnitudes of a recipe's difference from the baseline's loss.
 
-    difference: the mean difference with its 95 % interval, whose ends are LOW and HIGH; name: the recipe's.
+    difference: the mean difference with its 95 % interval, whose ends are LOW and HIGH. name: the recipe's name.
     """
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
@@ -137,7 +137,7 @@ def _by(difference: Interval, name: str) -> str:
 def _open(difference: Interval, name: str) -> str:
     """Return the sentence that a recipe's losses vary too much between seeds to tell it from the baseline.
 
-    difference: its mean difference from the baseline's loss, with its 95 % interval; name: the recipe's.
+    difference: its mean difference from the baseline's loss, with its 95 % interval. name: the recipe's name.
     """
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
@@ -145,9 +145,9 @@ def _open(difference: Interval, name: str) -> str:
 
 
 def _stopped(comparison: Compared) -> str:
-    """Return sentences with the numbers of each recipe's runs that ended early, and that diverged; "" for none.
+    """Return sentences that name the recipes with runs that ended early or diverged, and their numbers; "" for none.
 
-    For diverged runs they give the highest finite loss in nats, too.
+    For diverged runs the text states the highest finite loss in nats, too.
     """
     ended, diverged = [], []
     for name, runs in comparison.by_recipe.items():

@@ -106,7 +106,7 @@ class Comparison:
         return [self._row(name) for name in self.recipes]
 
     def _row(self, name: str) -> dict[str, Any]:
-        """Return the row of `to_frame` for the recipe of a name, as a dict."""
+        """Return the row of `to_frame` for the recipe called `name`, as a dict."""
         runs = self.by_recipe[name]
         loss, difference = self.final_loss(name), self.difference(name)
         ended = [run for run in runs if not run.failed]
@@ -130,9 +130,9 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return a recipe's median seconds per step divided by the recipe FP32's; NaN if FP32 was not trained.
+        """Return a recipe's median seconds per step divided by those of the recipe FP32; NaN if FP32 was not trained.
 
-        Medians are used because the first steps include compilation.
+        name: the recipe's name. Medians are used because the first steps include compilation.
         """
         if "FP32" not in self.by_recipe:
             return math.nan
@@ -145,10 +145,10 @@ class Comparison:
 
         The columns are recipe, seeds, final_loss (nats, mean over the last 20 steps and the seeds), validation_loss,
         difference (to the baseline, paired by seed), verdict, stopped and diverged (numbers of runs), lost_updates
-        (share of a step's updates, mean over steps), skipped_steps and seconds (means over runs), time_ratio (of a
-        step to FP32's), weight_bytes, moment_bytes, activation_bytes (None if unknown), and gradient_error (relative,
-        from the probe, NaN without it). final_loss, difference and gradient_error also have columns NAME_low and
-        NAME_high, the ends of their 95 % intervals.
+        (share of a step's updates, mean over steps), skipped_steps and seconds (means over runs), time_ratio (of a step
+        to FP32's), weight_bytes, moment_bytes, activation_bytes (None if unknown), and gradient_error (relative, from
+        the probe, NaN without it). final_loss, difference and gradient_error also have columns NAME_low and NAME_high,
+        the ends of their 95 % intervals.
         """
         return frame(self.rows())
 
@@ -163,7 +163,10 @@ class Comparison:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def measurements(self) -> Any:
-        """Return a pandas frame of operands' rounding losses: recipe, seed, and the keys of `Run.measured`."""
+        """Return a pandas frame of the rounding errors of operands: recipe, seed, and the keys of `Run.measured`.
+
+        It has a row for each operand of each matrix product that a run measured.
+        """
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
@@ -175,7 +178,8 @@ class Comparison:
     def run_rows(self) -> Iterator[dict[str, Any]]:
         """Yield a dict for each run, with the columns of runs.parquet.
 
-        They are recipe, seed, steps, final_loss, validation_loss, seconds, stopped (why, or "") and diverged.
+        They are recipe, seed, steps, final_loss, validation_loss (nats), seconds, stopped (the reason, or "" if it
+        trained to the end) and diverged.
         """
         for run in self.runs:
             yield {
@@ -219,9 +223,11 @@ class Comparison:
         The files are report.html, recipes.parquet, runs.parquet, curves.parquet, measured.parquet and probe.parquet.
 
         Args:
-          out: a folder, created if it does not exist; other files in it are left alone.
+          out: a folder, created if it does not exist; other files in it do not change.
+
         Returns:
-          The paths of those files; a table without rows is not written.
+          The paths of the files written; a table without rows is not written.
+
         Raises:
           ImportError: jinja2 or pyarrow is not installed.
           ValueError: the folder cannot be written to.
@@ -267,7 +273,7 @@ def compare(
       baseline: the name of the recipe that the others are compared with; None for BF16, else FP32, else the first.
       gradients: whether to run `fpsim.train.gradient_probe` as well, for every seed, at weights after 120 steps or
         `steps` if fewer; it has no effect for the perceptron.
-      progress: called with the share done, 0 to 1, and a text.
+      progress: called with the finished share of the work, 0 to 1, and a text.
 
     Returns:
       A Comparison.
@@ -322,7 +328,9 @@ def compare(
 
 
 def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
-    """Return out/runs/NAME of each recipe, to which callers append "-SEED"; None for each if `out` is None.
+    """Return the path out/runs/NAME of each recipe, to which callers append "-SEED"; None for each if `out` is None.
+
+    chosen: the recipes. Characters of a name that do not suit a path become "_".
 
     Raises:
       ValueError: two recipes' names make the same folder.
@@ -341,13 +349,17 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress callback that maps the progress of one of several equal parts to that of the whole."""
+    """A progress callback that maps the progress of one of several equal parts to that of the whole.
+
+    progress: the callback of the whole, called with a share, 0 to 1, and a text; None for none. parts: the number of
+    parts.
+    """
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
 
     def begin(self, part: str) -> None:
-        """Begin the next part, whose name precedes the texts of its progress."""
+        """Begin the next part, whose name (`part`) is put before the texts of its progress; "" adds none."""
         self._done, self._part = self._done + 1, part
         self(0.0, "")
 

@@ -1,4 +1,4 @@
-"""Figures of a comparison: losses with intervals, gradients, rounding losses, loss scales and lost updates."""
+"""Figures of a comparison: losses with intervals, gradients, rounding errors, loss scales and lost updates."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def difference_axes(comparison: Compared, ax: Any = None) -> Any:
 def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
     """Make the y axis linear up to +-0.1 nats and logarithmic beyond, if some mean difference exceeds 0.2 nats.
 
-    The first eighth of the steps, in which losses differ most, does not count. ends: {recipe: mean difference at each
-    step}.
+    axes: matplotlib axes. ends: {recipe: mean difference at each step}. The first eighth of the steps, in which losses
+    differ most, does not count.
     """
     largest = max((float(np.max(np.abs(mean[len(mean) // 8 :]))) for mean in ends.values()), default=0.0)
     if largest > 0.2:
@@ -107,14 +107,14 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
 
 
 def _curves(runs: Sequence[Run]) -> Array:
-    """Return the losses of the runs that did not fail, as running means of weight 0.1, an array (seeds, steps)."""
+    """Return the losses of the runs that did not fail, smoothed by a running mean of 0.9; shape (seeds, steps)."""
     return np.array([smoothed(run.losses, SMOOTH) for run in runs if not run.failed])
 
 
 def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[str, Array]:
-    """Draw each recipe's mean curve and its 95 % interval as a shaded band; return {recipe: mean at each step}.
+    """Draw each recipe's mean curve and its 95 % interval as a shaded area; return {recipe: mean at each step}.
 
-    curves: {recipe: array (seeds, steps)}; recipes without seeds are left out.
+    axes: matplotlib axes. curves: {recipe: array (seeds, steps)}; recipes without seeds are left out.
     """
     drawn, means = styles(comparison), {}
     for name, values in curves.items():
@@ -132,7 +132,7 @@ def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[st
 
 
 def _plain(axes: Any) -> None:
-    """Set the style of axes: no frame at top and right, thin horizontal grid lines, whole numbers on the x axis."""
+    """Set the style of matplotlib axes: no frame at top and right, thin horizontal lines, whole numbers on x."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(axis="y", color=GRID, linewidth=0.5)
@@ -144,7 +144,7 @@ def _plain(axes: Any) -> None:
 def _labelled(axes: Any, comparison: Compared, ends: dict[str, float]) -> None:
     """Write each recipe's name to the right of its curve, moved up or down where names would overlap.
 
-    ends: {recipe: last value of its curve}.
+    axes: matplotlib axes. ends: {recipe: last value of its curve}.
     """
     if not ends:
         return
@@ -187,7 +187,10 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def probe_figure(comparison: Compared) -> Any:
-    """Return a figure of the relative errors of all recipes' gradients: a tick for each layer, a dot for all layers."""
+    """Return a matplotlib figure of the relative errors of all recipes' gradients.
+
+    Each recipe has a row, with a tick for each layer but the head and a dot for all these layers together.
+    """
     drawn = styles(comparison)
     names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
     with figure_style():
@@ -223,7 +226,7 @@ def probe_figure(comparison: Compared) -> Any:
 
 
 def layer_figure(comparison: Compared, metric: str) -> Any:
-    """Return a figure with a small plot for each layer: a metric of its worst operand over the steps.
+    """Return a matplotlib figure with a small plot for each layer: a metric of its worst operand over the steps.
 
     metric: "underflow", "saturation" or "sqnr_db". All plots have the same axes.
     """
@@ -264,7 +267,7 @@ def layer_figure(comparison: Compared, metric: str) -> Any:
 def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
     """Return the first len(layers) plots of a grid column by column, so that layers of a block are one below another.
 
-    rows: the number of the grid's rows.
+    grid: 2-D array of matplotlib axes. rows: the number of its rows.
     """
     return [grid[i % rows][i // rows] for i in range(len(layers))]
 
@@ -272,7 +275,8 @@ def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
 def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """Return {(recipe, layer): {step: metric of the layer's worst operand, averaged over the seeds}}.
 
-    The worst is the smallest "sqnr_db", or the largest other metric. Operands without rounding error are left out.
+    metric: "underflow", "saturation" or "sqnr_db". The worst is the smallest "sqnr_db", or the largest other metric.
+    Operands without rounding error are left out.
     """
     picks = min if metric == "sqnr_db" else max
     seen: dict[tuple[str, str, int, int], list[float]] = {}

@@ -61,10 +61,10 @@ def gradient_probe(
 ) -> Any:  # fmt: skip
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
-    The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens.
-    They are compared with those of the recipe FP32 at the same weights. Every operation has specified bits, products of
-    layers that `Recipe.keep` names too. A loss scale is lowered until nothing overflows, as in training. Delayed scales
-    follow from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.
+    The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens. They are
+    compared with those of the recipe FP32 at the same weights. Every operation has specified bits, products of layers
+    that `Recipe.keep` names too. A loss scale is lowered until nothing overflows, as in training. Delayed scales follow
+    from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
@@ -78,7 +78,7 @@ def gradient_probe(
         the error has the 95 % interval of its mean by Student's t.
       text: as for `fpsim.train.run`.
       backend: the backend that multiplies, as for `fpsim.train.run`.
-      progress: called with the share done, 0 to 1, and a text.
+      progress: called with the finished share of the work, 0 to 1, and a text.
 
     Returns:
       A pandas frame with, for each recipe, a row for each linear layer and a row "all" for all layers except the head.
@@ -116,7 +116,7 @@ def rows_over_seeds(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the rows of `gradient_probe` as dicts: means over seeds, with 95 % intervals of the errors.
 
-    Rows and other arguments are those of `gradient_probe`; seeds: the seeds as a range.
+    The dicts and the arguments are those of `gradient_probe`, except that `seeds` is the range of the seeds.
     """
     samples = []
     for index, seed in enumerate(seeds):
@@ -130,7 +130,7 @@ def rows_over_seeds(
 
 
 def _over_seeds(rows: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """Return one row of means and the error's interval, from the rows of one recipe and layer, one for each seed."""
+    """Return a row of `gradient_probe` (means, and the error's interval) from the rows of `probe_rows` of all seeds."""
     error = interval([row["relative_error"] for row in rows])
     return {
         **{name: rows[0][name] for name in ("recipe", "scenario", "layer")}, "relative_error": error.mean,
@@ -169,7 +169,7 @@ def probe_rows(
 
 
 def recipes_of(recipes: Any) -> list[Recipe]:
-    """Return the recipes that an argument describes, one or an iterable of several, as a list of `Recipe`.
+    """Return a list of `Recipe` from one recipe (a Recipe or the name of one) or an iterable of several.
 
     Raises:
       ValueError: there is no recipe, one has no name, or two have the same name.
@@ -195,7 +195,8 @@ def with_one_product(recipe: Recipe | str, linear: Any = "BF16") -> list[Recipe]
       linear: the recipe of that product in all linear layers, a `fpsim.torch.LinearRecipe` or the name of one.
 
     Returns:
-      The variants for fprop, dgrad and wgrad, in this order; layers that `Recipe.keep` names stay in float32.
+      The variants for fprop, dgrad and wgrad (forward product, gradient of the input, gradient of the weight), in this
+      order. Layers that `Recipe.keep` names stay in float32.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import with_one_product
@@ -234,7 +235,10 @@ def _joined(gradients: dict[str, Array], names: list[str]) -> Array:
 
 
 def _figures(got: Array, wanted: Array) -> tuple[float, float]:
-    """Return (relative error, cosine) of a gradient compared with the wanted one; NaN for Inf, NaN or a zero norm."""
+    """Return (relative error, cosine) of a gradient compared with the wanted one, two flat float64 arrays.
+
+    Both are NaN if `got` holds Inf or NaN, or `wanted` has norm 0; the cosine also if `got` has norm 0.
+    """
     if not np.isfinite(got).all():
         return math.nan, math.nan
     size, got_size = float(np.linalg.norm(wanted)), float(np.linalg.norm(got))
@@ -247,7 +251,7 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Train for `steps` steps by the float32 recipe `plain`, and return {name: copy of the weight}.
+    """Train for `steps` steps by the float32 recipe `plain`, and return {name: copy of the weight}; cached.
 
     seed: the seed of the run. text: path of the training text, or None for the default text.
     """
@@ -261,8 +265,8 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
     """Return {layer: float32 weight gradient} of every linear layer by a recipe, at weights that float32 trained.
 
     The batch is that of the step after training. Gradients are divided by the loss scale, and by the loss factors of
-    the recipe and of the scenario. steps: number of training steps in float32. settings: those of the recipe's trainer,
-    with the seed and text of the training. case: the scenario, which changes weights and loss.
+    the recipe and of the scenario. settings: those of the recipe's trainer, with the seed and text of the training.
+    steps: number of training steps in float32. case: the scenario, which changes weights and loss.
     """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
@@ -290,7 +294,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
-    """Return the batch of a step, 16 sequences of 64 tokens, with loss weights if the scenario's are uneven."""
+    """Return the batch of a step, 16 sequences of 64 tokens; its weights are None unless `case.uneven`."""
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
     weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None
@@ -298,7 +302,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
-    """Run the forward and backward pass of a batch, which leaves the weights' gradients in `.grad`, still scaled.
+    """Run the forward and backward pass of a batch, which sets the weights' `.grad` to their gradients.
 
     The mean loss is multiplied by the loss scale and by the loss factors of the recipe and of the scenario `case`.
     """
@@ -372,7 +376,7 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return random loss weights 2**(6 N), N standard normal, float32 (tokens,), as functions of the seed.
+    """Return random loss weights 2**(6 N), N standard normal, as float32 (tokens,); the seed determines them.
 
     They differ as much as the gradients of rare and frequent tokens do.
     """

@@ -1,4 +1,4 @@
-"""Bytes of what training by a recipe keeps: weights, moments, and activations that wait for the backward pass."""
+"""Bytes of the state that training by a recipe needs: weights, moments, and activations for the backward pass."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ class Memory(NamedTuple):
 def memory_of(recipe: Recipe, settings: Settings) -> Memory:
     """Return the bytes of weights, moments and activations in a recipe's formats, by its overrides at the first step.
 
+    settings: those of the run, such as its model, batch and context.
+
     Example:
       >>> from fpsim.train import recipes
       >>> from fpsim.train.comparisons.memory import memory_of
@@ -58,7 +60,10 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
 
 
 def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
-    """Return two numbers of bits per weight: of the weights (copies and compensation included), and of both moments."""
+    """Return (bits of the weights, bits of both moments) for each weight of a model.
+
+    The bits of the weights include float32 masters and Kahan's compensation, if the recipe has them.
+    """
     fmt = recipe.format_of("weights")
     weights = 32 if fmt is None else fmt.bits * (2 if recipe.update_rounding == "kahan" else 1)
     if fmt is not None and recipe.masters:
@@ -68,10 +73,10 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Return the bits of the activations that one micro-batch keeps for the backward pass, by a forward pass's shapes.
+    """Return the bits of the activations that one micro-batch saves for the backward pass.
 
-    These are inputs of linear layers, norms and SwiGLU, and attention's queries, keys, values and softmax, each in the
-    format in which the recipe keeps it, scales included.
+    A forward pass determines their shapes. They are inputs of linear layers, norms and SwiGLU, and attention's queries,
+    keys, values and softmax, each in the format in which the recipe stores it, scales included.
     """
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
@@ -111,9 +116,9 @@ def _activation_bits(trainer: Trainer) -> float:
 
 
 def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
-    """Return (format, scaling) in which a linear layer keeps its input for the weight gradient.
+    """Return (format, scaling) in which a linear layer saves its input for the weight gradient.
 
-    The format is None for float32, and the scaling is None without scales.
+    layer: the layer's name. The format is None for float32, and the scaling is None without scales.
 
     Example:
       >>> from fpsim.train import recipes
@@ -131,8 +136,8 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the number of bits in which a recipe keeps a layer's input for the weight gradient, scales included.
+    """Return the number of bits in which a recipe saves a layer's input for the weight gradient, scales included.
 
-    count: number of the input's elements; features: number of elements in a row.
+    layer: the layer's name. count: number of the input's elements. features: number of elements in a row.
     """
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

@@ -122,7 +122,7 @@ def summary_table(comparison: Compared) -> str:
 
 
 def words(comparison: Compared, row: dict[str, Any]) -> list[str]:
-    """Return the cells of the table of recipes for one recipe, as text; row: its dict of `Comparison.rows`."""
+    """Return the cells of one row of the page's table of recipes as text; row: a dict from `Comparison.rows`."""
     return [cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells]
 
 
@@ -148,7 +148,7 @@ HEADS = (
 
 
 def _row(comparison: Compared, row: dict[str, Any]) -> TableRow:
-    """Return the row of the table of recipes for a recipe; row: its dict of `Comparison.rows`."""
+    """Return the row of the page's table of recipes for one recipe; row: its dict from `Comparison.rows`."""
     name = row["recipe"]
     base = name == comparison.baseline
     verdict = "baseline" if base else VERDICTS[row["verdict"]]
@@ -173,7 +173,7 @@ COST_HEADS = (
 
 
 def _cost_row(row: dict[str, Any]) -> TableRow:
-    """Return the row of the table of times and bytes for a recipe; row: its dict of `Comparison.rows`."""
+    """Return the row of the page's table of times and bytes for one recipe; row: its dict from `Comparison.rows`."""
     kept = [row["weight_bytes"], row["moment_bytes"], row["activation_bytes"]]
     kept = [math.nan if size is None else size for size in kept]
     ratio = row["time_ratio"]
@@ -188,7 +188,7 @@ PROBE_HEADS = (("recipe", False), ("layer", False), ("relative error", True), ("
 
 
 def _probe_row(row: dict[str, Any]) -> TableRow:
-    """Return the row of the table of gradient errors for a recipe and layer; row: its dict of `gradient_probe`."""
+    """Return the row of the table of gradient errors for one recipe and layer; row: a dict from `gradient_probe`."""
     cosine = row["cosine"]
     layer = "all but the head" if row["layer"] == "all" else row["layer"]
     text = "–" if math.isnan(cosine) else f"{cosine:.5f}"
@@ -196,7 +196,10 @@ def _probe_row(row: dict[str, Any]) -> TableRow:
 
 
 def _error(row: dict[str, Any], name: str) -> TableCell:
-    """Return a table cell with the relative error row[name], and half the width of its interval if it has one."""
+    """Return a table cell with the relative error row[name], and half the width of its interval if it has one.
+
+    row: a dict whose keys NAME_low and NAME_high hold the ends of the interval, NaN without one.
+    """
     mean = _scientific(row[name])
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     return mean if math.isnan(half) else TableCell(f"{mean.text} ± {_scientific(half).text}", row[name])
@@ -209,7 +212,7 @@ def _scientific(value: float) -> TableCell:
 
 
 def _settings(recipe: Any) -> list[str]:
-    """Return the settings of a recipe as lines "name = value"; the recipe's repr if cattrs is not installed."""
+    """Return the settings of a `Recipe` as lines "name = value", or its repr as one line if cattrs is not installed."""
     if importlib.util.find_spec("cattrs") is None:
         return [repr(recipe)]
     return [f"{name} = {value}" for name, value in plain(recipe).items() if name not in ("name", "source")]
@@ -251,7 +254,7 @@ def _traces(comparison: Compared) -> list[Picture]:
 
 
 def _axes(height: float) -> Any:
-    """Return axes of a new figure of a height in inches."""
+    """Return matplotlib axes of a new figure whose height is given in inches."""
     from fpsim.display.figure import blank_figure, figure_style
 
     with figure_style():
@@ -277,7 +280,11 @@ class Tabled(Compared, Protocol):
 
 
 def save(comparison: Tabled, folder: Path) -> list[Path]:
-    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`."""
+    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`.
+
+    Raises:
+      ImportError: pyarrow or jinja2 is not installed.
+    """
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
         "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),

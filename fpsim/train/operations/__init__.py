@@ -1,3 +1,3 @@
-"""The operations of a training step besides layers' products, each with specified bits: the same on every machine."""
+"""Operations of a training step other than layers' products, with specified bits: the same on every machine."""
 
 WORDS = ("specified", "torch")  # the arithmetics of a run

@@ -27,7 +27,6 @@ CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added 
 
 
 # ---- sums in 32 lanes (interleaved partial sums): one order that suits a warp and vector registers of any length
-#
 # Lane l adds terms l, l + 32, ... in turn from +0; then lane l + 16 is added to lane l, and so on with 8, 4, 2 and 1,
 # as in `fp.LaneSum()`. Products are added in float64, which represents them exactly, so that fused operations change
 # no bit; their sum is rounded to float32 once.
@@ -35,7 +34,7 @@ CHUNK = 4096  # elements that 32 partial sums add; the sums of chunks are added 
 
 @inner_loop
 def folded(lanes: Any) -> Any:
-    """Return the sum of 32 partial sums: l + 16 is added to l, then l + 8, + 4, + 2 and + 1; `lanes` is overwritten."""
+    """Return the sum of 32 numbers: pairs 16 apart are added, then 8, 4, 2 and 1 apart; `lanes` is overwritten."""
     width = LANES // 2
     while width > 0:
         for lane in range(width):
@@ -95,14 +94,14 @@ def sum_of_squares(x: Any, chunks: Any) -> Any:
 
 @kernel
 def row_sums(x: Any, lanes: Any, sums: Any) -> None:
-    """Write the `lane_sum` of each row of x (rows, columns) to sums (rows,); lanes: scratch for 32 of its dtype."""
+    """Write the sum of each row of x (rows, columns), as `lane_sum` adds it, to sums (rows,); lanes: scratch (32,)."""
     for i in range(x.shape[0]):
         sums[i] = lane_sum(x[i], lanes)
 
 
 @kernel
 def column_sums(x: Any, lanes: Any, sums: Any) -> None:
-    """Write the sums of x (rows, columns) over its rows, in `lane_sum`'s order, to sums (columns,).
+    """Write the sums of x (rows, columns) over its rows, in the order of `lane_sum`, to sums (columns,).
 
     lanes: scratch (32, columns) of the dtype of x.
     """
@@ -202,8 +201,10 @@ def causal_softmax(x: Any, factor: Any, shares: Any) -> None:
 
 @kernel
 def causal_softmax_slopes(slopes: Any, shares: Any, factor: Any, result: Any) -> None:
-    """Write the gradient of `causal_softmax`'s x to result: p * (g - sum(p * g)) * factor for p = shares, g = slopes,
-    where `lane_dot` adds columns 0 to i of row i, and 0 in its other columns; arrays (matrices, rows, columns).
+    """Write the gradient of `causal_softmax`'s x to result; all arrays are float32 (matrices, rows, columns).
+
+    It is p * (g - sum(p * g)) * factor in columns 0 to i of row i, with a `lane_dot` over them, and 0 in other columns.
+    p: shares, the softmax. g: slopes, the gradient of p.
     """
     lanes = np.empty(LANES, f64)
     for matrix in range(shares.shape[0]):
@@ -233,9 +234,9 @@ def cross_entropy(logits: Any, targets: Any, shares: Any, losses: Any) -> None:
 
 @kernel
 def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) -> None:
-    """Write a cross entropy's gradient of the logits to result: p * factor, but (p - 1) * factor at the target.
+    """Write the gradient of a cross entropy's logits to result: p * factor, but (p - 1) * factor at the target.
 
-    p: shares, the softmax of the logits.
+    p: shares, the softmax of the logits, (rows, classes). targets: (rows,).
     """
     for i in range(shares.shape[0]):
         target = targets[i]
@@ -252,7 +253,7 @@ def mean(x: Any) -> Any:
 
 @kernel
 def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
-    """Write r = 1 / sqrt(mean(x * x) + eps) of each row to inverse, x * r * weight to result; `lane_dot` adds x * x."""
+    """Write r = 1 / sqrt(mean(x * x) + eps) of each row to inverse, and x * r * weight to result; all float32."""
     lanes, count = np.empty(LANES, f64), f32(x.shape[1])
     for i in range(x.shape[0]):
         r = rsqrt(f32(lane_dot(x[i], x[i], lanes)) / count + eps)
@@ -265,7 +266,7 @@ def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
 def rms_norm_slopes(slopes: Any, x: Any, weight: Any, inverse: Any, ratios: Any, result: Any) -> None:
     """Write n = x * r to ratios, and the gradient of x to result: r * (h - n * mean(h * n)) for h = slopes * weight.
 
-    inverse: r of each row, as `rms_norm` wrote it.
+    inverse: r of each row, as `rms_norm` wrote it. slopes: the gradient of the result.
     """
     lanes, h, count = np.empty(LANES, f64), np.empty(x.shape[1], f32), f32(x.shape[1])
     for i in range(x.shape[0]):
@@ -313,7 +314,7 @@ def relu(x: Any, result: Any) -> None:
 
 @kernel
 def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
-    """Write the gradient of ReLU to result: slopes where x is above 0 or NaN, else +0."""
+    """Write the gradient of ReLU's x to result: slopes, that of its result, where x is above 0 or NaN, else +0."""
     for i in range(x.size):
         result[i] = ZERO if x[i] <= ZERO else slopes[i]
 
@@ -341,7 +342,7 @@ def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> 
 
 @kernel
 def decayed(weights: Any, update: Any, decay: Any) -> None:
-    """Subtract weights * decay from the updates, in place."""
+    """Subtract weights * decay from `update` in place; all are flat float32 arrays of one size."""
     for i in range(update.size):
         update[i] -= weights[i] * decay
 
@@ -363,21 +364,20 @@ def count(before: Any, update: Any, after: Any, exponents: Any) -> Any:
 
 
 # ---- exp and log in float64
-#
 # The same bits everywhere, unlike NumPy's. Relative errors are below 2**-46 (docs/elementary.md), for results that are
 # rounded to formats of up to 16 bits.
 
 
 @kernel
 def _exp_each(x: Any, y: Any) -> None:
-    """Write exp(x) of flat float64 numbers to y, float64."""
+    """Write exp(x) of flat float64 numbers to y, float64; it differs from the exact value by less than 2**-46 of it."""
     for i in range(x.size):
         y[i] = exp_wide(x[i])
 
 
 @kernel
 def _log_each(x: Any, y: Any) -> None:
-    """Write log(x) of flat, positive and finite float64 numbers to y."""
+    """Write log(x) of flat, positive and finite float64 numbers to y, float64."""
     for i in range(x.size):
         y[i] = log_wide(x[i])
 

@@ -196,7 +196,7 @@ class KernelSteps:
         return self.sums.result_format
 
     def encoded(self, x: Array) -> Array:
-        """Return codes of the kernel's format for floats, rounded by its mode."""
+        """Return codes of the kernel's format for floats, rounded by the rounding mode of this object."""
         return encode(x, self.fmt, rounding=self.rounding)
 
     def values(self, codes: Array) -> Array:
@@ -208,11 +208,11 @@ class KernelSteps:
         return decode(codes, self.wide, np.float64)
 
     def minus(self, a: Array, b: Array) -> Array:
-        """Return codes of a - b, rounded to the kernel's format."""
+        """Return codes of a - b, rounded to the kernel's format; a and b are codes of that format."""
         return np.asarray(subtract(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def times(self, a: Array, b: Array) -> Array:
-        """Return codes of a * b, rounded to the kernel's format."""
+        """Return codes of a * b, rounded to the kernel's format; a and b are codes of that format."""
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def quotient(self, a: Array, b: Array) -> Array:
@@ -226,16 +226,20 @@ class KernelSteps:
             return self.encoded(FUNCTIONS[name](values))
 
     def sum(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return codes, in the sums' format, of sum(terms) or sum(terms * factors) over the last axis: (..., 1)."""
+        """Return the sum of terms, or of terms * factors, over the last axis, as codes of the sums' format.
+
+        terms, factors: codes of the kernel's format, (..., n). The result has the shape (..., 1).
+        """
         from fpsim.sums.lines import Lines, line_sums
 
         lines = Lines(factors, terms, (None if factors is None else self.fmt, self.fmt))
         return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
 
     def mean(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return codes, in the sums' format, of the mean of terms (or of terms * factors) over the last axis, (..., 1).
+        """Return the mean of terms, or of terms * factors, over the last axis, as codes of the sums' format.
 
-        The quotient is computed in float64, exactly enough that rounding it gives the right code.
+        terms, factors: codes of the kernel's format, (..., n). The result has the shape (..., 1). The quotient is
+        computed in float64, exactly enough that rounding it gives the right code.
         """
         total = self.wide_values(self.sum(terms, factors))
         return encode(total / terms.shape[-1], self.wide, rounding=self.rounding)
@@ -244,7 +248,7 @@ class KernelSteps:
 def _exp(x: Array) -> Array:
     """Return float64 exp(x), accurate enough to round to formats of up to 16 bits in every direction.
 
-    A result that is only close to 1, 0 or Inf is moved off that value, so that directed rounding sees it is inexact.
+    A result that is only close to 1, 0 or Inf is moved off that value, so that directed rounding treats it as inexact.
     """
     y = np.where(np.isfinite(x), kernels().wide_exp(x), np.exp(x))
     y = np.where((y == 1) & (x != 0), np.nextafter(1.0, 1 + np.sign(x)), y)
@@ -301,7 +305,7 @@ class _Powers(NamedTuple):
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
-    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of x."""
+    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of x; x: floats (..., n)."""
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -345,7 +349,8 @@ class Normalised(NamedTuple):
 def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
     """Return an RMSNorm of x along the last axis, with the intermediate results that its gradient needs, as codes.
 
-    weight: (d,), or None for ones; eps: added to the mean of squares, after rounding to the sums' format.
+    x: floats (..., d). weight: floats (d,), or None for ones. eps: added to the mean of squares, after rounding to the
+    sums' format.
     """
     codes = steps.encoded(_last_axis(x))
     square = steps.mean(codes, codes)

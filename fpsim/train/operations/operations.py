@@ -70,7 +70,7 @@ class Operations:
         return self._product(shares, v)
 
     def _product(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b (..., M, N) by the arithmetic of attention's products."""
+        """Return a @ b by the arithmetic of attention's products; float32 (..., M, K), (..., K, N) to (..., M, N)."""
         linear = self.numerics.attention
         if not self.specified and linear is None:
             return a @ b
@@ -172,7 +172,10 @@ class Embedding(Function):  # type: ignore[misc]
 
 @reported
 class RootMeanSquareNorm(Function):  # type: ignore[misc]
-    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis; no machine changes a bit."""
+    """A torch function: x / sqrt(mean(x * x) + 1e-6) * weight over the last axis, the same bits on every machine.
+
+    forward takes x, float32 (..., d), and weight, float32 (d,).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -247,7 +250,7 @@ class CrossEntropy(Function):  # type: ignore[misc]
 
 @reported
 class ReLU(Function):  # type: ignore[misc]
-    """A torch function: x where it is above 0 or NaN, else +0."""
+    """A torch function: x where it is above 0 or NaN, else +0; x is a float32 tensor of any shape."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -267,7 +270,10 @@ class ReLU(Function):  # type: ignore[misc]
 
 
 def swiglu(x: Tensor) -> Tensor:
-    """Return silu(gate) * up (..., n) for x (..., 2 n), whose halves are gate and up; no machine changes a bit."""
+    """Return silu(gate) * up (..., n) for x (..., 2 n), whose halves are gate and up.
+
+    x: float32. The bits are the same on every machine.
+    """
     array = _flat(x)
     result = np.empty((array.shape[0], array.shape[1] // 2), f32)
     kernels.swiglu(array, result)
@@ -300,7 +306,10 @@ class AttentionProducts(NamedTuple):
     chain: Accumulator
 
     def multiply(self, product: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b as float32 (..., M, N); product: "fprop", "dgrad" or "wgrad", which selects casts and unit."""
+        """Return a @ b as float32 (..., M, N); product: "fprop", "dgrad" or "wgrad", which selects casts and unit.
+
+        a: float32 (..., M, K). b: float32 (..., K, N).
+        """
         if self.linear is None:
             return tensor_of(
                 as_float(matmul(array_of(a), array_of(b), accumulate=self.chain), self.chain.result_format)
@@ -321,13 +330,16 @@ class AttentionProducts(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _plan_of(linear: LinearRecipe) -> LayerPlan:
-    """Return the plan of casts and products for attention by a linear recipe; plans are cached."""
+    """Return the plan of casts and matrix products that a linear recipe makes for attention; cached."""
     return plan_of(linear, "attention")
 
 
 @reported
 class AttentionProduct(Function):  # type: ignore[misc]
-    """A torch function: a product a @ b of attention, whose gradients are products by the same recipe."""
+    """A torch function: a matrix product a @ b of attention, whose gradients are products by the same recipe.
+
+    forward takes a, b and an `AttentionProducts`, the arithmetic of the three products.
+    """
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, products: AttentionProducts) -> Tensor:

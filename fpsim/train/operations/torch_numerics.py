@@ -111,14 +111,14 @@ def _double(x: Tensor) -> Array:
 
 
 def _over_axis(x: Array) -> Array:
-    """Return the sums of a float64 array along its last axis, (..., 1), each added in 32 partial sums (`lane_sum`)."""
+    """Return the sums of a float64 array along its last axis, (..., 1), each added in 32 interleaved partial sums."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.size // x.shape[-1])
     kernels.row_sums(rows, np.empty(kernels.LANES), totals)
     return totals.reshape(*x.shape[:-1], 1)
 
 
 def _over_rows(x: Array) -> Array:
-    """Return the sums of a float64 array (..., n) over all axes but the last, (n,), in 32 partial sums."""
+    """Return the sums of a float64 array (..., n) over all axes but the last, (n,), in 32 interleaved partial sums."""
     rows, totals = np.ascontiguousarray(x).reshape(-1, x.shape[-1]), np.empty(x.shape[-1])
     kernels.column_sums(rows, np.empty((kernels.LANES, rows.shape[1])), totals)
     return totals
@@ -130,7 +130,7 @@ def _rounded(gradient: Array, fmt: FormatLike) -> Tensor:
 
 
 class _Softmax(torch.autograd.Function):
-    """A torch function: the rounded softmax, with its gradient."""
+    """A torch function: the softmax of `numerics.softmax`, rounded at each step, with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, fmt: FormatLike, sums: Accumulator | None) -> Tensor:
@@ -148,7 +148,7 @@ class _Softmax(torch.autograd.Function):
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """A torch function: the rounded cross-entropy, with its gradient."""
+    """A torch function: the loss of `numerics.cross_entropy`, rounded at each step, with the logits' gradient."""
 
     @staticmethod
     def forward(
@@ -166,7 +166,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 class _Norm(torch.autograd.Function):
-    """A torch function: the rounded RMSNorm, with its gradients."""
+    """A torch function: the RMSNorm of `numerics.rms_norm`, rounded at each step, with its gradients."""
 
     @staticmethod
     def forward(

@@ -42,7 +42,10 @@ class TracedOperation(NamedTuple):
 
 
 def reported(function: Any) -> Any:
-    """Wrap a torch function class so that traces record its results and gradients; return the class."""
+    """Wrap a torch function class so that traces record its results and gradients; return the class.
+
+    function: a subclass of torch.autograd.Function, whose `forward` and `backward` are replaced.
+    """
     forward, backward, name = function.forward, function.backward, function.__name__.strip("_")
 
     @functools.wraps(forward)
@@ -105,7 +108,7 @@ class OperationTrace:
 
     @property
     def place(self) -> str:
-        """Name of the module that runs now, else "behind NAME" for the last module or product.
+        """Name of the module that runs now, else "behind NAME" for the module or matrix product that ran last.
 
         It is "before the first module" at the start.
         """
@@ -142,18 +145,18 @@ class OperationTrace:
         self._stack.close()
 
     def _begin(self, name: str, *_: Any) -> None:
-        """Note that a module begins to run."""
+        """Record that the module called `name` begins to run; operations belong to it until it ends."""
         self._places.append(name)
 
     def _end(self, module: Any, _inputs: Any, result: Any) -> None:
-        """Note that the running module ends, and add its float32 result to the trace."""
+        """Record that the innermost running module ends, and add its result to the trace if that is float32."""
         name = self._places.pop()
         self._last = f"behind {name}"
         if isinstance(result, Tensor) and result.dtype == torch.float32:
             self.see(f"{name}{RESULT}", array_of(result))
 
     def _product(self, call: ProductCall) -> None:
-        """Add a linear layer's product to the trace."""
+        """Add the result of a linear layer's product to the trace; call: the layer, the product and its result."""
         self.see(f"{call.layer}, {call.product}", call.result)
         if call.product != "fprop":
             self._last = f"behind {call.layer}, {call.product}"
