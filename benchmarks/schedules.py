@@ -76,6 +76,11 @@ def processor_rows() -> Iterator[RaceRow]:
             "fpsim": partial(fp.matmul, a, b, schedule=library), FLAT: partial(fp.matmul, a, b, accumulate=accumulate)
         }  # fmt: skip
         yield RaceRow(f"torch.mm {isa} {fmt}", contestants, {}, None, _size(SHAPE), "MAC")
+    a, b = fp.cast(x[:64], fp.BF16), fp.cast(y[:, :64], fp.BF16)
+    flat = partial(fp.matmul, a, b, accumulate="x86_amx_bf16_f32")
+    for threads in (1, 2):  # two share K
+        contestants = {"fpsim": partial(fp.matmul, a, b, schedule=fp.schedules.torch_mm("amx", threads)), FLAT: flat}
+        yield RaceRow(f"torch.mm amx BF16, threads = {threads}", contestants, {}, None, _size((64, 64, k)), "MAC")
     contestants = {
         "fpsim": partial(fp.matmul, x, y, schedule=fp.schedules.eigen()),
         FLAT: partial(fp.matmul, x, y, accumulate=chain),

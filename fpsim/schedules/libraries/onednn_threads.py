@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ class BrgemmProduct(NamedTuple):
     threads: int
 
 
+@lru_cache(maxsize=4096)
 def threads_along_k(product: BrgemmProduct) -> int:
     """Return how many threads share K, 1 to 4, in a product of a transposed a.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from fpsim.schedules.libraries.amx.chunks import chunk_blocks
 from fpsim.schedules.libraries.amx.cycles import efficiency
 from fpsim.schedules.libraries.amx.problem import (
@@ -26,6 +28,7 @@ FEW_ROWS = 3  # kernels of columns from which odd operands are copied
 COPIED = 128  # terms from which they are
 
 
+@lru_cache(maxsize=4096)
 def amx_blocks(product: AmxProduct) -> KBlocks | None:
     """Return oneDNN's segments of K for a BF16 product by AMX; None if none of its rules fits.
 
