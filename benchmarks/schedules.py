@@ -91,11 +91,10 @@ def processor_rows() -> Iterator[RaceRow]:
 def order_rows() -> Iterator[RaceRow]:
     """Yield races of trees compared with the schedules of which they are copies, and of orders that no schedule has."""
     shape = (256, 512, 1024)
-    for title, schedule in OF_UNIT["hopper_f16_f32"].items():
-        order = fp.schedules.tree(schedule, shape[2], n=shape[1], accumulate="hopper_f16_f32")
-        contestants = {
-            "fpsim": _work("hopper_f16_f32", shape, order), "schedule": _work("hopper_f16_f32", shape, schedule)
-        }  # fmt: skip
+    of_trees = [("hopper_f16_f32", *row) for row in OF_UNIT["hopper_f16_f32"].items()]
+    for unit, title, schedule in [*of_trees, *(("ada_e4m3_f32", *row) for row in OF_UNIT["ada_e4m3_f32"].items())]:
+        order = fp.schedules.tree(schedule, shape[2], n=shape[1], accumulate=unit)
+        contestants = {"fpsim": _work(unit, shape, order), "schedule": _work(unit, shape, schedule)}
         yield RaceRow(f"tree of {title}", contestants, {"schedule": 1 / 1.2}, None, _size(shape), "MAC")
     for title, made in {"chain of pairs": _chain_of_pairs(shape[2]), "random pairs": _random_pairs(shape[2])}.items():
         rng = np.random.default_rng(0)

@@ -141,14 +141,16 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
     """Return the sums (M, N) of a chain of partial sums, if the unit's kernels can compute them in one call; else None.
 
-    For that, partial sums must add neighbouring terms and have equally many; only the last may have fewer. node: the
-    chain. sums: the operands and the backend.
+    For that, partial sums must have equally many terms; only the last may have fewer. With scales, all terms must be
+    neighbours. node: the chain. sums: the operands and the backend.
     """
     parts, unit = node.inputs, sums.product.unit
-    inner = [_whole_run(part, unit) for part in parts]
-    if len(parts) < 2 or None in inner or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
+    if len(parts) < 2 or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
         return None
+    inner = [_whole_run(part, unit) for part in parts]
     runs = [run for run in inner if run is not None]
+    if len(runs) < len(parts):
+        return _promoted_apart(node, sums)
     length = runs[0].terms
     equal = all(run.start == runs[0].start + i * length for i, run in enumerate(runs))
     if not equal or length % unit.terms or any(run.terms != length for run in runs[:-1]) or runs[-1].terms > length:
@@ -160,6 +162,35 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
             return None
     total = np.full(sums.shape, 0.0 if node.start == "zero" else -0.0, f32)
     add_product(total, product.part(runs[0].start, runs[-1].stop)._replace(promote=length, factors=factors))
+    return total
+
+
+def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
+    """Return the sums of a chain of partial sums of full instructions over any terms, or None if they differ in length.
+
+    The terms are copied in their order, so that the unit's loops compute all partial sums in one call. The last
+    instruction of the last partial sum may have fewer terms.
+    """
+    product, unit = sums.product, sums.product.unit
+    terms: list[Array] = []
+    for part in node.inputs:
+        if (
+            not isinstance(part, Sum)
+            or (part.order, part.start) != ("chain", "zero")
+            or part.how != arithmetic_of(unit)
+        ):
+            return None
+        if not all(isinstance(item, Steps) for item in part.inputs) or not part.inputs:
+            return None
+        steps = [np.arange(*span) for item in part.inputs if isinstance(item, Steps) for (span,) in steps_of(item)]
+        if any(len(step) != unit.terms for step in steps[:-1]):
+            return None
+        terms.append(np.concatenate(steps))
+    length = len(terms[0])
+    if unit.block or length % unit.terms or any(len(x) != length for x in terms[:-1]) or len(terms[-1]) > length:
+        return None
+    total = np.full(sums.shape, 0.0 if node.start == "zero" else -0.0, f32)
+    add_product(total, _picked(product, np.concatenate(terms))._replace(promote=length))
     return total
 
 
