@@ -16,7 +16,12 @@ ScalingLike = Scaling | str | None
 
 
 class CastCandidate(NamedTuple):
-    """A format and its scaling: None (no scale), "amax" (one scale for the whole tensor), or an fp.Scaling."""
+    """A format with a scaling, which a study compares with others.
+
+    Attributes:
+      element: the format of the elements.
+      scaling: None (no scale), "amax" (one scale for the whole tensor), or an fp.Scaling (a scale for each tile).
+    """
 
     element: Element
     scaling: ScalingLike
@@ -68,7 +73,9 @@ WORDS = {
 
 
 def scaling_words(name: str) -> str:
-    """Return the name of a scaling (see `CastCandidate.scaling_name`) as a phrase for sentences.
+    """Return the name of a scaling as a phrase for sentences.
+
+    `name`: "none", "amax" or the repr of an fp.Scaling, as `CastCandidate.scaling_name` returns it.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import scaling_words
@@ -82,7 +89,10 @@ SHORT = 14  # most characters of a scaling in a short name
 
 
 def short_name(fmt: str, scaling: str) -> str:
-    """Return a short label of a candidate, given the names of its format and of its scaling.
+    """Return a short label of a candidate (a format with a scaling).
+
+    `fmt`: name of the format. `scaling`: "none", "amax" or the repr of an fp.Scaling; its label is cut to 14
+    characters.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import short_name

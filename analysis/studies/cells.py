@@ -27,10 +27,10 @@ class SweepCell(NamedTuple):
     """One point of a sweep's grid, with the result of the measured function or its error.
 
     Attributes:
-      key: digest of the point, by which a later call finds it.
-      point: parameter -> text that identifies its value.
-      result: name -> number, text, truth value or None; None if the function failed at this point.
-      error: why the function failed, or "".
+      key: digest of the point, by which a later call finds the stored result.
+      point: name of each parameter -> text that identifies its value.
+      result: name -> number, text, bool or None; the attribute itself is None if the function failed at this point.
+      error: the reason of the failure, or "".
     """
 
     key: str
@@ -40,16 +40,16 @@ class SweepCell(NamedTuple):
 
 
 class Cells:
-    """The file of a sweep's finished points (cells), open for appending and locked against other processes until
-    `close`.
+    """The file cells.jsonl of a sweep, which stores finished points of a grid (cells); open for appending, and locked
+    against other processes until `close`.
 
     Args:
       folder: a folder, which is created if it is missing.
       measure, source: name of the function whose results are stored, and digest of its source; both must equal those in
-        the file.
+        an existing file.
       parameters: names of the parameters of the grid.
       kind: noun for the task, such as "sweep", in the file's header and in messages.
-      changed: end of the error message for another `source`; it says what may have changed.
+      changed: words that end the error message if `source` differs from the file's; they say what may have changed.
     Attributes:
       finished: key -> SweepCell, for every point in the file.
     Raises:
@@ -127,8 +127,10 @@ class Cells:
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the finished points into `finished`, and truncate the file after its last complete line; a new file gets
-        `header` as its first line. A ValueError is raised if an existing file's header differs from `header`.
+        """Read the finished points of the file into `finished`, and truncate the file after its last complete line.
+
+        A file without a complete line gets `header` as its first line. Raise a ValueError if the header of an existing
+        file differs from `header`. Damaged lines are skipped.
         """
         end = 0
         self._file.seek(0)
@@ -149,8 +151,10 @@ class Cells:
             self._file.flush()
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Raise a ValueError unless the file's header (None if damaged) is of the wanted kind and version, and has the
-        wanted measure, parameters and digest of the measure's source.
+        """Raise a ValueError unless the header of the file suits this sweep.
+
+        `header`: the file's first line as a dictionary; None if it is damaged. `wanted`: the header that a new file
+        would get. Both must have the same version, measure (function name), parameters and source digest.
         """
         folder = shown(str(self.folder))
         if header is None or header.get(self._kind) != VERSION:
@@ -176,8 +180,8 @@ class Cells:
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """Return a JSON line with two fields: `cell`, which contains the given fields, and `crc`, the CRC-32 of their
-    text.
+    """Return a JSON line, with its newline, of two fields: `crc`, the CRC-32 of the JSON text of `fields` as 8
+    hexadecimal digits, and `cell`, that text.
     """
     text = json.dumps(fields, separators=(",", ":"))
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
@@ -187,7 +191,7 @@ BEFORE = len('{"crc":"01234567","cell":')
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return the fields that `_line` wrote as this line; None if the line is damaged."""
+    """Return the dictionary that `_line` wrote as `line`; None if the line is damaged, so that its checksum differs."""
     text = line[BEFORE:-2]
     if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
         return None
@@ -199,7 +203,10 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def _cell(fields: dict[str, Any]) -> SweepCell | None:
-    """Return the SweepCell with these fields; None if a field is missing or of another type."""
+    """Return the SweepCell stored in a line of the file; None if a field is missing or of the wrong type.
+
+    `fields`: key, point, and either result or error.
+    """
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None

@@ -22,15 +22,16 @@ NOTES = {1: (32.0,), 2: (24.0, 43.0)}  # right edges of one or two columns of no
 
 
 class FigureRow(NamedTuple):
-    """A row of a figure: vertical ticks on a common axis, with a label on the left and notes on the right.
+    """A row of a figure: vertical ticks on a common horizontal axis, with a label on the left and notes on the right.
 
     Attributes:
       label: text on the left.
       tint: colour of the ticks at `strong`.
-      strong, faint: values at which ticks are drawn, in the colour `tint` and in grey.
+      strong, faint: positions of ticks on the axis; those at `strong` have the colour `tint`, those at `faint` are
+        grey.
       notes: a text for each column on the right.
-      middle: the value of a longer tick; NaN for none.
-      bad_from: the row is shaded to the right of this value.
+      middle: position of a longer tick, such as a median; NaN for none.
+      bad_from: the row is shaded to the right of this position; Inf for no shading.
     """
 
     label: str
@@ -46,10 +47,10 @@ class FigureRow(NamedTuple):
 
 
 def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
-    """Draw the SQNR deficit in dB of each operand in each candidate: how far it is below the SQNR of the format on data
-    that suits the format (normal for floats, uniform for integers).
+    """Draw the SQNR deficit in dB of each operand in each candidate (format with a scaling), and return the axes.
 
-    `ax`: the axes to draw into; None for new ones. Returns the axes.
+    The deficit is how far the operand's SQNR is below that of the format on data that suits the format: normal data for
+    floats, uniform data for integers. `ax`: the axes to draw into; None for new ones.
     """
     summaries = candidate_summaries(report)
     with figure_style():
@@ -59,9 +60,11 @@ def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
 
 
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
-    """Return a figure of the SQNR deficit in dB of each operand in each candidate, with a row for each of `summaries`.
+    """Return a matplotlib figure of SQNR deficits in dB: a row for each candidate, a tick for each operand.
 
-    `required`: the least SQNR in dB; a row is shaded where a deficit is so large that the SQNR is less.
+    The deficit is how far the operand's SQNR is below that of the format on data that suits it. `summaries`: the
+    candidates, each with the metrics of its operands. `required`: the least SQNR in dB; a row is shaded where the
+    deficit is so large that the SQNR is less.
     """
     with figure_style():
         figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
@@ -70,8 +73,9 @@ def candidates_figure(summaries: Sequence[CandidateSummary], required: float) ->
 
 
 def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
-    """Return a new figure that is tall enough for `rows` rows, and axes in it that extend from `left` to `right`, both
-    shares of the figure's width.
+    """Return a new matplotlib figure that is tall enough for `rows` rows, and its axes.
+
+    The axes extend horizontally from `left` to `right`, both as shares (0 to 1) of the figure's width.
     """
     height = ROW * rows + TOP + BOTTOM
     figure = blank_figure(height, layout="none")
@@ -79,7 +83,11 @@ def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
 
 
 def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: float) -> None:
-    """Draw a row for each candidate, with a tick at every operand's SQNR deficit; `required`: the least SQNR in dB."""
+    """Draw a row for each candidate into `ax`, with a tick at the SQNR deficit in dB of every operand.
+
+    The deficit is how far the operand's SQNR is below that of the format on data that suits it. `required`: the least
+    SQNR in dB; larger deficits than it allows are shaded.
+    """
     names = [one.format for one in summaries]
     rows = [
         FigureRow(
@@ -96,8 +104,10 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """Return the SQNR deficits in dB of the operands for which a candidate is recommended, or of all other operands if
-    not `chosen`; at least 0.
+    """Return how many dB the SQNR of each operand is below the format's SQNR on data that suits it, at least 0.
+
+    `one`: a candidate with its metrics for each operand. `chosen`: True for operands for which this candidate is
+    recommended, False for all other operands.
     """
     return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 
@@ -108,22 +118,28 @@ def _decibels(value: float) -> str:
 
 
 def _spread(values: Any) -> Any:
-    """Return the positions at which deficits in dB are drawn: about linear up to 0.3 dB, logarithmic beyond."""
+    """Return the positions on the axis of deficits in dB: about linear up to 0.3 dB, logarithmic beyond.
+
+    `values`: a number or array; the result has its shape. Negative values count as 0.
+    """
     return np.log1p(np.maximum(values, 0) / FINE_DB)
 
 
 def _gathered(places: Any) -> Any:
-    """Return the deficits in dB that are drawn at the given positions; the inverse of `_spread`."""
+    """Return the deficits in dB at given positions on the axis; the inverse of `_spread`.
+
+    `places`: a number or array; the result has its shape.
+    """
     return FINE_DB * np.expm1(places)
 
 
 def _draw_rows(
     ax: Axes, rows: Sequence[FigureRow], window: tuple[float, float], kinds: Sequence[object], heads: Sequence[str]
 ) -> None:
-    """Draw rows of ticks, the first row on top.
+    """Draw rows of ticks into `ax`, the first row on top.
 
-    `window`: lowest and highest value of the axis. `kinds`: one key for each row; a line separates neighbours whose
-    keys differ. `heads`: titles of the columns of notes, one or two.
+    `window`: lowest and highest value of the horizontal axis. `kinds`: a key for each row, such as its format; a line
+    separates adjacent rows whose keys differ. `heads`: titles of the columns of notes, one or two.
     """
     low, high = window
     beside = ax.get_yaxis_transform()
@@ -149,8 +165,10 @@ def _draw_rows(
 
 
 def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tuple[float, float], **style: Any) -> None:
-    """Draw a vertical tick at each value, `half` above and below y; a value outside the window is drawn at its edge.
-    NaN is skipped.
+    """Draw a vertical tick at each of `values`, from y - half to y + half; NaN is skipped.
+
+    `window`: lowest and highest value of the axis; a value outside is drawn at the nearer end. `style`: keywords of
+    `Axes.plot`.
     """
     low, high = window
     xs: list[float] = []
@@ -166,10 +184,10 @@ def _ticks(ax: Axes, values: Sequence[float], y: float, half: float, window: tup
 
 
 def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
-    """Return two (title, figure) pairs, of the gain and of the SQNR, with a row for each format and rounding and a tick
-    for each operand at each step.
+    """Return two pairs (title, matplotlib figure): one of the gain, one of the SQNR; [] if there are no `rows`.
 
-    The gain is the sum of x * result divided by the sum of x^2. The list is empty without rows.
+    Each figure has a row for each format and rounding, and in it a tick for each operand at each training step. The
+    gain is the sum of x * result divided by the sum of x^2.
     """
     if not rows:
         return []
@@ -200,7 +218,8 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
 
 
 def _row_of(row: RoundingSummary, rows: Sequence[RoundingSummary]) -> tuple[str, str]:
-    """Return the label and the colour of the figure's row for one summary; the colour depends on the format's position
-    among `rows`.
+    """Return the label and the colour (#rrggbb) of a figure's row, for one of the summaries `rows`.
+
+    Formats without a fixed colour get one by their order among `rows`.
     """
     return f"{row.format} {words(row.rounding)}", color(row.format, [one.format for one in rows])

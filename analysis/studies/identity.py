@@ -47,10 +47,10 @@ def words(value: Any) -> str:
 
     Args:
       value: a number, a text, None, a member of an Enum, a dataclass (such as formats, scalings, accumulators, units
-        and schedules), a function or class that a module holds under its name, an object whose repr is one line without
-        an address, or a tuple or list of these.
+        and schedules), a function or class that its module has under its name, another object whose repr is a single
+        line without an address, or a tuple or list of these.
     Raises:
-      TypeError: no text identifies the value: it is an array, a set, a dictionary, a lambda, or its repr contains an
+      TypeError: no text identifies the value: it is an array, a set, a dictionary or a lambda, or its repr contains an
         address, several lines or more than 10,000 characters.
 
     Example:
@@ -86,7 +86,11 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of an object; raise a TypeError if the repr cannot identify the object in another process."""
+    """Return the repr of an object; raise a TypeError if the repr cannot identify the object in another process.
+
+    The error is raised for arrays, sets, dictionaries and functions, and for a repr with an address, with several lines
+    or with more than 10,000 characters.
+    """
     data = isinstance(value, (set, frozenset, dict)) or (
         hasattr(value, "__array__") and not isinstance(value, np.generic)
     )
@@ -100,7 +104,10 @@ def _own_words(value: Any) -> str:
 
 
 def label(value: Any) -> Any:
-    """Return a value as a table shows it: numbers, texts and None unchanged, other objects as their name or repr.
+    """Return a value as a table shows it: numbers, texts, bools and None as Python objects, other objects as text.
+
+    The text is the name of a format, matrix unit or Enum member; else the repr, or the text that `words` returns. Raise
+    a TypeError if no text identifies the value (see `words`).
 
     Example:
       >>> import fpsim as fp
@@ -121,13 +128,14 @@ def label(value: Any) -> Any:
 
 
 def digest(*texts: str) -> str:
-    """Return a digest of some texts: the first 32 hexadecimal digits of their SHA-256."""
+    """Return a digest of some texts in their order: the first 32 hexadecimal digits of their SHA-256."""
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def name_of(measure: Callable[..., Any]) -> str:
-    """Return "module.qualified_name" of a function; of a partial, method or decorated function, the name of the
-    function called in the end.
+    """Return "module.qualified_name" of a function, or of the class of a callable object.
+
+    For a partial, a bound method or a decorated function, it is the name of the innermost function that is called.
 
     Example:
       >>> from fpsim.analysis.studies.identity import name_of
@@ -149,11 +157,12 @@ def name_of(measure: Callable[..., Any]) -> str:
 
 
 def source_of(measure: Callable[..., Any]) -> str:
-    """Return a digest of a function's source code, default arguments and captured values; a captured array counts by
-    its contents, and a value that no text identifies by its type only.
+    """Return a digest (32 hexadecimal digits) of a function's source code, default arguments and captured values.
 
-    Changes of comments or of the layout of a `def` do not change the digest. A lambda is digested by its compiled code,
-    which depends on the version of Python. Values that a function reads from its module or from files are not digested.
+    A captured array counts by its contents. A captured value that no text identifies (see `words`) counts only by its
+    type. Changes of comments or of the layout of a `def` do not change the digest. A lambda is digested by its compiled
+    code, which depends on the version of Python. Values that a function reads from its module or from files are not
+    digested.
 
     Example:
       >>> from fpsim.analysis.studies.identity import source_of
@@ -165,9 +174,10 @@ def source_of(measure: Callable[..., Any]) -> str:
 
 
 def _texts(value: Any, above: frozenset[int]) -> list[str]:
-    """Return the texts to digest for a function or a value that it captured.
+    """Return the texts to digest for a function, or for a value that a function captured (see `source_of`).
 
-    `above`: ids of the values that contain this one, so that a function that captures itself ends the recursion.
+    `above`: ids of the functions and values that contain this one. If `value` is among them, the result is ["again"],
+    so that a function that captures itself ends the recursion.
     """
     if id(value) in above:  # a function that captures itself
         return ["again"]
@@ -191,7 +201,9 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
 
 
 def _filled(cell: Any) -> bool:
-    """Return whether a variable that a function captures (a closure cell) has a value yet."""
+    """Return whether a captured variable of a function has a value yet. `cell`: an item of the function's
+    `__closure__`.
+    """
     try:
         return cell.cell_contents is not cell
     except ValueError:  # the name has no value yet
@@ -199,8 +211,9 @@ def _filled(cell: Any) -> bool:
 
 
 def _text(function: FunctionType) -> str:
-    """Return the source of a `def` without comments; for a lambda, or without source, the version of Python and the
-    compiled code.
+    """Return the source of a function without comments, as `ast.unparse` writes it.
+
+    For a lambda, or if the source is not available, return the version of Python and the compiled code as text.
     """
     if "<lambda>" not in function.__qualname__:
         try:
@@ -219,8 +232,9 @@ def _code(code: CodeType) -> str:
 
 
 def _constant(value: Any) -> str:
-    """Return a constant of a function's code as a text that is the same in every process: its repr, but the texts of a
-    set's items in sorted order.
+    """Return a constant of a function's code as a text that is the same in every process.
+
+    The text is the repr, but items of a frozenset, which has no fixed order, are sorted by their texts.
     """
     if isinstance(value, tuple):
         return f"({', '.join(map(_constant, value))})"

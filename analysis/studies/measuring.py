@@ -42,10 +42,12 @@ VERY_LONG = 1 << 27  # elements from which formats are compiled in as constants,
 def measured(
     tensor: Tensor, ways_of: Callable[[str, int], list[RoundingWay]], advance: Callable[[float], None]
 ) -> tuple[RangeReport, list[ErrorRow]]:
-    """Return the range of a tensor before rounding, and its errors, a row for each format, scaling and rounding.
+    """Return the range of a tensor before rounding, and a list of its errors, one for each format, scaling and
+    rounding.
 
-    `ways_of(role, rows)` returns the formats, scalings and roundings to try on a tensor of this role with this number
-    of rows. `advance` is called with the share of the work done, 0 to 1.
+    `ways_of(role, rows)` returns the combinations of format, scaling and rounding to measure, for the tensor's role
+    (such as "matrix") and its number of rows. `advance` is called with the share of the work done, 0 to 1. The list is
+    empty for an empty tensor.
     """
     one = as_operand(tensor)
     rows, columns = one.shape
@@ -69,7 +71,7 @@ def measured(
 
 
 def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
-    """Yield the items of an iterator of arrays, while a thread already reads the next one."""
+    """Yield the arrays of an iterator, while a thread already reads the next one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, parts, None)
         while (part := following.result()) is not None:
@@ -78,10 +80,11 @@ def _ahead(parts: Iterator[Array]) -> Iterator[Array]:
 
 
 def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[int, int]:
-    """Return the numbers of rows and columns of a slab such that no tile of any scaling in `ways` is cut.
+    """Return the numbers of rows and columns of a slab: the piece of a matrix that is read at once and cuts no tile.
 
-    A slab has whole rows, in a multiple of 128; it is the whole matrix if that has at most 128 rows, or if a tile's
-    height does not divide 128. Of a single row, it is a part whose length is a multiple of 128 and of every tile's
+    `rows`, `columns`: shape of the matrix. `ways`: the formats, scalings and roundings to measure; their tiles count. A
+    slab has whole rows, in a multiple of 128. It is the whole matrix if that has at most 128 rows, or if a tile's
+    height does not divide 128. Of a single row, a slab is a part whose length is a multiple of 128 and of every tile's
     width, or the whole row if a tile is that wide. Unless these rules require more, a slab has at most about two
     million elements.
     """
@@ -97,7 +100,11 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
 
 
 def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
-    """Yield the elements of a tensor, in order, as float matrices (height, width), of which the last may be smaller."""
+    """Yield the elements of a tensor, in C order, as matrices (height, width) in float64 if the chunk read is float64,
+    else in float32; values are exact.
+
+    The last matrix may have fewer rows, or fewer columns if `height` is 1.
+    """
     wanted = max(height * width, 1)
     waiting: list[Array] = []
     held = 0
@@ -115,16 +122,18 @@ def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
 
 @dataclass
 class Running:
-    """The sums of a tensor's errors over the slabs read up to now, in one format, scaling and rounding.
+    """The sums of a tensor's errors in one format, scaling and rounding, over the slabs (pieces of the tensor) read so
+    far.
 
     Attributes:
       way: the format, scaling and rounding.
-      sums: the sums that metrics are computed from.
+      sums: the sums from which metrics are computed.
       scales: counts of all scales; empty without a scale per tile.
-      scale_bits: number of bits of all scales.
-      last: with a scale per tile, the last slab as encoded (Tiles); else the cast of every slab; None at first.
-      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample have or exceed; NaN if it
-        is not measured.
+      scale_bits: total number of bits of all scales.
+      last: the cast that is measured. With a scale per tile it is the last slab as encoded (Tiles); otherwise one
+        object that serves every slab. None before the first slab.
+      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample reach or exceed; NaN if
+        it is not measured.
     """
 
     way: RoundingWay
@@ -135,7 +144,7 @@ class Running:
     channel_sqnr_db: float = math.nan
 
     def report(self) -> ErrorReport:
-        """Return the error over all slabs read up to now."""
+        """Return the error over all slabs (pieces of the tensor) read so far."""
         report = self.way.report(self.sums, self.last)
         if not isinstance(self.way.scaling, Scaling):
             return report
@@ -151,9 +160,10 @@ def judged_rounding(roundings: Sequence[Rounding]) -> Rounding:
 def _errors(
     one: Tensor, slabs: Iterable[Array], amax: float, ways: Sequence[RoundingWay], advance: Callable[[float], None]
 ) -> list[ErrorRow]:
-    """Return a tensor's errors, a row for each of `ways`, added over its slabs; [] for an empty tensor.
+    """Return a tensor's errors, one for each of `ways` (format, scaling and rounding); [] for an empty tensor.
 
-    `amax`: the tensor's largest finite magnitude. `advance`: called with the share of the work done, 0 to 1.
+    `one`: the tensor. `slabs`: its elements as matrices in order, as `_slabs` yields them; sums are added over all of
+    them. `amax`: the tensor's largest finite magnitude. `advance`: called with the share of the work done, 0 to 1.
     """
     running = [Running(way, nothing()) for way in ways]
     judged = judged_rounding([way.options.rounding for way in ways]) if ways else None
@@ -181,8 +191,10 @@ def _errors(
 
 
 def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
-    """Encode a slab with a scale for each tile into `row.last`, and add its scales to the counts of `row`. `amax`: the
-    tensor's largest finite magnitude. `first`: index of the slab's first element in the tensor.
+    """Encode a slab (a piece of a tensor) with a scale for each tile, and update `row` for it.
+
+    The encoded slab becomes `row.last`, and its scales are added to `row.scales` and `row.scale_bits`. `amax`: the
+    tensor's largest finite magnitude. `first`: flat index of the slab's first element in the tensor.
     """
     scaled = _encoded(row.way, slab, amax)
     row.last = Tiles(scaled, slab.dtype == np.float64, first)
@@ -191,9 +203,10 @@ def _encode_slab(row: Running, slab: Array, amax: float, first: int) -> None:
 
 
 def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
-    """Return a slab encoded in the format and scaling of `way`, with the scales that it has as a part of the tensor.
+    """Return a slab (a piece of a tensor) encoded in the format and scaling of `way`, an fp.Scaling.
 
-    `amax`: the tensor's largest finite magnitude, from which a scaling with a scale of the whole tensor computes that.
+    The scales are those that the slab has if the whole tensor is encoded. `amax`: the tensor's largest finite
+    magnitude; a scaling with a second scale for the whole tensor, such as NVFP4, computes that scale from it.
     """
     scaling = way.scaling
     assert isinstance(scaling, Scaling)
@@ -211,13 +224,12 @@ def _encoded(way: RoundingWay, slab: Array, amax: float) -> Scaled:
 
 
 def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
-    """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns have or exceed; NaN if it cannot be
-    measured.
+    """Return an SQNR in dB that at least 90 % of the rows and 90 % of the columns of a sample reach or exceed.
 
-    Only the first 262,144 elements of the slab are read, in whole rows and at least 32 of them. A row or column whose
-    energy (sum of squares) is below 0.0001 of the median energy is not counted. NaN stands for a sample of one row or
-    column, or without values other than 0. `row`: its format, scaling and rounding are measured. `amax`: the tensor's
-    largest finite magnitude.
+    The sample is the first 262,144 elements of the slab, in whole rows and at least 32 of them. A row or column whose
+    energy (sum of squares) is below 0.0001 of the median energy is not counted. Return NaN if the sample has only one
+    row or column, or only zeros. `slab`: a matrix, the first piece of the tensor. `row`: the format, scaling and
+    rounding to measure. `amax`: the tensor's largest finite magnitude.
     """
     height = max(SAMPLE // max(slab.shape[1], 1), ROWS)
     sample = slab[:height]
@@ -242,8 +254,9 @@ def _channel_sqnr_db(slab: Array, row: Running, amax: float) -> float:
 
 
 def _lower_quantile(x: Array, share: float) -> float:
-    """Return the quantile at `share` (0 to 1) as NumPy's method="lower" does, but ten times as fast for few elements;
-    NaN if x contains a NaN.
+    """Return the quantile of a 1-d array at `share` (0 to 1) as `np.quantile` does with method="lower".
+
+    It is ten times as fast for few elements. Return NaN if x contains a NaN.
     """
     ordered = np.sort(x)
     return math.nan if np.isnan(ordered[-1]) else float(ordered[int((x.size - 1) * share)])

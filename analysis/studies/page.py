@@ -118,7 +118,10 @@ def _lead(report: StudyResults) -> str:
 
 
 def _hardest(report: StudyResults) -> str:
-    """Return a sentence on the operand that is hardest to store; "" if there are no operands."""
+    """Return a sentence on the operand that is hardest to store; "" if there are no operands.
+
+    That is one without a good enough candidate, or else the one with the largest SQNR deficit.
+    """
     rows = hardest(report)
     if not rows:
         return ""
@@ -131,7 +134,7 @@ def _hardest(report: StudyResults) -> str:
 
 
 def _number(value: float, text: str) -> TableCell:
-    """Return a table cell that shows `text` and is sorted by `value`; NaN is shown as a dash."""
+    """Return a table cell that shows `text` and is sorted by `value`; if `value` is NaN, it shows a dash."""
     return TableCell("–" if math.isnan(value) else text, value)
 
 
@@ -164,7 +167,10 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    """Return the table row of a tensor that the user should look at; `why`: the reasons for looking."""
+    """Return the row, in the table of exceptions, of a tensor that the user should look at.
+
+    `row`: the tensor's recommendation. `why`: the reasons for looking, as texts.
+    """
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
     cells = (row.tensor, reasons, row.choice, *figures, row.reason)
@@ -178,7 +184,10 @@ GROUP_HEADS = (
 
 
 def _group_row(group: TensorGroup) -> TableRow:
-    """Return the table row of a group of tensors with the same recommendation; unfolded, it lists their names."""
+    """Return the table row of a group of tensors that share a role and a recommendation.
+
+    The reader can open it to see the names of the tensors, 40 at most.
+    """
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
@@ -201,7 +210,7 @@ CANDIDATE_HEADS = (
 
 
 def _candidate_row(one: CandidateSummary) -> TableRow:
-    """Return the table row of a candidate: its metrics over all operands."""
+    """Return the table row of a candidate (a format with a scaling): its metrics over all operands."""
     count = len(one.judged)
     figures = _bits(one.bits_per_value), _db(one.sqnr_db), _db(one.lowest_db), _db(one.ideal_db)
     return TableRow((one.name, *figures, TableCell(f"{one.good} of {count}", one.good), _count(one.chosen)))
@@ -215,15 +224,17 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations in order: operands that are hardest to store first, then other tensors."""
+    """Return all recommendations: operands first, the hardest to store first, then other tensors."""
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
-    """Return the table row of a tensor: the format and scaling recommended for it with their metrics, the runner-up,
-    the tensor's dtype, shape, amax and number of NaN and Inf, and the reason.
+    """Return the table row of a tensor, given the recommendation `row` for it.
+
+    The row has the recommended format and scaling with their metrics, the best other format of as many bits, and the
+    tensor's dtype, shape, amax, number of NaN and Inf, and the reason for the recommendation.
     """
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
@@ -247,7 +258,7 @@ STEP_HEADS = (
 
 
 def _step_row(course: Course) -> TableRow:
-    """Return the table row that describes how an operand's amax and SQNR change over the training steps."""
+    """Return the table row that shows how an operand's amax and SQNR in dB change over the training steps."""
     amax = ", ".join(f"{value:.3g}" for value in course.amax)
     sqnr = ", ".join("–" if math.isnan(value) else f"{value:.1f}" for value in course.sqnr_db)
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)

@@ -23,8 +23,10 @@ def drawable() -> bool:
 
 
 def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
-    """Return a picture for each role of operands: how many dB the SQNR of every operand in every candidate is below
-    that of the format on data that suits it.
+    """Return an SVG picture of SQNR deficits for each role (weights, activations, gradients) that has operands.
+
+    A deficit is how many dB the SQNR of an operand in a candidate (format with a scaling) is below the SQNR of the
+    format on data that suits it. `report`: the study, whose least SQNR is marked. `summaries`: its candidates.
     """
     from fpsim.analysis.studies.figures import candidates_figure
 
@@ -39,8 +41,10 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
 
 
 def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
-    """Return two pictures with a row for each format and rounding, of the gain (see `RoundingSummary`) and of the SQNR
-    of the operands; [] without rows.
+    """Return two SVG pictures, of the gain and of the SQNR, with a row for each format and rounding; [] if `rows` is
+    empty.
+
+    The gain is the sum of x * result divided by the sum of x^2.
     """
     from fpsim.analysis.studies.figures import rounding_figures
 
@@ -51,8 +55,9 @@ def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 
 
 def range_pictures(report: StudyResults) -> list[Picture]:
-    """Return a picture for each role: histograms of the magnitudes of its hardest tensors (10 at most), above the
-    ranges of the float formats.
+    """Return an SVG picture for each role of operands: histograms of magnitudes, above the ranges of the float formats.
+
+    Each shows the 10 tensors, at most, of that role that are hardest to store.
     """
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
@@ -76,8 +81,9 @@ def range_pictures(report: StudyResults) -> list[Picture]:
 
 
 def _picture(figure: Any, name: str, title: str, label: str) -> Picture:
-    """Return a figure as an SVG picture. `name`: prefix of the ids in the SVG. `label`: description for screen
-    readers.
+    """Return a matplotlib figure as an SVG picture with a title.
+
+    `name`: prefix of the ids in the SVG. `label`: description for screen readers.
     """
     from fpsim.display.figure import to_svg
 

@@ -17,16 +17,16 @@ VISIBLE_DB = 0.05  # smaller differences count as equal
 
 
 class JudgedCandidates(NamedTuple):
-    """The candidates of one tensor, and the decision on them.
+    """The candidates (formats with scalings) of one tensor, and the decision on them.
 
     Attributes:
       best: the candidate that is recommended.
-      runner_up: the candidate of the highest SQNR among those in another format of as many bits; None if there is none.
+      runner_up: the candidate of the highest SQNR in another format of equally many bits; None if there is none.
       candidates: all candidates.
       passing: the candidates that meet the requirements and need at least a tenth fewer bits than the tensor takes as
         stored.
       wanted: the requirements of the study.
-      uniform: name of the one candidate that suits most operands; "" if there is none.
+      uniform: name of the one candidate that suits most operands of the study; "" if there is none.
     """
 
     best: WorstFigures
@@ -38,8 +38,10 @@ class JudgedCandidates(NamedTuple):
 
 
 def reason_of(judged: JudgedCandidates) -> str:
-    """Return the sentences saying why a candidate was chosen: its metrics, the runner-up, and why fewer bits or other
-    scales were not chosen.
+    """Return sentences saying why `judged.best` was chosen for a tensor.
+
+    They give its metrics, the runner-up, and the reasons against fewer bits, against other scales, and against the
+    candidate of most operands.
     """
     narrower = _why_not_fewer_bits(judged)
     plain = _why_not_fewer_scales(judged)
@@ -49,15 +51,16 @@ def reason_of(judged: JudgedCandidates) -> str:
 
 
 def why_none(closest: WorstFigures, wanted: Requirements) -> str:
-    """Return the sentences saying that no candidate is good enough, and which requirements `closest`, the nearest one,
-    fails.
+    """Return the sentences saying that no candidate is good enough for a tensor.
+
+    `closest`: the candidate that is nearest to being good enough; the requirements that it fails are named.
     """
     return f"No candidate is good enough. The closest, {closest.name}, has {listed(closest.misses(wanted))}."
 
 
 def _figures(judged: JudgedCandidates) -> str:
-    """Return the sentence on the chosen candidate: its SQNR, its bits per value, and the energy lost in values that
-    become 0.
+    """Return the words on the chosen candidate: its SQNR, the required SQNR, its bits per value, and the share of the
+    energy (sum of squares) lost in values that become 0.
     """
     best = judged.best
     lost = f", {percent(best.lost_energy)} of the energy lost" if best.lost_energy else ""
@@ -65,8 +68,9 @@ def _figures(judged: JudgedCandidates) -> str:
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
-    """Return the sentence that compares the runner-up's SQNR with the chosen candidate's, and says why a higher one was
-    not chosen; "" if there is no runner-up.
+    """Return the sentence that compares the SQNR of the runner-up with that of the chosen candidate.
+
+    If the runner-up's SQNR is higher, the sentence says why it was not chosen. Return "" if there is no runner-up.
     """
     best, rival = judged.best, judged.runner_up
     if rival is None:
@@ -104,8 +108,10 @@ def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
 
 
 def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence saying which requirements the chosen format fails, or how much SQNR it loses, with a scaling
-    of fewer bits; "" if it loses nothing, or no candidate has fewer.
+    """Return the sentence on the chosen format with a scaling of fewer bits: which requirements it fails, or how much
+    SQNR it loses.
+
+    Return "" if it loses nothing, or if no candidate of this format has fewer bits.
     """
     best = judged.best
     plain = [c for c in judged.candidates if c.format == best.format and c.bits_per_value < best.bits_per_value]
@@ -119,8 +125,9 @@ def _why_not_fewer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_finer_scales(judged: JudgedCandidates) -> str:
-    """Return the sentence saying how many dB smaller tiles would gain over a scale per row, and for how many bits; ""
-    if another scaling was chosen, or no smaller tiles are good enough.
+    """Return the sentence saying how many dB smaller tiles would gain over a scale per row, and for how many bits.
+
+    Return "" if the chosen scaling is not a scale per row, or if no smaller tiles are good enough.
     """
     best = judged.best
     if best.scaling != scaling_name(ROW):
@@ -137,9 +144,7 @@ def _why_not_finer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_uniform(judged: JudgedCandidates) -> str:
-    """Return the sentence saying why a tensor is not given the candidate that suits most operands; "" if it is given
-    that candidate.
-    """
+    """Return the sentence saying why a tensor does not get the candidate that suits most operands; "" if it gets it."""
     best, uniform = judged.best, judged.uniform
     common = next((candidate for candidate in judged.candidates if candidate.name == uniform != best.name), None)
     if common is None:

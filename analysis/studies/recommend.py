@@ -35,17 +35,17 @@ def recommend(
 
     Args:
       name: name of the tensor.
-      errors: the tensor's errors in every candidate at every step, in the one rounding that recommendations are based
-        on.
+      errors: the tensor's errors in every candidate (format with a scaling) at every step, all in the one rounding that
+        recommendations are based on.
       ranges: the tensor's ranges, in the order of the steps.
       wanted: the requirements of the study.
       floats_only: whether integer formats are excluded, since the study has activations or gradients, whose products
         are computed in floats.
-      values: number of values of all tensors of the study, at one step; a tensor of fewer than 4,096 values that has at
-        most a thousandth of these keeps its dtype.
+      values: number of values of all tensors of the study, at one step. A tensor of fewer than 4,096 values keeps its
+        dtype if it has at most a thousandth of these.
       uniform: name of a candidate for all operands; "" for none. It is preferred to the tensor's best candidate if it
-        is good enough, has no more bits per element and at most 1.25 times the bits with scales, and if no float
-        candidate is 3 dB better than it for at most 5 % more bits.
+        is good enough, has no more bits per element, and has at most 1.25 times the bits with scales. It is not
+        preferred if a float candidate is at least 3 dB better for at most 5 % more bits.
     """
     spread = ranges[0].report
     for row in ranges[1:]:
@@ -98,9 +98,9 @@ def recommend(
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
     """Return the sentences saying why a tensor keeps its dtype without being judged; "" if it is to be judged.
 
-    Tensors that are no operands are not judged, nor those without a finite value other than 0, nor those of fewer than
-    4,096 values that are at most a thousandth of `values`. `role`: the tensor's role, such as "bias". `spread`: its
-    range over all steps. `count`: its number of values. `values`: number of values of the whole study.
+    A tensor is not judged if it is no operand, if it has no finite value other than 0, or if it has fewer than 4,096
+    values that are at most a thousandth of `values`. `role`: the tensor's role, such as "bias". `spread`: its range
+    over all steps. `count`: its number of values. `values`: number of values of the whole study.
     """
     why = ROLES.get(role)
     if why is not None:
@@ -124,9 +124,9 @@ def _because(row: Recommendation, reason: str) -> Recommendation:
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
     """Return the best of the candidates that are good enough.
 
-    Candidates that need at most 5 % more bits than the fewest are compared by SQNR, and the highest one decides the
-    format. Among its scalings within 1 dB of that SQNR, the fewest bits win. Bits include scales, since those of short
-    rows can need more bits than a wider format without scales.
+    Of the candidates that need at most 5 % more bits than the fewest, the one of highest SQNR decides the format. Among
+    its scalings within 1 dB of that SQNR, the one of fewest bits wins. Bits include scales, since those of short rows
+    can need more bits than a wider format without scales.
     """
     least = min(candidate.bits_per_value for candidate in passing)
     width = [candidate for candidate in passing if candidate.bits_per_value <= DEAR_SCALES * least]
@@ -148,10 +148,11 @@ def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
 
 
 class Uniform(NamedTuple):
-    """A candidate that all operands of a study could share.
+    """A candidate (format with a scaling) that all operands of a study could share.
 
-    name: name of the candidate. share: share (0 to 1) of the values that it suits, among the values of all operands for
-    which some candidate is good enough. sqnr_db: its lowest SQNR, in dB, of operands for which it is good enough.
+    name: name of the candidate. share: share (0 to 1) of values that are in operands for which it is good enough; the
+    whole are the values of all operands for which some candidate is good enough. sqnr_db: its lowest SQNR, in dB, of
+    operands for which it is good enough.
     """
 
     name: str
@@ -162,16 +163,16 @@ class Uniform(NamedTuple):
 def uniform_choice(
     worst: Mapping[str, Sequence[WorstFigures]], rows: Sequence[Recommendation], wanted: Requirements
 ) -> Uniform | None:
-    """Return the candidate of the fewest bits that is good enough for nearly all operands; None if no candidate is good
-    enough for any.
+    """Return the candidate (format with a scaling) of the fewest bits that is good enough for nearly all operands.
 
-    Operands count by their values. A candidate must be good enough for 95 % of the values that some candidate suits; if
-    none is, for the largest share. Of candidates that need up to 5 % more bits than the fewest, the lowest SQNR over
-    the operands decides the format; within 1 dB of it, the fewest bits decide the scaling.
+    Return None if no candidate is good enough for any operand. Operands count by their values. A candidate must be good
+    enough for 95 % of the values that some candidate suits. If none is, the candidates that suit the largest share are
+    compared. Of candidates that need up to 5 % more bits than the fewest, the one whose lowest SQNR over the operands
+    is highest decides the format. Of its scalings within 1 dB of that SQNR, the one of fewest bits wins.
 
     Args:
-      worst: tensor -> its candidates, each with its metrics at the tensor's worst step.
-      rows: recommendations, with the number of values of each tensor.
+      worst: tensor -> its candidates, each with its metrics at the training step where the tensor's SQNR is lowest.
+      rows: recommendations, from which the number of values of each tensor is read.
       wanted: the requirements of the study.
     """
     judged = {row.tensor: row.values for row in rows if row.tensor in worst}

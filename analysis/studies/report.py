@@ -22,14 +22,15 @@ from fpsim.formats.element import Element
 
 @dataclass(frozen=True)
 class StudyReport:
-    """The measurements of a study (ranges, errors) and the recommendations made from them; tables, a picture and a
-    page.
+    """The measurements of a study (ranges, errors) and the recommendations made from them; it writes tables, a picture
+    and a page.
 
     Attributes:
       description: the tensors as text.
-      candidates: the formats and scalings that were compared.
-      roundings, seed: the rounding modes, and the seed of stochastic rounding. Up to two candidates without a scale per
-        tile are measured in all modes; the others in nearest-even alone, or in the first mode if that is missing.
+      candidates: the formats with scalings that were compared.
+      roundings, seed: names of the rounding modes, and the seed of stochastic rounding. Up to two candidates without a
+        scale per tile are measured in all modes; the others in nearest-even alone, or in the first mode if that is
+        missing.
       requirements: the requirements that a recommended candidate meets.
       ranges: one RangeRow for each tensor and step, measured before rounding.
       errors: one ErrorRow for each tensor, step, format, scaling and rounding.
@@ -84,12 +85,13 @@ class StudyReport:
 
     @cached_property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """The format and scaling chosen for each tensor at its worst step: the fewest bits, then the highest SQNR.
+        """The format and scaling chosen for each tensor: those of the fewest bits, then of the highest SQNR.
 
-        Only operands of products get fewer bits. Operands whose best formats have equally many bits share one
-        candidate, except those for which it is not good enough, for which it needs over a quarter more bits than the
-        best one, or for which another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen only
-        if no tensor is an activation or gradient, whose products need float units.
+        They are judged at the training step with the lowest SQNR. Only operands of products get fewer bits. Operands
+        whose best formats have equally many bits share one candidate (format with a scaling). Exceptions are operands
+        for which it is not good enough, for which it needs over a quarter more bits than the best one, or for which
+        another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen only if no tensor is an
+        activation or gradient, whose products need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
@@ -107,8 +109,9 @@ class StudyReport:
         return sum(rows[-1].report.count for rows in self.ranges_of.values())
 
     def _recommended(self, name: str, uniform: str = "") -> Recommendation:
-        """Return the recommendation for a tensor. `uniform`: name of the candidate to prefer if it is good enough; ""
-        for none.
+        """Return the recommendation for the tensor `name`.
+
+        `uniform`: name of a candidate (format with a scaling) to prefer if it is good enough; "" for none.
         """
         rows, wanted = self.ranges_of[name], self.requirements
         return recommend(name, judged(self, name), rows, wanted, self._floats_only, self._values, uniform)
@@ -120,8 +123,9 @@ class StudyReport:
 
     @cached_property
     def _worst(self) -> dict[str, list[WorstFigures]]:
-        """Tensor name -> its candidates, each with its metrics at the tensor's worst step; for operands that were
-        judged.
+        """Tensor name -> its candidates, each with its metrics at the training step of its lowest SQNR.
+
+        Only operands that were judged are included, and integer formats only if they may be recommended.
         """
         worst = {}
         for row in self._each_alone:
@@ -133,7 +137,10 @@ class StudyReport:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Tensor name -> bits per element of the format recommended for the operand by itself."""
+        """Tensor name -> bits per element of the format recommended for this operand alone.
+
+        Operands that keep their dtype are left out.
+        """
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -142,8 +149,9 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits of a format -> the candidate shared by the operands whose own recommended formats have that many
-        bits."""
+        """Bits per element -> the candidate that operands share if the formats recommended for them alone have that
+        many bits.
+        """
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
@@ -154,7 +162,9 @@ class StudyReport:
 
     @cached_property
     def uniform(self) -> Uniform | None:
-        """The best candidate if all operands had to share one; None if no candidate is good enough for any operand."""
+        """The best candidate (format with a scaling) if all operands had to share one; None if none is good enough for
+        any operand.
+        """
         return uniform_choice(self._worst, self._each_alone, self.requirements)
 
     @cached_property
@@ -205,9 +215,10 @@ class StudyReport:
     def compare(self, other: StudyReport) -> DataFrame:
         """Compare the recommendations with those of another study, for example of a later checkpoint.
 
-        The result is a pandas DataFrame with a row for each tensor, and the columns tensor, role, choice, other_choice,
-        sqnr_db, other_sqnr_db and change_db (the other SQNR minus this one). Cells are None or NaN if one study lacks
-        the tensor. Rows whose choice differs come first, then those whose SQNR changed most.
+        The result is a pandas DataFrame with a row for each tensor of either study. Its columns are tensor, role,
+        choice, other_choice, sqnr_db, other_sqnr_db and change_db (SQNR of `other` minus that of this study). Cells are
+        None or NaN if one study lacks the tensor. Rows whose choice differs come first, then those whose SQNR changed
+        most.
         """
         mine = {row.tensor: row for row in self.recommendations}
         others = {row.tensor: row for row in other.recommendations}
@@ -230,8 +241,9 @@ class StudyReport:
         return frame(rows)
 
     def error_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of errors as dictionaries: tensor, layer, role, step, scaling, then every metric
-        of the row's ErrorReport.
+        """Yield the rows of the table of errors as dictionaries.
+
+        The keys are tensor, layer, role, step and scaling, every metric of the row's ErrorReport, and channel_sqnr_db.
         """
         names_of = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
         for tensor, step, scaling, report, channels in self.errors:
@@ -241,8 +253,11 @@ class StudyReport:
             yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channels}
 
     def range_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of ranges as dictionaries: amax, smallest and special values, and the exponents
-        below which 1 %, 50 % and 99 % of the values are.
+        """Yield the rows of the table of ranges as dictionaries, one for each tensor and step.
+
+        They have the tensor's names, dtype and shape, the numbers of elements, zeros, infinities and NaNs, the largest
+        (amax) and smallest magnitude, and the exponents that 1 %, 50 % and 99 % of the nonzero finite values do not
+        exceed.
         """
         for row in self.ranges:
             report = row.report
@@ -255,8 +270,9 @@ class StudyReport:
             }  # fmt: skip
 
     def exponent_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the histograms of exponents, a dictionary for each tensor, step and exponent with the number of
-        values.
+        """Yield the histograms of exponents as dictionaries, one for each tensor, step and binary exponent.
+
+        The keys are tensor, step, exponent, and count, the number of values with this exponent.
         """
         for row in self.ranges:
             for exponent, count in row.report.counts:
@@ -274,11 +290,10 @@ class StudyReport:
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw by how many dB the SQNR of each operand, in every candidate, is below that of the format on data that
-        suits it.
+        """Draw the SQNR deficit in dB of each operand in each candidate (format with a scaling), and return the axes.
 
-        These data are normal for floats and uniform for integers. `ax`: the axes to draw into; None for new ones.
-        Returns the matplotlib axes.
+        The deficit is how far the operand's SQNR is below that of the format on data that suits it: normal data for
+        floats, uniform data for integers. `ax`: the matplotlib axes to draw into; None for new ones.
         """
         from fpsim.analysis.studies.figures import deficit_axes
 
@@ -332,11 +347,14 @@ class StudyReport:
 
 
 def _shown(value: Any) -> str:
-    """Return a setting of the study as text, with commas between the names or values in a tuple."""
+    """Return a setting of a study as text.
+
+    `value`: a number, or a tuple, whose names or values are joined by commas.
+    """
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
     return ", ".join(map(str, names))
 
 
 def _size(change: Any) -> float:
-    """Return the magnitude of a change in dB, by which `StudyReport.compare` sorts its rows; 0 for NaN."""
+    """Return the magnitude of a change in dB (a float), by which `StudyReport.compare` sorts its rows; 0 for NaN."""
     return 0.0 if math.isnan(change) else abs(float(change))

@@ -11,7 +11,7 @@ from fpsim.formats.element import Element
 
 
 class StudyResults(Protocol):
-    """Protocol of `StudyReport` for its page, pictures and files: it declares the properties and methods they use."""
+    """The properties and methods of `StudyReport` that its page, pictures and files use, as a protocol."""
 
     @property
     def description(self) -> str: ...
@@ -56,7 +56,8 @@ class StudyResults(Protocol):
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors in the rounding that recommendations are based on, which is nearest-even if it was
-    studied, else the first; [] for an unknown tensor.
+    """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor.
+
+    That rounding is nearest-even if it was studied, else the first. There is an error for each candidate and step.
     """
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

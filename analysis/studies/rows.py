@@ -16,12 +16,13 @@ from fpsim.errors import shown
 
 
 class Requirements(NamedTuple):
-    """The requirements that a candidate must meet at every step of an operand to be recommended.
+    """The requirements that a candidate (format with a scaling) must meet at every step of an operand to be
+    recommended.
 
-    min_sqnr: least SQNR in dB; of an operand's rows and columns, nine of ten must reach it to within 3 dB. max_lost:
-    largest share of the energy (sum of squares) in elements that become zero. budget_bits: most bits per value, scales
-    included; None for any number. Without scales, moreover, the format's largest value must be at least twice the
-    tensor's.
+    min_sqnr: least SQNR in dB; nine of ten rows and columns of the operand must have at least 3 dB less than this.
+    max_lost: largest share (0 to 1) of the energy (sum of squares) in elements that become zero. budget_bits: most bits
+    per value, scales included; None for any number. Moreover, a format without scales must have a largest value of at
+    least twice the tensor's.
     """
 
     min_sqnr: float = 25.0  # E4M3 and INT8 have a larger SQNR, 4-bit formats a smaller one
@@ -29,8 +30,7 @@ class Requirements(NamedTuple):
     budget_bits: float | None = None
 
     def checked(self) -> Requirements:
-        """Return the requirements with all numbers as floats; a `budget_bits` of None is kept.
-
+        """Return the requirements with all numbers as floats; a `budget_bits` of None stays None.
         Raises:
           ValueError: a requirement is not a number in its range.
         """
@@ -50,9 +50,10 @@ class Requirements(NamedTuple):
 class ErrorRow(NamedTuple):
     """The error of one tensor at one training step in one format, scaling and rounding.
 
-    step: None for a tensor without steps. scaling: "none", "amax" or the repr of an fp.Scaling. report: the metrics.
-    channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample have or exceed; NaN if the
-    tensor is no operand, or if it was not measured, as in all roundings but one.
+    tensor: name of the tensor. step: None for a tensor without steps. scaling: "none", "amax" or the repr of an
+    fp.Scaling. report: the metrics. channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a
+    sample reach or exceed; NaN if it was not measured. It is measured only for operands, in the one rounding on which
+    recommendations are based.
     """
 
     tensor: str
@@ -65,8 +66,9 @@ class ErrorRow(NamedTuple):
 class RangeRow(NamedTuple):
     """The range of one tensor at one training step, before rounding.
 
-    role: the use of the tensor, such as "matrix", "activation" or "bias". step: None for a tensor without steps.
-    report: the range. stored_bits: bits per element as stored in the source, with its share of scales.
+    tensor, layer: name of the tensor, and of its layer. role: the use of the tensor, such as "matrix", "activation" or
+    "bias". step: None for a tensor without steps. report: the range. stored_bits: bits per element as stored in the
+    source, its share of the bits of scales included.
     """
 
     tensor: str
@@ -84,20 +86,21 @@ class Recommendation:
     """The recommended format and scaling of one tensor for all its steps.
 
     Attributes:
-      tensor, role: name and role of the tensor.
-      format: name of the recommended format; the tensor's own dtype if it is to be kept.
+      tensor, role: name of the tensor, and its use, such as "matrix", "activation" or "bias".
+      format: name of the recommended format; the tensor's own dtype if it keeps that.
       scaling: "none", "amax" or the repr of an fp.Scaling.
-      bits_per_value: bits per element in the recommended format, with its share of scales.
-      sqnr_db, lost_energy: lowest SQNR in dB and largest share of energy (sum of squares) lost in values that become 0,
-        of the recommended candidate over the steps; of the nearest candidate if none is good enough; NaN if the tensor
-        was not judged.
+      bits_per_value: bits per element in the recommended format, its share of the bits of scales included.
+      sqnr_db, lost_energy: lowest SQNR in dB over the steps, and largest share (0 to 1) of the energy (sum of squares)
+        in values that become 0. They are those of the recommended candidate, or of the nearest one if none is good
+        enough. NaN if the tensor was not judged, or keeps its dtype since no candidate saves a tenth of the bits.
       deficit_db: SQNR of the format on normal data minus `sqnr_db`, at least 0; NaN for integers and for tensors that
         keep their dtype.
-      runner_up: name of the candidate with the highest SQNR in another format of as many bits; "" if there is none.
+      runner_up: name of the candidate with the highest SQNR in another format of equally many bits; "" if there is
+        none.
       margin_db: `sqnr_db` minus the SQNR of the runner-up; NaN if there is none.
       met: whether a candidate is recommended; if not, the tensor keeps its dtype.
       values: number of elements of the tensor at one step.
-      stored_bits: bits per element as stored in the source, with its share of scales.
+      stored_bits: bits per element as stored in the source, its share of the bits of scales included.
       reason: the reason for the recommendation, in a few sentences.
     """
 
@@ -125,14 +128,15 @@ class Recommendation:
 
     @property
     def choice(self) -> str:
-        """The recommended format and scaling as text; the tensor's dtype if it is to be kept."""
+        """The recommended format and scaling as text; the tensor's dtype if it keeps that."""
         return f"{self.format} {scaling_words(self.scaling)}" if self.met else self.format
 
 
 class TensorGroup(NamedTuple):
-    """Tensors with the same role and recommendation; one row of a table.
+    """Tensors with the same role and recommendation, which share a row of a table.
 
-    choice: the recommended format and scaling. met: False if the tensors keep their dtypes. rows: the recommendations.
+    role: the use of the tensors, such as "matrix". choice: the recommended format and scaling as text, or "keep their
+    dtype". met: False if the tensors keep their dtypes. rows: the recommendations, one for each tensor.
     """
 
     role: str

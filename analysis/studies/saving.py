@@ -17,11 +17,11 @@ from fpsim.files import replacing
 
 
 def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
-    """Write a study's page (with jinja2) and tables (CSV; with pyarrow also Parquet) into a folder, which is created if
-    missing.
+    """Write a study's page and tables into a folder, which is created if missing.
 
-    The page is report.html; the tables are recommendations, errors, ranges and exponents. Returns the paths written,
-    and a sentence for each output left out because an optional package is missing.
+    The page is report.html, if jinja2 is installed. The tables are recommendations, errors, ranges and exponents, as
+    CSV and, if pyarrow is installed, also as Parquet. Return the paths written, and a sentence for each output left out
+    because an optional package is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     notes: list[str] = []
@@ -55,15 +55,19 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with equal keys, None for values that a row lacks, since only some candidates have metrics of
-    scales.
+    """Return the rows with equal keys in equal order; a row gets None for each key that it lacks.
+
+    Rows of candidates with a scale per tile have more metrics than others.
     """
     columns = dict.fromkeys(name for row in rows for name in row)
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows as a CSV file whose cells a spreadsheet does not read as formulas; an empty file without rows."""
+    """Write rows (column name -> value) as a CSV file whose cells a spreadsheet does not read as formulas.
+
+    All rows must have the same keys. Without rows the file is empty.
+    """
     rows = [{name: spreadsheet_cell(utf8(value)) for name, value in row.items()} for row in rows]
     with path.open("w", encoding="utf-8", newline="") as file:
         if rows:

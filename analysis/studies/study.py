@@ -106,7 +106,9 @@ def study(
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The settings of a study, checked: candidates, roundings, seed of stochastic rounding, and requirements."""
+    """The checked settings of a study: candidates (formats with scalings), roundings, seed of stochastic rounding, and
+    requirements.
+    """
 
     candidates: tuple[CastCandidate, ...]
     roundings: tuple[Rounding, ...]
@@ -125,10 +127,11 @@ class StudyPlan:
 
     @cached_property
     def compared(self) -> tuple[CastCandidate, ...]:
-        """The candidates that are measured in all roundings, at most two, none with a scale per tile.
+        """The candidates (formats with scalings) that are measured in all roundings: at most two, none with a scale per
+        tile.
 
-        They are those of the first float format of up to 8 bits, and of the first with more bits; if a format has
-        several such candidates, the last one.
+        One is of the first format of up to 8 bits that has a candidate without scales per tile, the other of the first
+        such format of more bits. If the format has several such candidates, the last one is taken.
         """
         casts = [c for c in self.candidates[::-1] if not c.has_tiles]  # candidates with a scale first
         casts.sort(key=lambda c: self.formats.index(c.element))
@@ -153,12 +156,12 @@ class StudyPlan:
         )
 
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
-        """Return the combinations of format, scaling and rounding to measure on a tensor with this role and number of
-        rows.
+        """Return the combinations of format, scaling and rounding to measure on a tensor.
 
-        Operands of products are measured in all candidates; but if the tensor has one row, scales for whole rows are
+        Operands of products are measured in all candidates. If the tensor has only one row, scales for whole rows are
         left out where the format has another candidate. Other tensors are measured in unscaled formats of 16 bits or
-        more. Only candidates in `compared` are measured in all roundings, others in `judged`.
+        more. The candidates of `compared` are measured in all roundings, others in `judged` alone. `role`: the tensor's
+        role, such as "matrix" or "bias". `rows`: its number of rows.
         """
         ways = []
         for element, scaling in self.candidates:
@@ -175,8 +178,10 @@ class StudyPlan:
 
 
 def _part(progress: Progress | None, start: float, stop: float) -> Progress:
-    """Return a progress function for a part of the work, which maps shares 0 to 1 of the part to `start` to `stop` of
-    the whole.
+    """Return a progress function for a part of the work: it reports the share s of the part as start + s * (stop -
+    start).
+
+    `progress`: the function for the whole, called with (share, text); None for a result that does nothing.
     """
     return (
         (lambda share, text: None)
@@ -186,9 +191,11 @@ def _part(progress: Progress | None, start: float, stop: float) -> Progress:
 
 
 def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tuple[Tensor, ...], StudyReport]:
-    """Return (the tensors of the argument `tensors` of `study`; `report` with their description, notes and problems).
+    """Return two values: the tensors that the argument `tensors` of `study` names, and the report with their
+    description.
 
-    For None, a small transformer is trained first, while `progress` is called with (share done, text).
+    The report also gets notes on tensors left out and problems of files. If `tensors` is None, a small transformer is
+    trained first, and `progress` is called with (share done, text). Raise a ValueError for an unknown type.
     """
     if tensors is None:
         from fpsim.analysis.models.capture import capture
@@ -218,8 +225,10 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 
 
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
-    """Return the report with the measurements of the given tensors; a file that cannot be read adds a problem
-    instead.
+    """Return the report with the ranges and errors of the given tensors.
+
+    A file that cannot be read adds a text to the report's problems, and its other tensors are skipped. `progress`:
+    called with (share done, name of the tensor).
     """
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
@@ -250,10 +259,11 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 
 
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
-    """Return the merged reports of files, each studied by a worker of a dask cluster, in the order of the files.
+    """Return the merged report of files, each studied by a worker of a dask cluster, in the order of the files.
 
-    `tensors`: paths of files or folders. `client`: a dask.distributed.Client. `progress`: called with (share of files
-    done, text), or None. A file that cannot be read adds a problem to the report.
+    `tensors`: a path, or a list of paths, of files or folders. `client`: a dask.distributed.Client. `progress`: called
+    with (share of files done, text), or None. A file that cannot be read adds a text to the report's problems. Raise a
+    ValueError for other arguments, a TensorFileError if no file can be read.
     """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files
@@ -289,15 +299,18 @@ def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress
 
 
 def _study_file(plan: StudyPlan, path: Path) -> StudyReport:
-    """Return the report of the file at `path`, studied with the settings `plan`; runs in a worker of a cluster."""
+    """Return the report of the file at `path`, studied with the settings `plan`; a worker of a dask cluster calls
+    it.
+    """
     tensors, report = _gather(path, plan.report(), _part(None, 0.0, 1.0))
     return _measure(with_roles(tensors), report, plan, _part(None, 0.0, 1.0))
 
 
 def _with_file_names(report: StudyReport, path: Path, others: Mapping[int, StudyReport]) -> StudyReport:
-    """Return the report with the file's name added before names of tensors that also occur in other files' reports.
+    """Return the report with "file:" put before the name of each tensor that also occurs in another file's report.
 
-    `path`: the file of `report`. `others`: the reports of all files.
+    `path`: the file of `report`, whose name without suffix is used. `others`: the reports of all files, this one
+    included.
     """
     often = Counter(name for other in others.values() for name in {row.tensor for row in other.ranges})
 

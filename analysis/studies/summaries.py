@@ -25,8 +25,10 @@ def words(mode: str) -> str:
 
 
 def ideal_db(report: ErrorReport) -> float:
-    """Return the SQNR of a report's format on data that suits it: normal for floats, uniform for integers; NaN for
-    others.
+    """Return the SQNR in dB that a report's format has on data that suits it: normal data for floats, uniform for
+    integers.
+
+    Return NaN for other formats.
     """
     fmt = report.fmt
     if isinstance(fmt, IntegerFormat):
@@ -40,8 +42,10 @@ def operands(report: StudyResults) -> list[Recommendation]:
 
 
 def hardest(report: StudyResults) -> list[Recommendation]:
-    """Return the operands, the hardest to store first: those without a good candidate, then by largest deficit, then by
-    lowest SQNR.
+    """Return the recommendations of operands, the hardest to store first.
+
+    Operands without a good enough candidate come first. Then they are ordered by how far their SQNR is below that of
+    the format on normal data, the farthest first, then by lowest SQNR.
     """
     return sorted(operands(report), key=lambda row: (row.met, -_or_zero(row.deficit_db), row.sqnr_db))
 
@@ -52,7 +56,7 @@ def _or_zero(value: float) -> float:
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
-    """Return the number of NaNs and the number of infinities of a tensor, added over its steps."""
+    """Return the number of NaNs and the number of infinities of the tensor named `tensor`, added over its steps."""
     rows = report.ranges_of[tensor]
     return sum(row.report.nans for row in rows), sum(row.report.infinities for row in rows)
 
@@ -60,8 +64,8 @@ def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
     """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor.
 
-    The reasons are that no candidate is good enough for an operand, that the tensor has NaN or Inf, and that its SQNR
-    is at least 3 dB below that of the recommended format on normal data.
+    `row`: the tensor's recommendation. The reasons are: no candidate is good enough for an operand; the tensor has NaN
+    or Inf; its SQNR is at least 3 dB below that of the recommended format on normal data.
     """
     reasons = []
     nans, infinities = specials(report, row.tensor)
@@ -76,8 +80,9 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that a user should look at, each with the reasons: operands, hardest to store first, then
-    other tensors.
+    """Return the tensors that a user should look at, as pairs (recommendation, reasons for looking).
+
+    Operands come first, the hardest to store first, then other tensors.
     """
     order = hardest(report)
     names = {row.tensor for row in order}
@@ -87,18 +92,19 @@ def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
 
 
 def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Return every candidate of a tensor with its metrics at the tensor's worst step; [] if the tensor has no finite
-    value other than 0.
+    """Return every candidate (format with a scaling) of a tensor, with its metrics at the step of its lowest SQNR.
+
+    `tensor`: its name. Return [] if it has no finite value other than 0.
     """
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []
 
 
 class Judged(NamedTuple):
-    """One operand in one candidate: its metrics at the worst step, and whether these meet the requirements.
+    """One operand in one candidate (format with a scaling), and whether it is good enough.
 
-    row: the operand's recommendation. worst: the candidate's metrics at the operand's worst step. good: whether they
-    meet the requirements.
+    row: the operand's recommendation. worst: the candidate's metrics at the training step of the lowest SQNR. good:
+    whether these metrics meet the requirements.
     """
 
     row: Recommendation
@@ -112,10 +118,10 @@ class Judged(NamedTuple):
 
 
 class CandidateSummary(NamedTuple):
-    """A candidate's metrics over one or more operands, each at its worst step.
+    """A candidate's metrics over one or more operands, each at its training step of lowest SQNR.
 
-    bits: bits of an element. ideal_db: SQNR in dB of the format on data that suits it. judged: its metrics for each
-    operand.
+    format, scaling: names of the candidate's format and scaling. bits: bits of an element. ideal_db: SQNR in dB of the
+    format on data that suits it. judged: the candidate's metrics for each operand.
     """
 
     format: str
@@ -151,8 +157,9 @@ class CandidateSummary(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """SQNR in dB of the values of all operands together, as if each operand were scaled to a mean square of 1;
-        infinite without error, NaN if an operand cannot be measured.
+        """SQNR in dB of the values of all operands together, as if each operand were scaled to a mean square of 1.
+
+        Inf without error; NaN if the SQNR of an operand cannot be measured.
         """
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
@@ -193,8 +200,9 @@ def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateS
 class RoundingSummary(NamedTuple):
     """The SQNR (dB) and gain of every operand in one format and rounding.
 
-    ideal_db: SQNR in dB of the format on data that suits it. sqnr_db, gain: an entry for each tensor and step measured;
-    the gain is the sum of x * result divided by the sum of x^2, below 1 where rounding shrinks values.
+    scaling: "none" or "amax" (one scale per tensor). ideal_db: SQNR in dB of the format on data that suits it. sqnr_db,
+    gain: an entry for each tensor and step measured; the gain is the sum of x * result divided by the sum of x^2, below
+    1 where rounding shrinks values.
     """
 
     format: str
@@ -216,10 +224,10 @@ class RoundingSummary(NamedTuple):
 
 
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
-    """Return a summary for each format and rounding of candidates without a scale per tile: with one scale per tensor
-    if that was studied, else without a scale; [] if the study has only one rounding.
+    """Return a summary for each format and rounding, without scales per tile; [] if the study has only one rounding.
 
-    A format that was studied in one rounding alone has one summary.
+    Each format is summarised with one scale per tensor if that was studied, else without a scale. A format that was
+    studied in one rounding alone has one summary.
     """
     if len(report.roundings) < 2:
         return []
@@ -245,7 +253,8 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 class Course(NamedTuple):
     """The amax of an operand, and the SQNR of its recommended candidate, at each training step.
 
-    steps: the steps in order. amax: the largest finite magnitude at each step. sqnr_db: in dB, NaN where unknown.
+    tensor: name of the operand. steps: the steps in order. amax: the largest finite magnitude at each step. sqnr_db:
+    the SQNR in dB at each step; NaN where unknown, as for a tensor that keeps its dtype.
     """
 
     tensor: str
@@ -255,7 +264,7 @@ class Course(NamedTuple):
 
     @property
     def moved(self) -> float:
-        """The largest amax over the steps divided by the smallest; NaN if one is 0."""
+        """The largest amax over the steps divided by the smallest; NaN if the smallest is 0."""
         return max(self.amax) / min(self.amax) if min(self.amax) > 0 else math.nan
 
     @property
@@ -266,8 +275,9 @@ class Course(NamedTuple):
 
 
 def courses(report: StudyResults) -> list[Course]:
-    """Return the amax and SQNR by step of each operand that was studied at several training steps; largest changes of
-    amax first.
+    """Return the amax and SQNR at each step of every operand that was studied at several training steps.
+
+    Operands whose amax changes by the largest factor come first.
     """
     moving = []
     for row in operands(report):
@@ -286,7 +296,7 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence with the first format's median gain and median SQNR in each rounding; "" if there are no
+    """Return a sentence on the first format of `rows`: its median gain and median SQNR in each rounding; "" without
     rows.
     """
     if not rows:

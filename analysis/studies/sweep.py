@@ -96,10 +96,10 @@ def sweep(
 
 
 class _Point(NamedTuple):
-    """A point of the grid: the measure's arguments and related texts.
+    """A point of the grid of a sweep: the measure's arguments and texts for them.
 
-    values: parameter -> argument. words: parameter -> text that identifies the argument. labels: parameter -> argument
-    as tables show it. key: digest of the texts.
+    values: parameter -> argument. words: parameter -> text that identifies the argument in every process. labels:
+    parameter -> argument as tables show it. key: digest of parameters and texts, by which stored results are found.
     """
 
     values: dict[str, Any]
@@ -109,7 +109,11 @@ class _Point(NamedTuple):
 
 
 def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
-    """Return all points of the grid, the last parameter changing fastest."""
+    """Return all points of the grid (parameter -> its values), the last parameter changing fastest.
+
+    Raise a TypeError or ValueError if the grid is not a dictionary of lists of values, if a value cannot be identified,
+    or if two values look the same in a table.
+    """
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(name, str) for name in grid):
         raise TypeError(f"grid must be a dictionary of one or more parameters and their values; got {shown(grid)}.")
     if ERROR in grid:
@@ -125,9 +129,10 @@ def _points(grid: Mapping[str, Iterable[Any]]) -> list[_Point]:
 
 
 def _axis(name: str, values: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Return the values of one parameter, each with the text that identifies it in every process.
+    """Return the values of one parameter as pairs (value, text that identifies it in every process).
 
-    `name`: the parameter's name, for messages.
+    `name`: the parameter's name, for messages. Raise a TypeError or ValueError if `values` is not a list of one or more
+    values, if no text identifies a value, or if two values look the same in a table.
     """
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         raise TypeError(f"grid[{name!r}] must be a list of values; got {shown(values)}. Pass one value as [value].")
@@ -178,9 +183,10 @@ def _compute(
     client: Any,
     progress: Progress | None,
 ) -> None:
-    """Call the measure at the missing points, and store each result in `cells` as soon as it is finished.
+    """Call the measure at the missing points, and store each result or error in `cells` as soon as it is finished.
 
-    `total`: number of points of the grid, finished ones included. `workers`, `client`, `progress`: as for `sweep`.
+    `missing`: the points without a stored result. `total`: number of points of the grid, finished ones included.
+    `workers`, `client`, `progress`: as for `sweep`.
     """
     kept = total - len(missing)
     tasks = [point.values for point in missing]
@@ -197,9 +203,10 @@ def _compute(
 
 
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the measure at one point, and return its result as a dictionary of numbers, texts, truth values and None.
+    """Call the measure at one point (parameter -> argument), and return its result as a dictionary.
 
-    A single value has the name "value". A name that is a parameter's, "error" or taken gets the prefix "result_".
+    The values are numbers, texts, bools and None. A single value has the name "value". A name gets the prefix "result_"
+    if it is a parameter's, "error" or already taken. Raise a TypeError for other results.
     """
     result = measure(**point)
     if hasattr(result, "to_dict"):
@@ -217,9 +224,10 @@ def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str,
 
 
 def _scalar(value: Any) -> Any:
-    """Return a number, text, truth value or None as Python's own type; a float of any width as the equal Python float.
+    """Return a number, text, bool or None as the equal object of Python's int, float, str or bool.
 
-    Raises a TypeError for other values, and for a float that a Python float cannot represent.
+    `value` may be a scalar or 0-d array of NumPy, ml_dtypes or torch. Raise a TypeError for other values, and for a
+    float that a Python float cannot represent; a ValueError for an int of more digits than Python writes.
     """
     if value is None:
         return value

@@ -32,7 +32,7 @@ class Failure:
 
     Attributes:
       text: type and message of the exception, or how the worker ended.
-      died: True if the worker process ended, False if the function raised an exception.
+      died: True if the worker process ended; False for an exception.
     """
 
     text: str
@@ -94,7 +94,7 @@ def run_over(
 
 
 def _reported(results: Results, count: int, progress: Progress | None) -> Results:
-    """Yield results unchanged, and call `progress` (unless None) after each. `count`: number of tasks."""
+    """Yield pairs (index of the task, result) unchanged; call `progress`, unless None, after each of the `count`."""
     with closing(results):
         for done, result in enumerate(results, 1):
             yield result
@@ -103,7 +103,7 @@ def _reported(results: Results, count: int, progress: Progress | None) -> Result
 
 
 def _attempt(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return the function's result, or a Failure that describes the exception raised."""
+    """Return function(task), or a Failure that describes the exception raised."""
     try:
         return function(task)
     except Exception as problem:
@@ -123,7 +123,7 @@ def _failure(problem: BaseException) -> Failure:
 
 
 def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
-    """Run tasks one after the other in this process; yield (index of the task, result or Failure)."""
+    """Run tasks one after another in this process; yield pairs (index of the task, its result or a Failure)."""
     for index, task in enumerate(tasks):
         yield index, _attempt(function, task)
 
@@ -132,9 +132,10 @@ def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
 
 
 def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
-    """Run tasks in worker processes; yield (index of the task, result or Failure) as they are finished.
+    """Run tasks in `workers` processes; yield pairs (index of the task, result or Failure) as they are finished.
 
-    Each worker is a pool of one process, so that its death identifies its task and disturbs no other task.
+    A task whose worker died is tried again `retries` times. Each worker is a pool of one process, so that its death
+    identifies its task.
     """
     if not tasks:
         return
@@ -175,7 +176,7 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, started by the first task and again after `end`. `payload`: the pickled function; `threads`:
+    """One worker process, started by the first task and again after `end`. `payload`: the pickled function. `threads`:
     number of threads that it may use, as text for environment variables.
     """
 
@@ -204,8 +205,8 @@ class _Pool:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the `with` block; a process started in the block inherits the delay, which `_begin`
-    ends.
+    """Block SIGINT (Ctrl-C) until the end of the `with` block (not on Windows). A process started in the block inherits
+    the blocked signal.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
@@ -218,7 +219,7 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _dead(end: BaseException, times: int) -> Failure:
-    """Return the Failure of a task that ended its worker `times` times; `end`: the last exception, with the exit
+    """Return the Failure of a task of which `times` workers died; the text of the exception `end` may have the exit
     code.
     """
     codes = re.search(r"exit codes of the workers are \{(.*?)\}", str(end))
@@ -228,7 +229,7 @@ def _dead(end: BaseException, times: int) -> Failure:
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Return a value as bytes that another process can read. `noun`: the value's name in messages, such as "a task".
+    """Return any object as bytes from which another process can rebuild it. `noun`: its name in messages, as "a task".
 
     Raises:
       TypeError: cloudpickle cannot write it.
@@ -259,7 +260,7 @@ _sent: dict[str, Any] = {}
 
 
 def _begin(payload: bytes, parent: int) -> None:
-    """Set up this worker process, which ignores Ctrl-C and ends with its parent. `payload`: the pickled function."""
+    """Set up this worker, which ignores Ctrl-C and ends with the process `parent`. `payload`: the function, pickled."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -272,14 +273,16 @@ def _begin(payload: bytes, parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
-    """Wait until the process `parent` is no longer this process's parent, then end this process."""
+    """Wait until this process has another parent than the process id `parent`, then end it. Wait for ever on
+    Windows.
+    """
     while os.name != "posix" or os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(1)
 
 
 def _work(task: bytes) -> bytes:
-    """Run one pickled task in a worker process, and return the pickled result or Failure."""
+    """Run one pickled task in a worker process, and return its pickled result, or a pickled Failure."""
     import pickle
 
     try:
@@ -294,10 +297,10 @@ def _work(task: bytes) -> bytes:
 
 
 def _checked(client: Any) -> Any:
-    """Return a dask client if it is a synchronous one.
+    """Return the dask client unchanged after checking it.
 
     Raises:
-      TypeError, ValueError: client is not a client of dask, or is an asynchronous one.
+      TypeError, ValueError: client is not a dask.distributed.Client, or it is asynchronous.
     """
     distributed = load("distributed", "client=")
     if not isinstance(client, distributed.Client):
@@ -308,7 +311,7 @@ def _checked(client: Any) -> Any:
 
 
 def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
-    """Run tasks on a dask cluster; yield (index of the task, result or Failure) as they are finished.
+    """Run tasks through a dask client; yield pairs (index of the task, result or Failure) as they are finished.
 
     Unless `retries` is 0, tasks whose workers died run once more, one by one, since a scheduler suspects all tasks of a
     worker that died.
@@ -326,8 +329,8 @@ def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: An
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
 ) -> Results:
-    """Yield (index, result or Failure) of the tasks with the given indices, of which at most `ahead` are on the cluster
-    at once.
+    """Run the tasks with these indices through a dask client, at most `ahead` at once. Yield pairs (index, result or
+    Failure) as they are finished.
     """
     if not indices:
         return
@@ -356,9 +359,7 @@ def _submitted(
 
 
 def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
-    """Return the results of finished futures in their order, in one request if all succeeded, else one by one with
-    Failures.
-    """
+    """Return the results of finished dask futures in order, with a Failure for each that failed."""
     try:
         if all(future.status == "finished" for future in futures):
             return list(client.gather(futures))
@@ -368,8 +369,8 @@ def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
 
 
 def _result_of(client: Any, future: Any) -> Any:
-    """Return the result of a future, or a Failure; wait if its worker died and another worker computes the task
-    again.
+    """Return the result of a dask future, or a Failure; wait if its worker died and another worker computes the task
+    again. Raise a RuntimeError if the client lost its cluster.
     """
     try:
         return future.result()
@@ -381,7 +382,7 @@ def _result_of(client: Any, future: Any) -> Any:
 
 
 def _require_running(client: Any) -> None:
-    """Raise a RuntimeError if the client lost its cluster, since that is not the failure of a task."""
+    """Raise a RuntimeError unless the dask client is connected, since a lost cluster is not the failure of a task."""
     if client.status != "running":
         raise RuntimeError(
             f"client must stay connected until the last task; got one that is {client.status!r}. Finished tasks are "
@@ -390,9 +391,7 @@ def _require_running(client: Any) -> None:
 
 
 def _attempt_there(function: Callable[[Any], Any], task: Any) -> Any:
-    """Return the result of a task, computed on a cluster's worker; a Failure for exceptions and SystemExit, which would
-    end it.
-    """
+    """Return function(task), computed in a worker of a dask cluster; a Failure for exceptions and SystemExit."""
     try:
         return _attempt(function, task)
     except SystemExit as problem:

@@ -24,11 +24,13 @@ IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.6
 
 @dataclass(frozen=True)
 class WorstFigures:
-    """A candidate with its worst metrics over the training steps of one tensor.
+    """A candidate (format with a scaling) with its worst metrics over the training steps of one tensor.
 
-    report: the metrics at the worst step. sqnr_db, channel_sqnr_db: lowest over the steps, in dB. lost_energy,
-    beyond_rate: largest share of energy in values that become 0, and of finite values that overflow or saturate.
-    headroom: the format's largest value divided by the tensor's; Inf with scales. bits_per_value: scales included.
+    report: the metrics at the step of lowest SQNR. scaling: "none", "amax" or the repr of an fp.Scaling. sqnr_db,
+    channel_sqnr_db: lowest over the steps, in dB; the latter is the SQNR that nine of ten rows and columns reach.
+    lost_energy: largest share (0 to 1) of the energy (sum of squares) in values that become 0. beyond_rate: largest
+    share of finite values that overflow or saturate. headroom: the format's largest value divided by the tensor's; Inf
+    with scales. bits_per_value: bits per element, scales included.
     """
 
     report: ErrorReport
@@ -68,9 +70,9 @@ class WorstFigures:
     def misses(self, wanted: Requirements) -> list[str]:
         """Return the requirements that the candidate fails, as texts; [] if it is good enough.
 
-        Besides the numbers in `wanted`, nine of ten rows and columns must have an SQNR of at least `min_sqnr` - 3 dB;
-        and without scales, no value may be beyond the format's range, which must reach twice the tensor's largest
-        value.
+        Besides the numbers in `wanted`, nine of ten rows and columns must have an SQNR of at least `min_sqnr` - 3 dB.
+        Without scales, moreover, no value may be beyond the format's range, and the format's largest value must be at
+        least twice the tensor's.
         """
         failed = []
         if wanted.budget_bits is not None and self.bits_per_value > wanted.budget_bits:
@@ -91,10 +93,10 @@ class WorstFigures:
 
 
 def deficit(report: ErrorReport, sqnr_db: float) -> float:
-    """Return by how many dB `sqnr_db` is below the SQNR of the report's format on normal data, at least 0; NaN for
-    other formats than floats.
+    """Return how many dB `sqnr_db` is below the SQNR of the report's format on normal data, at least 0; NaN unless the
+    format is a float.
 
-    Normal data are N(0, 1) rounded to nearest even, without overflow or underflow.
+    The normal data are N(0, 1) rounded to nearest even, without overflow or underflow.
     """
     if not isinstance(report.fmt, Format):
         return math.nan
@@ -103,9 +105,10 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
 
 
 def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
-    """Return every candidate of a tensor with its worst metrics over the steps.
+    """Return every candidate (format with a scaling) of a tensor with its worst metrics over the steps.
 
-    `errors`: the tensor's errors at every step. `amax`: its largest finite magnitude over the steps.
+    `errors`: the tensor's errors at every step, all in one rounding. `amax`: its largest finite magnitude over the
+    steps, above 0.
     """
     groups: dict[tuple[str, str], list[ErrorRow]] = {}
     for row in errors:
@@ -133,7 +136,8 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
 def rank(candidate: WorstFigures) -> tuple[float, float]:
     """Return a sort key for candidates that are not good enough; the nearest to being good enough has the largest key.
 
-    The key is (-share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf if it is NaN).
+    The key is (minus the share of values beyond the format's range, or 0 with scales; SQNR in dB, or -Inf if it is
+    NaN).
     """
     beyond = candidate.beyond_rate if candidate.scaling == "none" else 0.0
     return (-beyond, candidate.sqnr_db if not math.isnan(candidate.sqnr_db) else -math.inf)
