@@ -1,5 +1,5 @@
-"""The evidence from which a plan is made: the measured error of each product in each recipe, from a sensitivity or
-budgets.
+"""The evidence from which a plan is made: the measured error of each product in each recipe, taken from a sensitivity
+report or from error budgets.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ NAMED = 4  # missing rows that a message names
 
 
 class Measured(NamedTuple):
-    """The metric of a model with one product, or several, in low precision, and the harm that a plan counts for it.
+    """A model's metric, measured with one or several products in low precision, and the harm that a plan counts for it.
 
     Attributes:
       value: the measured value.
       spread: standard deviation over batches; NaN for one batch, or if unknown.
       harm: the number whose sum over products a plan minimises. It is the square of a relative error, since squares of
-        independent rounding errors add up; or a change of the loss, 0 if that is at most its spread.
+        independent rounding errors add up. Of a change of the loss it is the change, or 0 if that is at most its
+        spread.
     """
 
     value: float
@@ -41,8 +42,15 @@ class Measured(NamedTuple):
 
     @classmethod
     def of(cls, figure: str, value: float, spread: float) -> Measured:
-        """Return a measured value of the metric `figure`, such as "gradient_error", with its harm: the square of a
-        relative error; or a change of the loss, 0 if that is at most `spread`.
+        """Return a measured value of a metric with its harm, the number whose sum over products a plan minimises.
+
+        The harm is the square of a relative error. For "loss_change" it is the change, or 0 if that is at most
+        `spread`; a NaN spread counts as 0.
+
+        Args:
+          figure: name of the metric, such as "gradient_error".
+          value: the measured value.
+          spread: standard deviation over batches; NaN if unknown.
 
         Example:
           >>> from fpsim.analysis.studies.planning.evidence import Measured
@@ -58,7 +66,10 @@ class Measured(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A recipe that plans do not consider for a product, and the reason, as the end of a sentence."""
+    """A recipe that plans do not consider for a product of a layer, and the reason.
+
+    layer, product, recipe: their names. reason: the end of a sentence that begins with "since".
+    """
 
     layer: str
     product: str
@@ -67,7 +78,7 @@ class Refusal(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The layer, product and recipe."""
+        """The names of the layer, product and recipe."""
         return self.layer, self.product, self.recipe
 
     @property
@@ -82,15 +93,15 @@ class Evidence:
 
     Attributes:
       figure: name of the measured metric.
-      slots: (layer, product) of every product, in the model's order.
+      slots: (layer, product) of every product, in the model's order; a product is "fprop", "dgrad" or "wgrad".
       recipes: name -> recipe.
-      measured: (layer, product, recipe) -> the metric; entries in `refusals` are missing.
+      measured: (layer, product, recipe) -> the metric, without the combinations in `refusals`.
       values: (layer, product) -> number of values of each of its two operands.
       weights: layer -> number of values of its weight.
       model: name of the model's class.
       identity: digest of weights, batches and recipes; "" for budgets.
-      together: function of an assignment, (layer, product) -> recipe name, that runs the model with all these products
-        in their recipes at once, and returns a SensitivityRow; None if there is no model to run.
+      together: called with (layer, product) -> recipe name; runs the model with all these products in their recipes at
+        once, and returns a SensitivityRow. None if there is no model to run.
       refusals: recipes that plans do not consider for a product.
       unplanned: layer -> sentence saying why plans ignore the layer.
       convolutions: the layers that are convolutions.
@@ -121,8 +132,9 @@ class Evidence:
         )
 
     def notes(self, kept: Collection[str]) -> list[str]:
-        """Return a sentence for each refusal and each layer that is not planned, except for the layers in `kept`, which
-        the user excludes.
+        """Return a sentence for each refused recipe and for each layer that is not planned.
+
+        `kept`: names of layers that the user excludes from the plan; they get no sentence.
         """
         notes = [text for layer, text in self.unplanned.items() if layer not in kept]
         return notes + [refusal.sentence for refusal in self.refusals if refusal.layer not in kept]
@@ -133,16 +145,20 @@ class Evidence:
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
     def of_row(self, row: Any) -> Measured:
-        """Return the metric in a row of a sensitivity, with the harm that a plan counts for it."""
+        """Return the metric of a sensitivity's row, with the harm that a plan counts for it.
+
+        `row`: a SensitivityRow.
+        """
         return Measured.of(self.figure, figure_of(row, self.figure), spread_of(row, self.figure))
 
 
 def evidence_of(source: Any, figure: str | None) -> Evidence:
-    """Return the evidence for a plan in a sensitivity, or in a sequence of budgets, one for each recipe.
+    """Return the evidence for a plan: the measured error of every product in every recipe.
 
-    `figure`: name of the metric. None is the gradients' error in a sensitivity, the outputs' error if it has no
-    backward products, and the products' own error in budgets.
-
+    Args:
+      source: a Sensitivity, or a Budget or a sequence of Budgets, one for each recipe.
+      figure: name of the metric. None is the gradients' error in a sensitivity, the outputs' error if it has no
+        backward products, and the products' own error in budgets.
     Raises:
       TypeError: source is neither a Sensitivity nor one or several Budgets.
       ValueError: the metric is unknown; the sensitivity has backward products, on which the metric does not depend; or
@@ -161,8 +177,11 @@ def evidence_of(source: Any, figure: str | None) -> Evidence:
 
 
 def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
-    """Return the evidence for a plan in a sensitivity, by the metric `figure`: "gradient_error", "output_error" or
-    "loss_change"; None for "output_error" if all products are forward ones, else "gradient_error".
+    """Return the evidence for a plan in a sensitivity report.
+
+    `figure`: the metric, "gradient_error", "output_error" or "loss_change". None is "output_error" if all products are
+    forward ones, else "gradient_error". Raise a ValueError for another metric, or if there are backward products, on
+    which the metric does not depend.
     """
     products = {row.product for row in report.rows}
     if figure is None:
@@ -199,9 +218,11 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
 
 
 def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
-    """Return the evidence for a plan in budgets, one for each recipe: the relative errors of the products themselves.
+    """Return the evidence for a plan in error budgets, one for each recipe: the relative errors of the products
+    themselves.
 
-    `figure`: None or "joint", the only metric of budgets.
+    `figure`: None or "joint", the only metric of budgets. Raise a ValueError if the budgets are of several models, if
+    two are of one recipe, or if a row is missing.
     """
     if figure not in (None, JOINT):
         raise ValueError(f"by of budgets must be 'joint', the error of a product; got {shown(figure)}.")
@@ -242,7 +263,10 @@ def _of_budgets(budgets: Sequence[Budget], figure: str | None) -> Evidence:
 
 
 def _recipe_of(budget: Budget) -> LinearRecipe:
-    """Return the recipe of linear layers that a budget is of, with the units of the budget's hardware."""
+    """Return the recipe of linear layers named in a budget, with the matrix units of the budget's hardware.
+
+    Raise a ValueError if there is no such recipe or hardware.
+    """
     try:
         recipe = find_either(budget.recipe)
         if not isinstance(recipe, LinearRecipe):
@@ -259,10 +283,10 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
     """Return K, the number of terms of each sum of a product, computed from the sizes of a layer's operands; 0 if
     unknown.
 
-    With x values of the input, y of the output and w of the weight, there are sqrt(x y / (w groups)) rows, which are K
-    of wgrad; K of fprop is x / (rows groups), and of dgrad y / (rows groups). `slot`: (layer, product). `values`:
-    (layer, product) -> number of values of each operand. `weight`: number of values of the weight. `groups`: number of
-    groups of a convolution, whose K is that of one group; else 1.
+    Let x, y and w be the numbers of values of input, output and weight. There are sqrt(x y / (w groups)) rows, which
+    are K of wgrad. K of fprop is x / (rows groups), and K of dgrad is y / (rows groups). `slot`: (layer, product).
+    `values`: (layer, product) -> number of values of each operand. `weight`: w. `groups`: number of groups of a
+    convolution, whose K is that of one group; 1 for other layers.
     """
     layer, product = slot
     x, dy = values.get((layer, "fprop"), (0, 0))[0], values.get((layer, "dgrad"), (0, 0))[0]
@@ -276,10 +300,10 @@ def _terms(slot: Slot, values: Mapping[Slot, tuple[int, int]], weight: int, grou
 def _undivided(
     keys: Iterable[tuple[str, str, str]], recipes: Mapping[str, LinearRecipe], terms: Mapping[Slot, int]
 ) -> list[Refusal]:
-    """Return a refusal for each product whose K is not a multiple of the number of terms that share a scale, or that a
-    Hadamard transform mixes, in a recipe.
+    """Return a refusal for each product whose K is not a multiple of the block length of a recipe.
 
-    `keys`: (layer, product, recipe). `terms`: (layer, product) -> K.
+    That is the number of terms that share a scale, or that a Hadamard transform mixes. `keys`: (layer, product, recipe)
+    to check. `recipes`: name -> recipe. `terms`: (layer, product) -> K.
     """
     refusals = []
     for layer, product, name in keys:
@@ -296,7 +320,10 @@ def _undivided(
 
 
 def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) -> list[Refusal]:
-    """Return a refusal for each product and recipe whose metric `figure` is Inf or NaN."""
+    """Return a refusal for each product and recipe whose metric is Inf or NaN.
+
+    `figure`: name of the metric. `measured`: (layer, product, recipe) -> the metric.
+    """
     return [
         Refusal(*key, f"its {figure} is {one.value:g}")
         for key, one in measured.items() if not math.isfinite(one.harm)
@@ -306,6 +333,8 @@ def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) 
 def _without(
     measured: Mapping[tuple[str, str, str], Measured], refusals: Sequence[Refusal]
 ) -> dict[tuple[str, str, str], Measured]:
-    """Return `measured` without the (layer, product, recipe) entries that are refused."""
+    """Return a copy of `measured`, (layer, product, recipe) -> the metric, without the combinations that are
+    refused.
+    """
     refused = {refusal.key for refusal in refusals}
     return {key: one for key, one in measured.items() if key not in refused}

@@ -18,7 +18,7 @@ LABELS = {"gradient_error": "error of the gradient", "output_error": "error of t
 
 
 class Drawn(Protocol):
-    """The interface through which the figure of a plan reads it; a `Plan` implements it."""
+    """The properties and methods of a `Plan` that its figure uses, as a protocol."""
 
     @property
     def candidates(self) -> Sequence[Any]: ...
@@ -30,10 +30,10 @@ class Drawn(Protocol):
 
 
 def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
-    """Draw the errors of the optimal and greedy plans for several budgets as curves, and each candidate plan as a ring
-    at its predicted error and a disc at its measured error.
+    """Draw the errors of a plan over its cost, compared with other plans, and return the matplotlib axes.
 
-    `ax`: the axes to draw into; None for new ones. Returns the axes.
+    Curves show the predicted errors of the optimal and greedy plans for several budgets. Each candidate of `plan` is a
+    ring at its predicted error and a disc at its measured error. `ax`: the axes to draw into; None for new ones.
     """
     kind, budget = plan.budget
     with figure_style():
@@ -74,11 +74,10 @@ def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
 
 
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
-    """Return (cost, predicted error) of the plans to draw for a search, the cheapest first; `method`: "milp" or
-    "greedy".
+    """Return pairs (cost, predicted error) of the plans to draw for a search, the cheapest first.
 
-    For "greedy", these are the plans of the greedy search for several budgets. For "milp", they are those plans of both
-    searches that have a smaller predicted error than every cheaper plan.
+    `points`: the `Point`s of both searches. `method`: "greedy" for the plans of the greedy search; "milp" for those
+    plans of both searches that have a smaller predicted error than every cheaper plan.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
@@ -90,12 +89,12 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
 
 
 def _tint(method: str) -> str:
-    """Return the colour of plans found by a search, such as "greedy" or "random 1"."""
+    """Return the colour (#rrggbb) of plans found by a search. `method`: its name, such as "greedy" or "random 1"."""
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 
 def _draw(ax: Axes, candidate: Any) -> None:
-    """Draw one plan, with a line from its predicted to its measured error if that is known."""
+    """Draw one plan, a `PlanCandidate`, with a line from its predicted to its measured error if that is known."""
     tint = _tint(candidate.method)
     ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
     if candidate.joint is None or not math.isfinite(candidate.joint.value):
@@ -111,10 +110,11 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of all plans but random ones beside the vertical line of the budget, in the order of their
-    errors.
+    """Write the names of plans next to the vertical line of the budget, in the order of their errors; random plans have
+    none.
 
-    The names of plans with equal recipes are on one line of text.
+    `candidates`: the plans (`PlanCandidate`). `budget`: position of the line. Plans with equal recipes share a line of
+    text.
     """
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}

@@ -1,4 +1,4 @@
-"""Measurements of plans with all products in their recipes at once, each saved to a file as soon as it is made."""
+"""Joint measurements of plans: all products run in their recipes at once. Each is saved as soon as it is made."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from fpsim.analysis.studies.sensitivity.row import SPREADS
 
 
 class Jointly:
-    """Measurements of assignments of recipes, each made once, with all products in their recipes at once.
+    """Joint measurements of assignments of recipes: all products of the model run in their recipes at once.
+
+    Each assignment is measured only once.
 
     Args:
-      evidence: the evidence of a plan, whose `together` measures.
+      evidence: the evidence of a plan, whose `together` runs the model.
       out: a folder that stores each measurement, or None.
     Raises:
       ValueError: the folder's measurements are of another model, data or recipes, or there is a folder, but no model to
@@ -49,8 +51,9 @@ class Jointly:
             self._cells.close()
 
     def of(self, assignment: Mapping[Slot, str]) -> Measured | None:
-        """Return the metric measured with an assignment, (layer, product) -> recipe name; read from the folder if it
-        was measured before; None without a model to run.
+        """Return the metric measured with an assignment, (layer, product) -> recipe name; None without a model to run.
+
+        It is read from the folder if it was measured before.
         """
         words = "; ".join(f"{layer} {product}: {name}" for (layer, product), name in sorted(assignment.items()))
         key = digest(words)

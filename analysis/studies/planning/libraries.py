@@ -20,9 +20,9 @@ class Setting(NamedTuple):
     Attributes:
       library: "torchao" or "Transformer Engine".
       layers: names of the layers.
-      how: the setting, as code; "" if the library has none for these layers.
-      differs: how the setting differs from the plan, or, without a setting, how the prediction changes with recipes
-        that the library supports; "" without a known difference.
+      how: the setting, as Python code; "" if the library has none for these layers.
+      differs: sentences on how the setting differs from the plan; without a setting, on how the plan's predicted metric
+        changes with recipes that the library supports. "" if no difference is known.
     """
 
     library: str
@@ -36,7 +36,7 @@ class Setting(NamedTuple):
 
 
 class ChoiceLike(Protocol):
-    """The interface through which settings of libraries read a plan's Choice."""
+    """The properties of a plan's `Choice` (the recipe of one product) that settings of libraries use, as a protocol."""
 
     @property
     def layer(self) -> str: ...
@@ -49,13 +49,14 @@ class ChoiceLike(Protocol):
 def settings_of(
     choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
-    """Return the closest settings of both libraries, one per library and set of layers whose recipes are equal.
+    """Return the closest settings of torchao and Transformer Engine: for each library, one per set of layers with equal
+    recipes.
 
     Args:
       choices: the choices of a plan.
       recipes: name -> recipe.
-      lost: called with layers and a recipe; returns a sentence on how the plan's prediction changes if all products of
-        the layers follow the recipe, "" if unknown.
+      lost: called with layers and the name of a recipe; returns a sentence on how the plan's predicted metric changes
+        if all products of the layers follow the recipe, "" if unknown.
 
     Example:
       >>> from fpsim.analysis.studies.planning.libraries import settings_of
@@ -90,12 +91,12 @@ def _instead(
     assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
     lost: Callable[[Sequence[str], str], str],
 ) -> str:  # fmt: skip
-    """Return sentences on how the plan's prediction changes if all products of some layers follow one recipe that a
-    library supports.
+    """Return sentences on how the plan's predicted metric changes if all products of some layers follow one recipe that
+    a library supports.
 
-    `say`: called with product -> recipe; returns the library's setting, or None. `assigned`: (product, name of its
-    recipe) pairs of the plan. `recipes`: name -> recipe. `lost`: called with layers and the name of a recipe; returns a
-    sentence on how the plan's prediction changes, or "".
+    `say`: called with product -> recipe; returns the library's setting, or None. `layers`: names of the layers.
+    `assigned`: (product, name of its recipe) pairs of the plan. `recipes`: name -> recipe. `lost`: called with layers
+    and the name of a recipe; returns such a sentence, or "" if unknown.
     """
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible

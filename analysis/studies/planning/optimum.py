@@ -22,8 +22,9 @@ ROW_BITS, GOAL_BITS = 20, 30
 
 
 class Optimum(NamedTuple):
-    """The best choice of recipes found, and whether it is proven that no other choice within the budget has less
-    harm.
+    """The best choice of recipes found, and whether no other choice within the budget can have less total harm.
+
+    choice: index of a recipe for each unit (set of products with one recipe). proven: True if that is proven.
     """
 
     choice: Choice
@@ -31,14 +32,15 @@ class Optimum(NamedTuple):
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of least total harm at a price of at most `limit`, of equals the cheapest; None if none is
+    """Return the choice of least total harm at a price of at most `limit`; of equal ones, the cheapest. None if none is
     found.
 
     Harms and prices are integers, with which every answer of the float64 solver is checked. If the solver stops early,
     the better of its choice and `rival` is returned; `proven` says whether its bound rules out less harm.
 
     Args:
-      limit: the largest price.
+      problem: the problem of choosing a recipe for each unit (set of products with one recipe).
+      limit: the largest price, as an integer multiple of the problem's `coin`.
       rival: a known choice within the limit, which bounds the search; None for that of the greedy search.
     """
     rival = greedy(problem, limit) if rival is None else rival
@@ -55,7 +57,7 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
-    """Return the choice of recipes of the lowest price; among equal prices, the one of the least harm."""
+    """Return the choice of recipes of the lowest price; of those with equal price, the one of the least total harm."""
     program = _Program(problem)
     cheap = program.cheapest().choice
     assert cheap is not None  # every unit has a recipe
@@ -63,17 +65,21 @@ def cheapest(problem: ChoiceProblem) -> Choice:
 
 
 class _Answer(NamedTuple):
-    """The choice that the solver found, None for none, and the value of the goal below which no choice exists."""
+    """The solver's answer: a choice of recipes, and the value of the goal below which no choice exists.
+
+    choice: index of a recipe for each unit; None if none was found. bound: a harm or a price, whichever was minimised,
+    in the problem's integers; -Inf if nothing is proven, Inf if no choice meets the limits.
+    """
 
     choice: Choice | None
     bound: float  # harm in steps below which there is no choice
 
 
 class _Program:
-    """The problem of choosing recipes as an integer program, for SciPy's solver.
+    """The problem of choosing recipes as an integer program, for SciPy's solver `milp`.
 
-    It has a 0-1 variable for each group of products (unit) and recipe, and one for each item of cost that several of
-    these share.
+    It has a 0-1 variable for each unit (set of products with one recipe) and recipe. It has another variable for each
+    item of cost that several of these share, such as a copy of a weight.
     """
 
     def __init__(self, problem: ChoiceProblem) -> None:
@@ -98,26 +104,33 @@ class _Program:
                     self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
 
     def _add(self, row: dict[int, float], high: float) -> None:
-        """Add a constraint: the sum of coefficient times variable, for `row` (index of the variable -> coefficient), is
-        at most `high`.
+        """Add the constraint that the sum of coefficient times variable is at most `high`.
+
+        `row`: index of the variable -> coefficient.
         """
         self.rows.append(row)
         self.low.append(-math.inf)
         self.high.append(high)
 
     def least_harm(self, limit: int, most: int | None = None) -> _Answer:
-        """Minimise the harm at a price of at most `limit`, given that some choice is known whose harm is `most` (None:
-        no choice is known).
+        """Minimise the total harm at a price of at most `limit`, and return the answer.
+
+        `most`: the harm of a known choice; None if none is known.
         """
         return self._solved(self.harms, limit, most)
 
     def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
-        """Minimise the price at a harm of at most `most` and a price of at most `limit`; None stands for no limit."""
+        """Minimise the price at a total harm of at most `most` and a price of at most `limit`, and return the answer.
+
+        None stands for no limit.
+        """
         return self._solved(self.prices, limit, most)
 
     def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
-        """Return the choice with the least sum of `goal` over its variables, at a price of at most `limit` and a harm
-        of at most `most` (None: no limit).
+        """Minimise the sum of `goal` times variable, at a price of at most `limit` and a harm of at most `most`.
+
+        `goal`: a float64 number for each variable, shape (variables,). None stands for no limit. Return the solver's
+        answer.
         """
         kept = len(self.rows)
         try:
@@ -135,11 +148,11 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not;
-        the choice is None if there is no answer, or if 64 of them did not.
+        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
 
-        `goal`: what to minimise, a number per variable. `top`: upper bounds of the variables. `limit`, `most`: largest
-        price and harm, or None.
+        The choice of the returned answer is None if there is no such answer, or if 64 answers did not meet the limits.
+        `goal`: numbers whose sum over the chosen variables is minimised. `top`: upper bound of each variable. Both are
+        float64 of shape (variables,). `limit`, `most`: largest price and total harm, or None.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

@@ -120,7 +120,7 @@ def plan(
 
 
 def _refuse_without_recipe(problem: ChoiceProblem) -> None:
-    """Raise a ValueError if some product has no recipe whose metric is finite."""
+    """Raise a ValueError if some unit (products that share a recipe) has no recipe whose metric is finite."""
     for number, unit in enumerate(problem.units):
         if not problem.open(number):
             layer, product = unit.slots[0]
@@ -132,10 +132,10 @@ def _refuse_without_recipe(problem: ChoiceProblem) -> None:
 
 
 def _rivals(problem: ChoiceProblem, limit: int, random: int, seed: int) -> list[tuple[str, Vector | None]]:
-    """Return (name, choice of recipes) of rival plans: random ones, and the best single recipe; None for a choice if
-    none is within the budget.
+    """Return pairs (name, choice) of rival plans: random ones, and the best single recipe.
 
-    `limit`: the largest price. `random`: number of random plans. `seed`: seed of the first; the next count up from it.
+    A choice is the index of a recipe for each unit; None if no single recipe is within the budget. `limit`: the largest
+    price. `random`: number of random plans. `seed`: seed of the first; each further plan has the next integer.
     """
     rivals: list[tuple[str, Vector | None]] = []
     if random:
@@ -150,8 +150,8 @@ def _notes(
 ) -> list[str]:
     """Return the notes of a plan, sentences on properties that a user might not expect.
 
-    `kept`: layers that the user excludes. `proven`: whether the plan is proven optimal. `chosen`: the plan. `chips`:
-    architectures of its matrix units.
+    `kept`: layers that the user excludes from the plan. `proven`: whether the plan is proven optimal. `chosen`: the
+    plan. `chips`: architectures of its matrix units.
     """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
@@ -172,7 +172,10 @@ def _notes(
 
 
 def _budget(bits: Any, size: Any) -> tuple[str, float]:
-    """Return the name of the budget that is not None, "bits" or "bytes" (`size`), and its value."""
+    """Return the name of the budget that is not None, "bits" or "bytes" (`size`), and its value as a float.
+
+    Raise a ValueError unless exactly one is given and it is positive and finite; a TypeError unless it is a number.
+    """
     if (bits is None) == (size is None):
         got = "neither" if bits is None else f"bits={shown(bits)} and bytes={shown(size)}"
         raise ValueError(f"plan needs either bits= or bytes= as its budget; got {got}.")
@@ -189,8 +192,9 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
 class _PlanSearch:
     """The search for plans of one problem, and the costs and metrics of the plans.
 
-    kind: "bits" or "bytes", what the budget counts. Methods take a choice of recipes as a `vector`, the index of a
-    recipe for each unit of `problem`, or as an `assignment`, (layer, product) -> recipe name.
+    kind: what the budget counts, "bits" or "bytes". Methods take a choice of recipes as a `vector`, the index of a
+    recipe for each unit (products that share a recipe) of `problem`, or as an `assignment`, (layer, product) -> recipe
+    name.
     """
 
     evidence: Evidence
@@ -198,20 +202,25 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric for a sum of harms: the square root for relative errors, the sum itself for changes of the
-        loss.
+        """Return the metric for a sum of harms, the numbers that plans minimise.
+
+        It is the square root for relative errors, the sum itself for changes of the loss.
         """
         return harm if self.evidence.figure == "loss_change" else math.sqrt(harm)
 
     def predicted(self, vector: Vector) -> float:
-        """Return the metric predicted for a choice of recipes from single products: of relative errors the root of the
-        sum of their squares, of changes of the loss their sum.
+        """Return the metric predicted for a choice of recipes, from the metrics measured with single products.
+
+        It is the root of the sum of squares for relative errors, the sum for changes of the loss. `vector`: the index
+        of a recipe for each unit (products that share a recipe).
         """
         return self.figure_of(self.problem.harm(vector) * self.problem.step)
 
     def candidate(self, method: str, vector: Vector, jointly: Jointly) -> PlanCandidate:
-        """Return the plan with the choice of recipes (`vector`) that a search (`method`) made; its metric is measured,
-        or read from the file of `jointly`, if there is a model.
+        """Return the plan with the choice of recipes that a search made, with its cost and metrics.
+
+        If there is a model, the metric is measured with all products at once, or read from the file of `jointly`.
+        `method`: name of the search. `vector`: the index of a recipe for each unit (products that share a recipe).
         """
         assignment = self.problem.assignment(vector)
         harm = self.problem.harm(vector) * self.problem.step
@@ -219,7 +228,9 @@ class _PlanSearch:
         return PlanCandidate(method, cost, harm, self.figure_of(harm), jointly.of(assignment), assignment)
 
     def too_small(self, budget: float) -> str:
-        """Return the error message saying that no plan meets a budget, and what the cheapest plan needs."""
+        """Return the error message saying that no plan is within `budget` (bits per value, or bytes), and what the
+        cheapest plan costs.
+        """
         floor = cheapest(self.problem)
         cost = self.problem.cost(floor)
         names = self.problem.assignment(floor)
@@ -234,8 +245,10 @@ class _PlanSearch:
         )
 
     def frontier(self, points: int, costs: Sequence[float]) -> tuple[Point, ...]:
-        """Return the optimal and greedy plans for `points` budgets, evenly spaced from the cheapest plan to that of the
-        least harm, and for the budgets in `costs`.
+        """Return the optimal and greedy plans for several budgets, in ascending order of the budgets.
+
+        There are `points` budgets, evenly spaced from the cheapest plan to that of the least harm, and further ones
+        equal to `costs`. Raise an error if `points` is not an integer of at least 2.
         """
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))
@@ -255,8 +268,11 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return (predicted metric, bits per value, bits per value now) if all products of `layers` followed one
-        recipe, and others still `assignment`; None if one of the products was not measured in the recipe.
+        """Return what changes if all products of `layers` follow the recipe called `recipe`, and other layers
+        `assignment`.
+
+        The result is (predicted metric, bits per value, bits per value with `assignment` alone); None if a product was
+        not measured in the recipe. `assignment`: (layer, product) -> recipe name. `layers`: names of layers.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]
@@ -266,7 +282,10 @@ class _PlanSearch:
         return self.figure_of(math.fsum(harms)), self._bits(other), self._bits(assignment)
 
     def _bits(self, assignment: Any) -> float:
-        """Return the mean number of bits per operand value over the products of an assignment."""
+        """Return the mean number of bits per operand value, scales included, over the products of an assignment.
+
+        `assignment`: (layer, product) -> recipe name.
+        """
         values = self.evidence.values
         bits = sum(
             product_bits(self.evidence.recipes[name], slot[1], values[slot]) for slot, name in assignment.items()
@@ -274,7 +293,10 @@ class _PlanSearch:
         return float(bits / sum(sum(values[slot]) for slot in assignment))
 
     def chips(self, assignment: Any) -> tuple[str, ...]:
-        """Return the architectures whose matrix units compute the products of an assignment, such as "hopper"."""
+        """Return the architectures whose matrix units compute the products of an assignment, such as "hopper".
+
+        `assignment`: (layer, product) -> recipe name.
+        """
         adds = [self.evidence.recipes[name].accumulator(product) for (_, product), name in assignment.items()]
         return tuple(dict.fromkeys(unit.arch for unit in adds if isinstance(unit, MatrixUnit)))
 
@@ -283,8 +305,10 @@ class _PlanSearch:
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
-        """Return the Choice of the recipe called `name` for one product, `slot`, with the recipes of the next fewer and
-        the next more bits; of recipes with equal bits the one with the smaller metric.
+        """Return the Choice of the recipe called `name` for one product, `slot` = (layer, product).
+
+        It includes the recipes of the next fewer and the next more bits; of recipes with equal bits, the one with the
+        smaller metric.
         """
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
@@ -304,8 +328,10 @@ class _PlanSearch:
 
 
 def _arithmetic(recipe: LinearRecipe, product: str) -> tuple[tuple[str, str], tuple[str, str], str, str, str]:
-    """Return ((formats of both operands), (their scalings), accumulator, schedule, format of the result) of a product,
-    as text.
+    """Return five texts or pairs of texts on a product ("fprop", "dgrad" or "wgrad") in a recipe.
+
+    They are (formats of both operands), (their scalings), the accumulator, the schedule or promotion, and the format of
+    the result; the last two are "" if the recipe has none.
     """
     left, right = (
         ("float32" if fmt is None else str(fmt), "none" if fmt is None else _scales(recipe, operand, back))

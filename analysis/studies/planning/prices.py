@@ -48,7 +48,8 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
     padding.
 
     `operand`: "input", "weight" or "grad". `backward`: whether a backward product reads it. All tiles are counted as
-    full. Scales per row or column are not counted, since the sizes of rows and columns are not known.
+    full. Scales per row or column are not counted, since the sizes of rows and columns are not known. An operand that
+    is not cast has 32 bits per value.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import operand_bits
@@ -72,7 +73,9 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
 
 
 def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) -> Fraction:
-    """Return the number of bits of both operands of a product, given the number of values of each.
+    """Return the number of bits of both operands of a product, scales included.
+
+    `product`: "fprop", "dgrad" or "wgrad". `values`: number of values of each operand, in the order of `OPERANDS`.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import product_bits
@@ -87,8 +90,13 @@ def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) ->
 def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, Fraction] | None:
     """Return (key, bits) of the copy of a weight that a product reads; None for wgrad, which reads no weight.
 
-    The key is the text of the weight's cast (format, scaling, rounding, overflow), "" without a cast; products of a
-    layer with equal keys read the same codes, and share a copy. `values`: number of values of the weight.
+    The key is the text of the weight's cast (format, scaling, rounding, overflow), "" without a cast. Products of a
+    layer with equal keys read the same codes, and share a copy.
+
+    Args:
+      recipe: the recipe of the product.
+      product: "fprop", "dgrad" or "wgrad".
+      values: number of values of the weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

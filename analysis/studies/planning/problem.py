@@ -1,5 +1,5 @@
-"""The choice of recipes as a problem in integers: groups of products that share a recipe (units), their harms, and
-prices.
+"""The choice of recipes as a problem in integers: units (groups of products that share a recipe), their prices, and
+their harms (squared errors, or changes of the loss).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS = 1 << 26  # steps of harm in the least harmful plan; smaller differences 
 class Unit(NamedTuple):
     """Products that must follow one recipe (not a matrix unit).
 
-    slots: (layer, product) of each. group: index of their group of layers.
+    slots: (layer, product) of each. group: index of the group of layers to which they belong.
     """
 
     slots: tuple[Slot, ...]
@@ -28,7 +28,7 @@ class Unit(NamedTuple):
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the layers whose products the unit has, in order, without repetitions."""
+        """Names of the layers whose products are in the unit, in order, without repetitions."""
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
 
@@ -52,9 +52,9 @@ class ChoiceProblem(NamedTuple):
       names: names of the recipes.
       harms: harms[unit][recipe], the harm (squared error, or change of the loss) as a multiple of `step`; None if the
         unit cannot follow the recipe.
-      step: the harm that the integer 1 means.
+      step: the harm for which the integer 1 stands.
       items: the costs that add up to a choice's price.
-      coin: the cost that a price of 1 means, in bits per value or in bytes.
+      coin: the cost for which a price of 1 stands, in bits per value or in bytes.
     """
 
     units: tuple[Unit, ...]
@@ -69,39 +69,40 @@ class ChoiceProblem(NamedTuple):
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
-        """Return the harm of a unit in a recipe that it can follow, as a multiple of `step`; both are given by
-        index.
+        """Return the harm of a unit in a recipe, as an integer multiple of `step`. Both are given by index.
+
+        The unit must be able to follow the recipe.
         """
         harm = self.harms[unit][recipe]
         assert harm is not None
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """Return the total harm of a choice of recipes, as an integer multiple of `step`."""
+        """Return the total harm of a choice (index of a recipe for each unit), as an integer multiple of `step`."""
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
-        """Return the price of a choice of recipes, as an integer multiple of `coin`."""
+        """Return the price of a choice (index of a recipe for each unit), as an integer multiple of `coin`."""
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """Return a sort key that is smallest for the best choice: by harm, then price, then the indices of the
-        recipes.
-        """
+        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes)."""
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of a choice of recipes in the budget's unit of measure: bits per value, or bytes."""
+        """Return the cost of a choice (index of a recipe for each unit), in bits per value or bytes as the budget
+        is.
+        """
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
-        """Return the largest price, as an integer multiple of `coin`, that is within a budget in bits per value, or
+        """Return the largest price within a budget, as an integer multiple of `coin`. `budget`: in bits per value, or
         bytes.
         """
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
-        """Return (layer, product) -> name of the recipe that a choice assigns."""
+        """Return (layer, product) -> name of its recipe, for a choice (index of a recipe for each unit)."""
         return {slot: self.names[r] for unit, r in zip(self.units, choice, strict=True) for slot in unit.slots}
 
 
@@ -115,13 +116,14 @@ def problem_of(
 ) -> ChoiceProblem:
     """Return the problem of choosing recipes for some units, which are products that share a recipe.
 
-    The harm of a unit is the sum of its products' harms, rounded to a multiple of `step`: the harm of the least harmful
-    choice (of each unit the smallest harm above 0) divided by 2^26.
+    The harm of a unit is the sum of its products' harms, rounded to a multiple of `step`. That is the harm of the least
+    harmful choice (of each unit the smallest harm above 0) divided by 2^26.
 
     Args:
       units: products that share a recipe.
       recipes: name -> recipe.
-      harms: (layer, product, recipe) -> harm, not negative; recipes without a finite harm cannot be chosen.
+      harms: (layer, product, recipe) -> harm (squared error, or change of the loss), not negative; recipes without a
+        finite harm cannot be chosen.
       values: (layer, product) -> number of values of both operands.
       weights: layer -> number of values of its weight.
       budget: "bits", the mean bits per value over all values that products read; or "bytes", of the copies of weights,
@@ -142,7 +144,7 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (an item for each unit and recipe, the factor that converts a price to bits per value).
+    """Return two values: an item of cost for each unit and recipe; the factor that converts a price to bits per value.
 
     A unit is a set of products that must share a recipe. An item's price, an integer, is proportional to the bits of
     both operands of the unit's products, scales included. Bits per value are averaged over the operands of all units.
@@ -159,11 +161,11 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (an item for each copy of a weight, the factor that converts a price to bytes).
+    """Return two values: an item of cost for each copy of a weight; the factor that converts a price to bytes.
 
-    An item's price, an integer, is proportional to the size of the copy. Its users are the units and recipes in which a
-    product reads the copy; copies with the same users are one item.
-    `recipes`: name -> recipe. `weights`: layer -> number of values of its weight.
+    An item's price, an integer, is proportional to the size of the copy. Its users are the pairs (unit, recipe), by
+    index, whose products read the copy. Copies with the same users are one item. `recipes`: name -> recipe. `weights`:
+    layer -> number of values of its weight.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
@@ -185,7 +187,8 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return (items whose prices are integers without a common divisor, the cost that a price of 1 means).
+    """Return two values: items whose prices are integers without a common divisor; the cost for which a price of 1
+    stands.
 
     `prices`: users of an item, pairs of indices (unit, recipe) -> its bits. `worth`: the cost of one bit in bits per
     value or in bytes, whichever the budget is in.

@@ -14,20 +14,23 @@ HIGH = ("as it is", "bf16", "fp16")  # products, by `kind_of`, that libraries fo
 
 
 class Said(NamedTuple):
-    """A library's setting as Python code, and how its arithmetic differs from the plan's."""
+    """The setting of a library, and how its arithmetic differs from the plan's.
+
+    how: the setting as Python code. differs: sentences on the differences; "" for none known.
+    """
 
     how: str
     differs: str = ""
 
 
 def kind_of(recipe: LinearRecipe, product: str) -> str:
-    """Return a name for how a product's operands are cast and scaled.
+    """Return a name for how the operands of a product ("fprop", "dgrad" or "wgrad") are cast and scaled.
 
-    The names are "as it is" (no casts); "bf16" and "fp16" (both operands, without scales); and with both operands in
-    FP8 "raw" (without scales), "tensor" (one scale per operand, from its own values), "delayed" (one scale per operand,
-    from earlier steps), "rows" (a scale for each row of a and column of b), "blocks" (128x128 scales for weights, 1x128
-    for others) and "mxfp8" (E8M0 scales of 32 values). "nvfp4" is E2M1 with E4M3 scales of 16 values and a scale of the
-    tensor. "other" is everything else.
+    The names are "as it is" (no casts), "bf16" and "fp16" (both operands, without scales), and, with both operands in
+    FP8: "raw" (without scales), "tensor" (one scale per operand, from its own values), "delayed" (one scale per
+    operand, from earlier steps), "rows" (a scale for each row of a and column of b), "blocks" (128x128 scales for
+    weights, 1x128 for others) and "mxfp8" (E8M0 scales of 32 values). "nvfp4" is E2M1 with E4M3 scales of 16 values and
+    a scale of the tensor. "other" is everything else.
 
     Example:
       >>> from fpsim.analysis.studies.planning.product_kinds import kind_of
@@ -67,16 +70,15 @@ def kind_of(recipe: LinearRecipe, product: str) -> str:
 
 
 def one_recipe(products: Mapping[str, LinearRecipe]) -> LinearRecipe | None:
-    """Return the recipe that all products follow; None if they follow different ones."""
+    """Return the recipe that all products follow; None if they follow different ones. `products`: product -> recipe."""
     recipes = list(products.values())
     return recipes[0] if all(recipe == recipes[0] for recipe in recipes) else None
 
 
 def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
-    """Return the setting for a layer whose products all have the same 16-bit or uncast operands; None for other
-    layers.
+    """Return the setting, of any library, for a layer whose products all have uncast or all the same 16-bit operands.
 
-    `kinds`: the name of each product by `kind_of`.
+    Return None for other layers. `kinds`: for each product, the name that `kind_of` returns.
     """
     if len(set(kinds)) > 1 or kinds[0] not in HIGH:
         return None
@@ -87,7 +89,9 @@ def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
 
 
 def scale_format(recipe: LinearRecipe, product: str) -> Any:
-    """Return the format of the scales of a product's first operand; None without scales."""
+    """Return the format of the scales of the first operand of a product ("fprop", "dgrad" or "wgrad"); None without
+    scales.
+    """
     operand, back = OPERANDS[product][0]
     scaling = scaling_of(recipe, operand, backward=back)
     return None if scaling is None else scaling.scale_format

@@ -59,8 +59,8 @@ class Choice:
       layer, product, recipe: their names; the product is "fprop", "dgrad" or "wgrad".
       formats: formats of the left and the right operand, as text; "float32" if it is not cast.
       scalings: scalings of both operands, as text; "none" without scales.
-      accumulator: the unit or accumulator, as text; "torch" for torch's float32.
-      schedule: the schedule or the promotion, as text; "" for one chain.
+      accumulator: the matrix unit or accumulator, as text; "torch" for torch's float32.
+      schedule: the schedule or the promotion, as text; "" for terms that are added one after another.
       out_fmt: format of the result, as text; "" for the accumulator's.
       bits: mean bits per operand value that the product reads, scales included.
       value, spread: the metric measured with this product alone in the recipe, and its standard deviation over batches.
@@ -128,8 +128,8 @@ class PlanCandidate:
 
     @property
     def gap(self) -> float:
-        """Relative difference of the measured from the predicted metric (0.1: 10 % more); NaN if not measured, or
-        predicted as 0.
+        """Relative difference of the measured from the predicted metric (0.1: 10 % more). NaN if nothing was measured,
+        or if the prediction is 0.
         """
         if self.joint is None or self.predicted == 0:
             return math.nan
@@ -208,7 +208,7 @@ class Plan:
 
     @property
     def predicted(self) -> float:
-        """The plan's metric, predicted from the harms of single products, as if these add up."""
+        """The plan's metric, predicted from measurements of single products as if their harms add up."""
         return self.chosen.predicted
 
     @property
@@ -232,8 +232,10 @@ class Plan:
         return settings_of(linear, self.recipes, self._lost)
 
     def _lost(self, layers: Sequence[str], recipe: str) -> str:
-        """Return a sentence on how the plan's prediction and bits change if all products of some layers follow one
-        recipe; "" if unknown.
+        """Return a sentence on how the plan's predicted metric and bits change if all products of `layers` follow one
+        recipe.
+
+        `recipe`: its name. Return "" if the change is unknown.
         """
         change = self._search.instead(self.assignment, layers, recipe)
         if change is None:
@@ -245,8 +247,10 @@ class Plan:
         )
 
     def frontier(self, points: int = POINTS) -> tuple[Point, ...]:
-        """Return the predictions of integer programming and of the greedy search for several budgets, from that of the
-        cheapest plan to that of the plan of least harm.
+        """Return the plans that integer programming and the greedy search find for several budgets, with predicted
+        metrics.
+
+        The budgets extend from the cost of the cheapest plan to that of the plan of least harm.
 
         Args:
           points: number of evenly spaced budgets; the costs of the plan and its rivals are added as further budgets.
@@ -378,8 +382,8 @@ class Plan:
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:
-    """Return the table cells for the recipe of one product: names, bits, metric, and the next cheaper and dearer
-    recipe.
+    """Return the table cells for one choice: names, bits per value, metric, and the next recipes of fewer and more
+    bits.
     """
     others = ("" if other is None else str(other) for other in (choice.cheaper, choice.dearer))
     return (choice.layer or "(model)", choice.product, choice.recipe, f"{choice.bits:.4g}", f"{choice.value:.2g}",
@@ -387,7 +391,7 @@ def _cells(choice: Choice) -> tuple[str, ...]:
 
 
 def _line(candidate: PlanCandidate) -> tuple[str, ...]:
-    """Return the table cells for one plan: its search, cost, predicted and measured metric, and their relative
+    """Return the table cells for one plan: search, cost, predicted and measured metric, and their relative
     difference.
     """
     if candidate.joint is None:

@@ -11,8 +11,10 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 
 
 class RecipeStep(NamedTuple):
-    """A step of a search: products that must share a recipe (`units`, by index) change to another recipe; harm and
-    price are the resulting changes.
+    """A step of a search: units (sets of products that share a recipe) change to another recipe.
+
+    harm, price: the resulting changes, in the problem's integers. units: indices of the units. recipe: index of the
+    recipe.
     """
 
     harm: int
@@ -22,10 +24,11 @@ class RecipeStep(NamedTuple):
 
 
 class Spending:
-    """A choice of recipes that a search changes step by step, its price, and how many units use each item of cost.
+    """A choice of recipes that a search changes step by step, with its price and the number of users of each item of
+    cost.
 
     Args:
-      problem: the problem of choosing recipes.
+      problem: the problem of choosing a recipe for each unit (set of products that share a recipe).
       choice: the choice to begin with, the index of a recipe for each unit.
     """
 
@@ -41,8 +44,9 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Add a unit with a recipe to the users of its items (more=1), or remove it (more=-1); return the change of
-        price.
+        """Count a unit with a recipe, both by index, as a user of its items of cost, and return the change of price.
+
+        `more`: 1 to add the user, -1 to remove it.
         """
         change = 0
         for place in self._uses.get((unit, recipe), ()):
@@ -52,14 +56,20 @@ class Spending:
         return change
 
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
-        """Return the change of harm and price if some units changed to a recipe; the choice is not changed."""
+        """Return the changes of harm and price if some units changed to one recipe, without changing the choice.
+
+        `units`: their indices. `recipe`: its index.
+        """
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
         self.take(units, before)
         return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
-        """Change some units to `recipes`, one for each of `units` (all by index); return (change of harm, of price)."""
+        """Change some units to other recipes; return (change of harm, change of price).
+
+        `units`: indices of the units. `recipes`: index of the new recipe of each.
+        """
         harm = price = 0
         for unit, recipe in zip(units, recipes, strict=True):
             old = self.choice[unit]
@@ -70,8 +80,10 @@ class Spending:
         return harm, price
 
     def steps(self) -> Iterator[RecipeStep]:
-        """Yield every step that changes one unit, or all units of a group of layers at once, which may save a shared
-        copy of a weight.
+        """Yield every possible step of the choice: one unit changes its recipe, or all units of a group of layers
+        change to the same one.
+
+        The latter may save a copy of a weight that the units share.
         """
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):
@@ -88,6 +100,8 @@ class Spending:
 
 def most_careful(problem: ChoiceProblem) -> Choice:
     """Return the choice of the least harm at any price; of recipes with equal harm, the cheapest.
+
+    A choice is the index of a recipe for each unit of the problem.
 
     Example:
       >>> from fractions import Fraction
@@ -110,12 +124,12 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 
 
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return a choice at a price of at most `limit`, found greedily; None if the search ends above the limit, which can
-    happen if several products share copies of weights.
+    """Return a choice (index of a recipe for each unit) at a price of at most `limit`, found greedily.
 
     The search begins with the choice of least harm. While the price is above the limit, it takes the step that adds the
     least harm per price saved. Then it takes steps that reduce the harm and stay within the limit, the most harm per
-    added price first.
+    added price first. Return None if no step reduces a price above the limit, which can happen if several products
+    share copies of weights.
     """
     now = Spending(problem, most_careful(problem))
     while now.price > limit:
@@ -133,12 +147,14 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 
 
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
-    """Return a random choice of recipes at a price of at most `limit`.
+    """Return a random choice of recipes (index of a recipe for each unit) at a price of at most `limit`.
 
     The search begins with a random recipe for each unit. While the price is above the limit, a random unit gets its
     recipe in `floor`. Then random changes that reduce the harm and stay within the limit are made.
 
     Args:
+      problem: the problem of choosing a recipe for each unit.
+      limit: the largest price, as an integer multiple of the problem's `coin`.
       floor: a choice whose price is at most `limit`.
       seed: seed of the random numbers.
     """
@@ -158,8 +174,9 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return the choice of least harm among those with one recipe for all units at a price of at most `limit`; None if
-    there is none.
+    """Return the choice of least harm among those with one recipe for all units at a price of at most `limit`.
+
+    Return None if there is none. A choice is the index of a recipe for each unit.
     """
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]

@@ -21,8 +21,9 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 
 
 def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return torchao's closest setting for a layer, given the recipe of each of its products; None if torchao has no
-    such setting.
+    """Return torchao's closest setting for a layer; None if torchao has no such setting.
+
+    `products`: "fprop", "dgrad" or "wgrad" -> its recipe, for each product of the layer.
     """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
@@ -53,8 +54,9 @@ def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
 
 
 def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Said | None:
-    """Return torchao's setting for MXFP8 operands, with wgrad in high precision if `only_wgrad`; None if torchao has
-    none.
+    """Return torchao's setting for a layer with MXFP8 operands; None if an operand is in another format than E4M3.
+
+    `products`: product -> its recipe. `only_wgrad`: whether wgrad, and no other product, is in high precision.
     """
     first = products.get("fprop", next(iter(products.values())))
     if any(element_format(fmt) != E4M3 for fmt in (first.input_fmt, first.weight_fmt, first.grad_fmt)):
@@ -73,7 +75,9 @@ def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Sai
 
 
 def _blockwise(recipe: LinearRecipe) -> Said:
-    """Return torchao's setting for a recipe with FP8 operands: weights in 128x128 blocks, others in 1x128 tiles."""
+    """Return torchao's setting for a recipe with FP8 operands that has 128x128 scales for weights and 1x128 for
+    others.
+    """
     differs = ["It requires BF16 layers without a bias whose sizes are multiples of 128."]
     scalings = (recipe.input_scaling, recipe.weight_scaling)
     scales = {scaling.scale_format for scaling in scalings if scaling is not None}
@@ -100,10 +104,10 @@ GEMMS = {"fprop": "output", "dgrad": "grad_input", "wgrad": "grad_weight"}
 def _float8_linear(
     products: Mapping[str, LinearRecipe], kinds: Mapping[str, str], kind: str
 ) -> Said | None:  # fmt: skip
-    """Return torchao's Float8LinearConfig for a layer, given the recipe of each product; None if an operand has
-    different formats in two products.
+    """Return torchao's Float8LinearConfig for a layer; None if an operand has different formats in two products.
 
-    `kinds`: product -> its name by `kind_of`. `kind`: "tensor" or "rows", for the products in FP8.
+    `products`: product -> its recipe. `kinds`: product -> the name that `kind_of` returns. `kind`: that of the products
+    in FP8, "tensor" or "rows".
     """
     words = []
     for operand, (first, again, second) in USES.items():

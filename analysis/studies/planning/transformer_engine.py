@@ -22,11 +22,11 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 
 def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's closest setting for a layer, given the recipe of each of its products; None if it has
-    none.
+    """Return Transformer Engine's closest setting for a layer; None if it has none.
 
-    It has one if all products are in the same 16-bit format or uncast, or if one FP8 or FP4 recipe is that of all
-    products, or of fprop with both backward products in high precision.
+    It has one if all products are uncast or in the same 16-bit format, or if all follow one FP8 or FP4 recipe. It also
+    has one if fprop follows such a recipe, without delayed scales, and both backward products are in high precision.
+    `products`: product -> its recipe.
     """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
@@ -56,10 +56,10 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
-    """Return Transformer Engine's name for a recipe's formats: "HYBRID" if gradients are in E5M2, else "E4M3"; None
-    unless input and weight are in E4M3.
+    """Return Transformer Engine's name for a recipe's formats: "HYBRID" if gradients are in E5M2, else "E4M3".
 
-    `low`: product -> recipe, for the products in FP8 or FP4; with fprop alone, gradients do not count.
+    Return None unless input and weight are in E4M3. `low`: product -> recipe, for the products in FP8 or FP4; if that
+    is fprop alone, the format of gradients does not count.
     """
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)
@@ -130,7 +130,10 @@ def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
-    """Return Transformer Engine's setting for NVFP4; `low`: product -> recipe, for the products in NVFP4."""
+    """Return Transformer Engine's setting for NVFP4.
+
+    `recipe`: the recipe of the products in NVFP4. `low`: product -> recipe, for these products.
+    """
     words = []
     if not recipe.hadamard and "wgrad" in low:
         words.append("disable_rht=True")

@@ -18,10 +18,9 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
     Args:
       slots: (layer, product) of every product.
-      keep: a shell pattern or several of layers that are left out.
-      groups: patterns, or tuples of patterns, whose layers share one choice.
-      each: "product" for a choice for each product, "layer" for one choice for all three.
-
+      keep: a shell pattern or several; the layers that match are left out.
+      groups: patterns, or tuples of patterns; the layers that match one entry share one choice.
+      each: "product" for a choice for each product, "layer" for one choice for all products of a layer.
     Raises:
       TypeError, ValueError: patterns are not texts or match nothing, groups share a layer, or no layer is left.
 
@@ -47,8 +46,10 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that the patterns `keep` exclude from the plan, in the model's order; raise a ValueError for a
-    pattern without a match.
+    """Return the layers that the patterns `keep` exclude from the plan, in the model's order.
+
+    `keep`: a shell pattern, or a sequence of several. Raise a ValueError for a pattern without a match, a TypeError for
+    other arguments.
     """
     patterns = _patterns(keep, "keep")
     for pattern in patterns:
@@ -60,7 +61,8 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     """Return lists of layers that share recipes: each group of the user's, and each other layer alone, in the model's
     order.
 
-    `groups`: shell patterns, or tuples of several. Raises a ValueError if two groups share a layer.
+    `groups`: a sequence of shell patterns and tuples of patterns, or one pattern. Raise a ValueError if two groups
+    share a layer, or if a pattern matches none.
     """
     if isinstance(groups, str) or not isinstance(groups, Sequence):
         groups = [groups]
@@ -84,8 +86,9 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
 
 
 def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
-    """Return one or several shell patterns as a tuple; raise a TypeError for anything else. `name`: the argument's name
-    in messages.
+    """Return one or several shell patterns as a tuple; raise a TypeError for anything else.
+
+    `patterns`: a text or a sequence of texts. `name`: the argument's name in messages.
     """
     several = (patterns,) if isinstance(patterns, str) else patterns
     if not isinstance(several, Sequence) or not all(isinstance(pattern, str) for pattern in several):
@@ -94,8 +97,9 @@ def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
 
 
 def _require_match(name: str, pattern: str, layers: Sequence[str]) -> None:
-    """Raise a ValueError, with the nearest names, if no layer matches a pattern; `name`: the argument's name in
-    messages.
+    """Raise a ValueError, which lists the most similar names, if no layer matches a pattern.
+
+    `name`: the argument's name in messages.
     """
     if not any(fnmatchcase(layer, pattern) for layer in layers):
         near = ", ".join(map(repr, difflib.get_close_matches(pattern, layers, SHOWN, cutoff=0.0)))
