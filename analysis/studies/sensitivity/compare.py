@@ -26,10 +26,10 @@ SAME, UNKNOWN = Distance(0.0, 1.0), Distance(math.nan, math.nan)
 
 
 def distance(got: Tensors, wanted: Tensors) -> Distance:
-    """Return |got - wanted| / |wanted| and the cosine of two lists of tensors, each taken as one vector; None stands
-    for a tensor of zeros.
+    """Return |got - wanted| / |wanted| and the cosine of two lists of tensors, each list taken as one float64 vector.
 
-    Lists or tensors of different shapes have an infinite error.
+    None in a list stands for a tensor of zeros. Lists or tensors of different shapes have an infinite error and a
+    cosine of NaN.
 
     Example:
       >>> import torch
@@ -55,8 +55,9 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
 
 
 def from_sums(apart: float, got_size: float, size: float, product: float) -> Distance:
-    """Return the Distance of two vectors x and y, given apart = |x - y|^2, got_size = |x|^2, size = |y|^2 and product =
-    <x, y>.
+    """Return the Distance (relative error and cosine) of a vector x from a vector y.
+
+    `apart`: |x - y|^2. `got_size`: |x|^2. `size`: |y|^2. `product`: <x, y>.
     """
     if not math.isfinite(apart) or not math.isfinite(got_size):
         return Distance(math.inf, math.nan)
@@ -69,5 +70,5 @@ def from_sums(apart: float, got_size: float, size: float, product: float) -> Dis
 
 
 def _dot(x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the dot product of two tensors of equal shape."""
+    """Return the dot product of the elements of two tensors of equal shape and dtype."""
     return float(torch.dot(x.reshape(-1), y.reshape(-1)))

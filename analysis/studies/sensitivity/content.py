@@ -19,7 +19,7 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 def content_of(*values: Any) -> str:
     """Return a digest, 32 hexadecimal digits, of tensors, arrays, numbers, texts and containers of these.
 
-    Other objects count by their class and attributes.
+    Any other object counts by its class and its attributes.
 
     Example:
       >>> import torch
@@ -35,7 +35,9 @@ def content_of(*values: Any) -> str:
 
 
 def model_content(model: Any) -> str:
-    """Return a digest of a model: its modules with their modes (train or eval), its parameters and buffers.
+    """Return a digest, 32 hexadecimal digits, of a torch.nn.Module.
+
+    It covers the classes, settings and modes (train or eval) of all modules, and the values of parameters and buffers.
 
     Example:
       >>> import torch
@@ -52,9 +54,9 @@ def model_content(model: Any) -> str:
 
 
 def content_of_loss(loss: Any) -> str:
-    """Return a text that identifies a loss function by its code, to be used in digests.
+    """Return a text that identifies a loss function by its code, for use in digests.
 
-    `loss`: a function of (model, batch); a Criterion, which wraps a criterion of torch; or None, if outputs alone are
+    `loss`: a function of (model, batch); a Criterion, which wraps a criterion of torch; or None if only outputs are
     measured.
     """
     if loss is None:
@@ -64,14 +66,15 @@ def content_of_loss(loss: Any) -> str:
 
 @lru_cache(maxsize=256)
 def recipe_words(recipe: LinearRecipe) -> str:
-    """Return a text that identifies a recipe by its contents, whatever its name."""
+    """Return a text that identifies a recipe by its contents; its name does not count."""
     return words(recipe.replace(name=""))
 
 
 def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add a value, with its type, to the hash `sha`.
+    """Add a value, with its type, to a hash. `sha`: the hashlib object, which is updated.
 
-    `above`: ids of the containers that contain the value.
+    `value`: a tensor, array, bytes, number, text, container or other object. `above`: ids of the containers that
+    contain it, so that a container that contains itself ends the recursion.
     """
     if id(value) in above:  # an object that holds itself
         sha.update(b"again;")
@@ -88,8 +91,10 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the parts of a container, or the attributes of an object, to the hash `sha`; `above`: ids of the containers
-    around these parts.
+    """Add the items of a container, or the attributes of another object, to a hash; a value without either counts as
+    text.
+
+    `sha`: the hashlib object, which is updated. `above`: ids of `value` and of the containers that contain it.
     """
     parts: list[Any]
     if isinstance(value, Mapping):
@@ -110,7 +115,7 @@ def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _text(value: Any) -> str:
-    """Return the text that identifies a value in every process; the name of its class if no text does."""
+    """Return the text that identifies a value in every process; the name of its class if no text can."""
     try:
         return words(value)
     except Exception:  # it has no text of its own, so its class stands for it
@@ -118,7 +123,10 @@ def _text(value: Any) -> str:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
-    """Add the dtype, shape and bytes of a tensor to the hash `sha`; a tensor on the meta device has no bytes."""
+    """Add the dtype, shape, layout and bytes of a tensor to a hash. `sha`: the hashlib object, which is updated.
+
+    A tensor on the meta device has no bytes. Sparse and quantised tensors count by their dense values.
+    """
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

@@ -17,7 +17,7 @@ ROOM = 0.24  # inches per layer
 
 
 class DrawnSensitivity(Protocol):
-    """The interface through which the figure of a sensitivity reads it; a `Sensitivity` implements it."""
+    """The properties of a `Sensitivity` that its figure uses, as a protocol."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
@@ -28,11 +28,11 @@ class DrawnSensitivity(Protocol):
 
 
 def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
-    """Draw the error of gradients (without a loss, of outputs) for each layer, product and recipe; the layer with the
-    largest error is on top.
+    """Draw a sensitivity report: a row for each layer, and in it a mark for each product and recipe. Return the axes.
 
-    Bars show the standard deviation over batches; 24 layers are drawn at most. `ax`: the axes to draw into; None for
-    new ones. Returns the axes.
+    The position is the relative error of the gradients, or of the outputs for a report without a loss. The layer with
+    the largest error is on top, and 24 layers are drawn at most. Bars show the standard deviation over batches. `ax`:
+    the axes to draw into; None for new ones.
     """
     worst: dict[str, float] = {}
     figure = report.figure
@@ -70,10 +70,10 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
 def _draw(
     ax: Any, row: SensitivityRow, figure: str, place: int, recipes: list[str], edges: tuple[float, float]
 ) -> None:  # fmt: skip
-    """Draw the mark of one layer, product and recipe; an error of 0, Inf or NaN is a hollow mark at an edge.
+    """Draw the mark of one layer, product and recipe into `ax`; an error of 0, Inf or NaN is a hollow mark at an edge.
 
-    `figure`: the metric. `place`: height of the mark. `recipes`: all names, whose order gives colours. `edges`: the
-    least and largest error inside the axes.
+    `figure`: name of the metric. `place`: vertical position of the layer. `recipes`: names of all recipes, whose order
+    gives colours. `edges`: the least and largest error inside the axes.
     """
     tint = SHADES[recipes.index(row.recipe) % len(SHADES)]
     shift = 0.0 if len(recipes) < 2 else 0.36 * (recipes.index(row.recipe) / (len(recipes) - 1) - 0.5)
@@ -90,7 +90,9 @@ def _draw(
 
 
 def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
-    """Draw the legend, in which marks stand for products, and colours for recipes."""
+    """Draw the legend into `ax`: marks for the products, which are "fprop", "dgrad" or "wgrad", and colours for the
+    recipes.
+    """
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
         for product, mark in MARKS.items()

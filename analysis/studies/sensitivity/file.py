@@ -1,4 +1,4 @@
-"""Files of sensitivity reports: JSON that keeps every bit."""
+"""Files of sensitivity reports: JSON that stores every bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND, VERSION = "fpsim sensitivity", 1
 
 
 class WrittenSensitivity(Protocol):
-    """The interface through which a `Sensitivity` is read to be written to a file."""
+    """The properties of a `Sensitivity` that are written to its file, as a protocol."""
 
     @property
     def rows(self) -> tuple[SensitivityRow, ...]: ...
@@ -43,7 +43,9 @@ class WrittenSensitivity(Protocol):
 
 
 def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file as JSON; an error leaves no half-written file. `read` returns equal fields."""
+    """Write a report to a file as JSON, from which `read` returns equal fields; if it fails, no half-written file is
+    left.
+    """
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions),
@@ -55,8 +57,9 @@ def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a report that `write` wrote, as arguments of Sensitivity; raise a ValueError for any other
-    file.
+    """Return the fields of a report that `write` wrote, name -> value, as keyword arguments of Sensitivity.
+
+    Raise a ValueError for any other file, and for a damaged one.
     """
     file = path_of(path)
     text = file.read_bytes()
@@ -80,7 +83,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _plain(row: SensitivityRow) -> dict[str, Any]:
-    """Return a row as values that JSON can represent, with the metrics of each batch instead of their means."""
+    """Return a row as a dictionary of values that JSON can represent, with the metrics of each batch instead of their
+    means.
+    """
     return {
         "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
         "batches": [list(figures) for figures in row.batches],
@@ -88,7 +93,7 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
-    """Return the SensitivityRow with these fields of a file."""
+    """Return the SensitivityRow of the fields that `_plain` returned and a file stored."""
     left, right = fields["elements"]
     batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

@@ -1,4 +1,4 @@
-"""Runs of a model's copy on every batch, with one product in low precision, or several at once."""
+"""Runs of a copy of a model on every batch, with one product in low precision, or several at once."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ExactRun(NamedTuple):
     """The results of one batch with exact products.
 
     Attributes:
-      loss: value of the loss.
-      outputs: all tensors of floats that the model returned.
-      gradients: gradient of every parameter.
+      loss: value of the loss; NaN without a loss.
+      outputs: all float tensors that the model returned.
+      gradients: gradient of every trainable parameter; None for an unused one.
       outcome: the run, whose graph another backward pass can use; None if the graph was freed.
     """
 
@@ -45,7 +45,7 @@ class ExactRun(NamedTuple):
 
 
 class SingleProducts(NamedTuple):
-    """The measured effects of products that were, one at a time, in low precision.
+    """The effects of products that were measured one at a time in low precision.
 
     Attributes:
       rows: a row for each layer, product and recipe.
@@ -59,12 +59,11 @@ class SingleProducts(NamedTuple):
 
 
 class Measurer:
-    """Measurements of the effect of products in low precision on a model's loss, outputs and gradients, on some
-    batches.
+    """The measurement of how products in low precision change a model's loss, outputs and gradients on some batches.
 
     Args:
       twin: the copy of the model.
-      batches: the batches, as the loss accepts them.
+      batches: the batches, each a second argument of the loss.
       recipes: name -> recipe.
       products: those to measure, of "fprop", "dgrad" and "wgrad".
       identity: a digest of model, loss, batches and random draws; a folder with another one is refused.
@@ -105,11 +104,15 @@ class Measurer:
         return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
 
     def _row(self, key: Key, batches: list[BatchFigures]) -> SensitivityRow:
-        """Return the row of a product in a recipe (`key`: layer, product, recipe), given the effect on each batch."""
+        """Return the row of a product in a recipe, given the metrics of each batch. `key`: (layer, product, recipe
+        name).
+        """
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
-        """Return (layer, product, recipe) for every recipe and every product that the batches used so far have."""
+        """Return (layer, product, recipe name) for every recipe and every product that was found in the batches run so
+        far.
+        """
         return [
             (layer, product, recipe)
             for layer in self.twin.spots
@@ -119,8 +122,9 @@ class Measurer:
         ]
 
     def _try_all(self) -> list[float]:
-        """Return the loss of every batch with exact products, to find unusable batches before the long work; count the
-        model's multiplications.
+        """Return the loss of every batch with exact products, and count the model's multiplications in `coverage`.
+
+        An unusable batch raises an error here, before the long work begins.
         """
         with counting(self.twin.model) as tally:
             losses = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
@@ -128,10 +132,10 @@ class Measurer:
         return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """Measure, on batch number `index`, all products and recipes whose results are not stored yet; return the
-        batch's exact run.
+        """Measure, on batch number `index`, all products and recipes whose results are not stored yet.
 
-        `cells`: the file of finished measurements, or None. `progress`: called with (share of the work done, text).
+        Return the results of the batch with exact products. `cells`: the file of finished measurements, or None.
+        `progress`: called with (share of the work done, text).
         """
         missing = [
             (layer, product, name)
@@ -162,11 +166,15 @@ class Measurer:
         return exact
 
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
-        """Return the effect on batch number `index` of one product in one recipe (`key`: layer, product, recipe).
+        """Return how one product in one recipe changes the metrics of batch number `index`.
 
-        That of wgrad is computed from `seer` if the weight is a parameter. Otherwise the model runs again; for a
-        backward product the backward pass alone, if `exact` (the batch's exact run) still has its graph. `seer`: the
-        errors of products in low precision, observed in an exact backward pass.
+        For wgrad, it is computed from `seer` if the weight is a parameter. Otherwise the model runs again. For a
+        backward product only the backward pass runs if `exact` still has its graph.
+
+        Args:
+          exact: the results of the batch with exact products.
+          key: (layer, product, recipe name).
+          seer: the errors of products in low precision, computed during an exact backward pass.
         """
         layer, product, name = key
         if product == "wgrad":
@@ -183,8 +191,9 @@ class Measurer:
         return figures._replace(first_order=first, fisher=fisher)
 
     def _exact(self, index: int, seer: OnePass | None = None) -> ExactRun:
-        """Return the results of batch number `index` with exact products; `seer`, unless None, observes every layer in
-        the backward pass, and the graph is kept.
+        """Return the results of batch number `index` with exact products.
+
+        `seer`: unless None, it observes every layer in the backward pass, and the result has the graph for another one.
         """
         outcome = self.twin.run(self.batches[index], index)
         loss = loss_checked(outcome.loss, index)
@@ -201,10 +210,12 @@ class Measurer:
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the effect on batch number `index` if the products in `low`, (layer, product) -> recipe, follow their
-        recipes.
+        """Return how the metrics of batch number `index` change if some products follow recipes.
 
-        `exact`: the batch's exact run. `layer`: the layer whose weight gradient is compared by itself, or None.
+        Args:
+          exact: the results of the batch with exact products; if these have a graph, only the backward pass runs again.
+          low: (layer, product) -> recipe, for the products in low precision.
+          layer: the layer whose weight gradient is also compared alone, or None.
         """
         if exact.outcome is not None:  # only the backward pass changes
             self.twin.assign(low, index)
@@ -225,11 +236,11 @@ class Measurer:
     # ---- several at once
 
     def joint(self, assignment: Mapping[tuple[str, str], LinearRecipe], name: str) -> SensitivityRow:
-        """Measure the effect on all batches of an assignment, (layer, product) -> recipe, with all its products at
-        once.
+        """Measure how the metrics of all batches change if several products follow recipes at once.
 
-        `name`: name of the recipe in the returned row.
-
+        Args:
+          assignment: (layer, product) -> recipe.
+          name: name of the recipe in the returned row.
         Raises:
           ValueError: a product cannot be computed in its recipe.
         """
@@ -255,8 +266,9 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Keep the exact results of batch number `index` in memory for `joint`, unless those of all batches need over 1
-        GiB, and return them.
+        """Store the exact results of batch number `index` in memory for `joint`, and return them.
+
+        Nothing is stored if those of all batches would need more than 1 GiB.
         """
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
@@ -266,7 +278,9 @@ class Measurer:
     # ---- cells
 
     def _cells(self) -> Any:
-        """Return a context manager that opens the file of finished measurements, or yields None without a folder."""
+        """Return a context manager that opens the file of finished measurements (Cells); it yields None without a
+        folder.
+        """
         if self.out is None:
             return nullcontext(None)
         return Cells(
@@ -275,15 +289,18 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest under which the effect of `key`, (layer, product, recipe), on batch number `index` is
-        stored.
+        """Return the digest under which the result for a key and batch number `index` is stored.
+
+        `key`: (layer, product, recipe name); the recipe counts by its contents.
         """
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the effect stored under a key, in memory or in the file of finished measurements; None if there is
-        none.
+        """Return the metrics stored under a digest, in memory or in the file of finished measurements; None if there
+        are none.
+
+        `key`: the digest. `cells`: the file, or None.
         """
         if key in self._known:
             return self._known[key]
@@ -294,9 +311,10 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store an effect under a key, in memory and in the file of finished measurements, and return it.
+        """Store the metrics of a batch under a digest, in memory and in the file of finished measurements, and return
+        them.
 
-        `point`: names of what was measured, stored with the effect. `cells`: the file, or None.
+        `key`: the digest. `point`: names of what was measured, which the file stores too. `cells`: the file, or None.
         """
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
@@ -328,13 +346,14 @@ class Measurer:
 
 
 def _value(loss: Any) -> float:
-    """Return the loss as a Python float."""
+    """Return the loss, a tensor of one element, as a Python float."""
     return float(loss.detach())
 
 
 def _terms(outputs: Sequence[Any]) -> int:
-    """Return the number of rows of the model's first output, assumed to be the number of terms whose mean is the loss;
-    1 without outputs.
+    """Return the number of rows of the model's first output tensor; 1 without outputs.
+
+    It is taken as the number of terms whose mean is the loss. `outputs`: all float tensors that the model returned.
     """
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
@@ -342,9 +361,12 @@ def _terms(outputs: Sequence[Any]) -> int:
 def checked_assignment(
     assignment: Any, recipes: Mapping[str, LinearRecipe], rows: Sequence[SensitivityRow]
 ) -> Mapping[tuple[str, str], str]:
-    """Return an assignment, (layer, product) -> name of a recipe, if it has only products of `rows` and names of
-    `recipes`.
+    """Return an assignment unchanged, if it has only products of `rows` and names of `recipes`.
 
+    Args:
+      assignment: (layer, product) -> name of a recipe.
+      recipes: name -> recipe.
+      rows: the measured rows, whose layers and products are known.
     Raises:
       TypeError: assignment is not a mapping.
       ValueError: the assignment has a product that was not measured, or an unknown recipe.

@@ -1,5 +1,5 @@
-"""One exact backward pass through all layers, from which weight gradients' errors and changes of the loss are
-estimated.
+"""One exact backward pass through all layers, which yields errors of weight gradients, and estimates of loss changes,
+for products in low precision.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ class OnePass:
 
     Args:
       recipes: name -> recipe.
-      wanted: (layer, product, recipe) to compute; dgrad is ignored.
+      wanted: (layer, product, recipe name) to compute; "dgrad" is ignored.
       terms: number of terms whose mean is the loss. A layer's rows are divided among the terms evenly and in order; if
         that is not possible, each row is a term.
-
     Attributes:
       elements: (layer, product) -> number of values of each operand, for the products that exist.
-      refused: (layer, product, recipe) -> why the product cannot be computed in the recipe.
+      refused: (layer, product, recipe name) -> why the product cannot be computed in the recipe.
     """
 
     def __init__(self, recipes: Mapping[str, LinearRecipe], wanted: Collection[Key], terms: int = 1) -> None:
@@ -39,10 +38,11 @@ class OnePass:
         self._deltas: dict[tuple[str, str], torch.Tensor] = {}  # errors of weight gradients
 
     def see(self, spot: Spot, call: LayerCall) -> None:
-        """Count the operand values of a call of the layer `spot`, and compute the errors of its products in the wanted
-        recipes.
+        """Add the operand values of a layer's call to `elements`, and the errors of its products in the wanted recipes
+        to sums.
 
-        Counts and errors of several calls are added, but a weight counts once.
+        `spot`: the layer. `call`: its operands and results in the backward pass. Counts and errors of several calls are
+        added, but a weight counts once.
         """
         x, weight, dy = spot.elements(call)
         operands = {"fprop": (x, weight)}
@@ -61,10 +61,10 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
-        """Add the error of one product of a layer's call, in the recipe called `name`, to the sums for the layer.
+        """Compute the error of one product of a layer's call in a recipe, and add it to the sums of the layer.
 
-        For "fprop", these are the sums of <g, d> of each term of the loss (g: gradient of the output, d: its error);
-        for "wgrad" the error of the weight's gradient; for "dgrad" nothing is added.
+        For "fprop", <g, d> is added for each term of the loss, where g is the gradient of the output and d its error.
+        For "wgrad", the error of the weight's gradient is added; for "dgrad", nothing. `name`: name of the recipe.
         """
         if product == "fprop":
             low = spot.output(recipe, call.x, call.weight, call.bias, call.draw)
@@ -80,11 +80,11 @@ class OnePass:
             self._deltas[spot.name, name] = delta if held_delta is None else held_delta + delta
 
     def estimates(self, layer: str, recipe: str) -> tuple[float, float]:
-        """Return (first-order, Fisher) estimates of the loss change if a layer's forward product follows a recipe;
-        infinity if not finite.
+        """Return two estimates of the loss change if a layer's forward product follows a recipe, given by name.
 
-        With d the error of the layer's output and g the loss's gradient with respect to the output, these are <g, d>,
-        and n / 2 times the sum of <g, d>^2 over the n terms of the loss.
+        With d the error of the layer's output and g the loss's gradient with respect to the output, the first-order
+        estimate is <g, d>. The Fisher estimate is n / 2 times the sum of <g, d>^2 over the n terms of the loss. Inf
+        stands for one that is not finite.
         """
         held = self._products[layer, recipe].values()
         first = sum(float(sums.sum()) for sums in held)
@@ -92,12 +92,15 @@ class OnePass:
         return (first if math.isfinite(first) else math.inf), (fisher if math.isfinite(fisher) else math.inf)
 
     def of_weight(self, layer: str, recipe: str, gradient: Any, size: float) -> tuple[Distance, Distance]:
-        """Return how far a layer's wgrad in a recipe moves the gradients from the exact ones, as two Distances.
+        """Return how far a layer's wgrad in a recipe moves gradients from the exact ones, as two Distances (error,
+        cosine).
 
-        The first is over the gradients of all parameters as one vector, the second over that of the layer's weight.
+        The first is over the gradients of all parameters as one vector, the second over the gradient of the layer's
+        weight.
 
         Args:
-          gradient: the exact gradient of the layer's weight.
+          layer, recipe: their names.
+          gradient: the exact gradient of the layer's weight, a tensor.
           size: the sum of squares of all exact gradients.
         """
         delta, exact = self._deltas[layer, recipe], gradient.double()

@@ -1,4 +1,4 @@
-"""Runs of a model's copy without a loss or backward pass: the effect of low-precision products on its outputs."""
+"""Runs of a copy of a model without a loss or backward pass: how products in low precision change its outputs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 
 
 class OutputMeasurer(Measurer):
-    """Measurements of the effect of forward products in low precision on a model's outputs, on some batches, without a
+    """The measurement of how forward products in low precision change a model's outputs on some batches, without a
     loss.
 
-    Metrics of losses and gradients are NaN. It is made from a Twin without a loss, the batches, name -> recipe, the
-    products ("fprop",), a digest of model, batches and draws, and a folder that stores each measurement, or None.
+    Metrics of losses and gradients are NaN. It is made like a Measurer: from a Twin without a loss, the batches, name
+    -> recipe, the products ("fprop",), a digest of model, batches and draws, and a folder that stores each measurement,
+    or None.
     """
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure, on every batch, the effect of every forward product in every recipe, one at a time.
+        """Measure, on every batch, how each forward product in each recipe, one at a time, changes the outputs.
 
         `progress`: called with (share of the work done, text).
         """
@@ -46,9 +47,11 @@ class OutputMeasurer(Measurer):
     def prepare(self) -> float:
         """Run every batch with exact products, and count the operands' values and the model's multiplications.
 
+        The counts are stored in `elements` and `coverage`.
+
         Returns:
-          Relative difference of the outputs of two runs of the first batch; 0 for a deterministic model, if nothing had
-          to be prepared, or if the outputs are too large to be kept.
+          Relative difference of the outputs of two runs of the first batch. It is 0 for a deterministic model, if this
+          method ran before, or if the outputs are too large to be stored.
         """
         if self.elements:
             return 0.0
@@ -64,18 +67,18 @@ class OutputMeasurer(Measurer):
             return distance(self._exact(0).outputs, self._kept[0].outputs).error if 0 in self._kept else 0.0
 
     def measure(self, keys: Sequence[Key], progress: Report) -> None:
-        """Measure the products and recipes in `keys` (layer, product, recipe), one at a time, on all batches.
+        """Measure products in recipes, one at a time, on all batches, and store the metrics.
 
-        `progress`: called with (share of the work done, text).
+        `keys`: (layer, product, recipe name) of each. `progress`: called with (share of the work done, text).
         """
         with layer_by_layer(), self._cells() as cells:
             for index in range(len(self.batches)):
                 self._all_of_batch(index, keys, cells, progress)
 
     def measured(self, unsteady: float = 0.0) -> SingleProducts:
-        """Return the rows of all products; metrics of products that were not measured alone are NaN.
+        """Return the rows of all products; the metrics of products that `measure` has not measured are NaN.
 
-        `unsteady`: what `prepare` returned.
+        `unsteady`: the value that `prepare` returned.
         """
         rows = [
             self._row(key, [self._known.get(self._name(key, index), UNKNOWN) for index in range(len(self.batches))])
@@ -84,8 +87,10 @@ class OutputMeasurer(Measurer):
         return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the number of input values that a call of the layer `spot` multiplies, given its input x, to the layer's
-        count; its weight counts once, however often the layer is called.
+        """Add the number of input values that a call of a layer multiplies to the layer's count in `elements`.
+
+        `spot`: the layer. `x`: the input of the call. The layer's weight counts once, however often the layer is
+        called.
         """
         weight = spot.layer.weight
         rows = sum(part[0].numel() for part in spot.shape.parts(x, weight, None))
@@ -93,10 +98,11 @@ class OutputMeasurer(Measurer):
         self.elements[spot.name, "fprop"] = rows + before[0], before[1]
 
     def _all_of_batch(self, index: int, keys: Sequence[Key], cells: Cells | None, progress: Report) -> None:
-        """Measure, on batch number `index`, the products and recipes in `keys` (layer, product, recipe) whose results
-        are not stored yet.
+        """Measure, on batch number `index`, those products and recipes whose results are not stored yet, and store
+        them.
 
-        `cells`: the file of finished measurements, or None. `progress`: called with (share of the work done, text).
+        `keys`: (layer, product, recipe name) of each. `cells`: the file of finished measurements, or None. `progress`:
+        called with (share of the work done, text).
         """
         missing = [key for key in keys if self._read(self._name(key, index), cells) is None and key not in self.refused]
         prefix = ExactPrefix(KEPT)
@@ -127,10 +133,10 @@ class OutputMeasurer(Measurer):
     def _changed(
         self, exact: ExactRun, index: int, low: Mapping[tuple[str, str], LinearRecipe], layer: str | None = None
     ) -> BatchFigures:
-        """Return the effect on the outputs of batch number `index` if the products in `low`, (layer, product) ->
-        recipe, follow their recipes.
+        """Return how the outputs of batch number `index` change if some products follow recipes.
 
-        `exact`: the batch's exact run. `layer` is ignored, since there are no gradients.
+        `exact`: the results of the batch with exact products. `low`: (layer, product) -> recipe. `layer` is ignored,
+        since there are no gradients.
         """
         outputs = self.twin.run(self.batches[index], index, low).outputs
         error, cosine = distance(outputs, exact.outputs)
@@ -141,5 +147,5 @@ UNKNOWN = BatchFigures(*(NAN,) * len(UNCHANGED))
 
 
 def _exact(outputs: list[Any]) -> ExactRun:
-    """Return outputs as the results of an exact run without a loss."""
+    """Return the float tensors that a model returned as the results of an exact run without a loss."""
     return ExactRun(NAN, outputs, [], None)

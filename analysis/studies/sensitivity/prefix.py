@@ -8,13 +8,13 @@ import torch
 
 
 class ExactPrefix:
-    """The layers' outputs of one exact run without gradients, in the order of the calls.
+    """The outputs of all layers in one exact run without gradients, in the order of the calls.
 
-    A run with some layers in low precision is equal to the exact run up to the first call of these layers. Earlier
-    calls return their outputs of the exact run, instead of computing the same bits again.
+    A run with some layers in low precision is equal to the exact run up to the first call of these layers. Until then,
+    layers return the stored outputs, instead of computing the same bits again.
 
     Args:
-      room: most bytes of outputs to keep; the outputs of later layers are computed again.
+      room: most bytes of outputs to store; the outputs of later layers are computed again.
 
     Example:
       >>> import torch
@@ -34,24 +34,26 @@ class ExactPrefix:
         self._place = self._end = 0
 
     def keep(self, layer: str, y: torch.Tensor) -> None:
-        """Keep a copy of the output y of a layer's call, since activations in place may overwrite y.
+        """Store a copy of the output y of a layer's call; a copy, since operations in place may overwrite y.
 
-        Only the call is noted if the copy needs more than the rest of `room`; after `restart` nothing is kept.
+        If the copies so far leave too little of `room`, only the call is noted. After `restart`, nothing is stored.
         """
         if self._keeps:
             self._room -= y.numel() * y.element_size()
             self._calls.append((layer, y.detach().clone() if self._room >= 0 else None))
 
     def restart(self, low: Collection[str]) -> None:
-        """Begin a run with the layers `low` in low precision; calls before the first call of these return kept
-        outputs.
+        """Begin a run in which the layers named in `low` are in low precision.
+
+        In that run, `take` returns stored outputs until the first call of one of these layers.
         """
         self._keeps, self._place = False, 0
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return a copy of the exact run's output of the layer's next call; None if it was not kept, or may differ in
-        this run.
+        """Return a copy of the exact run's output for the next call, which is one of `layer`.
+
+        Return None if the output was not stored, or if it may differ in this run; then it must be computed.
         """
         if self._keeps or self._place >= self._end:
             return None

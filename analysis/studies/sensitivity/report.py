@@ -1,5 +1,5 @@
-"""The report of a sensitivity: rows, the sums of their effects compared with joint effects, and how well estimates
-agree.
+"""The report of a sensitivity: rows, their summed effects compared with joint effects, and the agreement of estimates
+with measured changes.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Sensitivity:
         recipes.
       notes: sentences on what was not measured, and why.
       convolutions: layer -> number of groups, for layers that are convolutions.
-      coverage: which share of the model's weights and multiplications the rows cover.
+      coverage: the shares of the model's weights and multiplications that the rows cover.
     """
 
     rows: tuple[SensitivityRow, ...]
@@ -316,8 +316,9 @@ class Sensitivity:
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
-    """Return an estimate of a loss change by its name: "first_order", "fisher", or "second_order" for the sum of
-    both.
+    """Return an estimate of a loss change for one batch by its name.
+
+    `estimate`: "first_order", "fisher", or "second_order" for the sum of both.
     """
     if estimate == "second_order":
         return figures.first_order + figures.fisher
@@ -325,7 +326,9 @@ def estimated(figures: BatchFigures, estimate: str) -> float:
 
 
 def _spearman(x: Any, y: Any) -> float:
-    """Return Spearman's rank correlation of x and y; NaN for fewer than 3 values, or if all are equal."""
+    """Return Spearman's rank correlation of two 1-d float arrays; NaN for fewer than 3 values, or if all of one are
+    equal.
+    """
     if len(x) < 3:
         return math.nan
     first, second = (_ranks(values) - (len(x) + 1) / 2 for values in (x, y))
@@ -334,14 +337,16 @@ def _spearman(x: Any, y: Any) -> float:
 
 
 def _ranks(x: Any) -> Any:
-    """Return the ranks of values as floats, counted from 1; equal values share their mean rank."""
+    """Return the ranks of the values of a 1-d array, as floats counted from 1; equal values share their mean rank."""
     _, where, counts = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[where]
 
 
 def _cells(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report with a loss: names, then error, spread and cosine of the gradients,
-    the error of the outputs, and the change of the loss with its spread.
+    """Return the table cells of a row of a report with a loss.
+
+    They are the names; error, its standard deviation, and cosine of the gradients; error of the outputs; change of the
+    loss and its standard deviation.
     """
     return (
         row.layer or "(model)", row.product, row.recipe, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}",
@@ -350,6 +355,9 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
 
 
 def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report without a loss: names, then error, spread and cosine of outputs."""
+    """Return the table cells of a row of a report without a loss.
+
+    They are the names; error, its standard deviation, and cosine of the outputs.
+    """
     figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
     return (row.layer or "(model)", row.product, row.recipe, *figures)

@@ -27,7 +27,7 @@ def model_checked(model: Any) -> Any:
 
     Raises:
       TypeError: model is not a torch.nn.Module.
-      ValueError: model is compiled, or has weights outside of the CPU's memory.
+      ValueError: model is compiled, or has a parameter or buffer on a GPU or on the meta device.
     """
     if isinstance(model, torch.nn.Module):
         for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
@@ -41,10 +41,11 @@ def model_checked(model: Any) -> Any:
 
 
 def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
-    """Return name -> number of weight elements, for the linear layers and convolutions that shell patterns match.
+    """Return name -> number of weight elements, for the linear layers and convolutions whose names match shell
+    patterns.
 
-    The names are in the model's order.
-
+    `model`: a torch.nn.Module. `layers`: one pattern or several. The names are in the model's order; a layer with
+    several names has its first.
     Raises:
       TypeError: layers are not texts.
       ValueError: the model has no such layers, or a pattern matches none of them.
@@ -84,7 +85,10 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
 
 def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
-    """Return name -> reason, for the layers with weights that match shell patterns but stay exact.
+    """Return name -> reason, for the layers with weights whose names match shell patterns, but whose products stay
+    exact.
+
+    `model`: a torch.nn.Module. `layers`: one pattern or several.
 
     Example:
       >>> import torch
@@ -98,10 +102,10 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 
 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each reason why layers stay exact.
+    """Return a sentence for each reason why layers whose names match the patterns `layers` stay exact.
 
-    A further sentence names fp.torch.QuantLinears without casts: their products are compared with torch's float32
-    products, not with the float32 chains that the model computes.
+    A further sentence names fp.torch.QuantLinears without casts. Their products in low precision are compared with
+    torch's float32 products, not with the sums that the model computes, which add float32 terms one after another.
 
     Example:
       >>> import torch
@@ -182,6 +186,7 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
 def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
     """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss (`has_loss` False) only "fprop".
 
+    `products`: one name, or a sequence of several.
     Raises:
       TypeError, ValueError: a product is unknown, there is none, or "fprop" is missing without a loss.
     """

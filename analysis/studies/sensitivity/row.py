@@ -37,8 +37,9 @@ class BatchFigures(NamedTuple):
 
     @classmethod
     def of(cls, *values: float, **named: float) -> BatchFigures:
-        """Return metrics, given as the attributes of BatchFigures, in which every NaN is the same object, so that equal
-        records compare as equal.
+        """Return metrics in which every NaN is the same object, so that equal records compare as equal.
+
+        `values`, `named`: the attributes of BatchFigures, by position and by name.
         """
         figures = cls(*values, **named)
         return cls(*(math.nan if value != value else value for value in figures))
@@ -124,13 +125,14 @@ SPREADS = {
 
 
 def figure_of(row: SensitivityRow, figure: str) -> float:
-    """Return the metric of a row that is called `figure`, such as "gradient_error"."""
+    """Return the metric called `figure`, such as "gradient_error", of a row."""
     return float(getattr(row, figure))
 
 
 def spread_of(row: SensitivityRow, figure: str) -> float:
-    """Return the standard deviation over batches of the metric "gradient_error", "output_error" or "loss_change" of a
-    row.
+    """Return the standard deviation over batches of a row's metric; NaN for one batch.
+
+    `figure`: "gradient_error", "output_error" or "loss_change".
     """
     return float(getattr(row, SPREADS[figure]))
 
@@ -151,6 +153,9 @@ def _spread(values: Sequence[float]) -> float:
 
 
 def harm(row: SensitivityRow, by: str) -> float:
-    """Return the magnitude of a row's metric `by`, such as "gradient_error"; infinity if it is NaN."""
+    """Return the magnitude of a row's metric, by which rows are ranked; Inf if the metric is NaN.
+
+    `by`: name of the metric, such as "gradient_error".
+    """
     size = abs(float(getattr(row, by)))
     return math.inf if math.isnan(size) else size

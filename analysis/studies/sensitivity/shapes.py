@@ -1,4 +1,4 @@
-"""The products of a layer as matrix products: that of a linear layer, and those of a convolution's patches."""
+"""The products of a layer as matrix products: those of a linear layer, and those of the patches of a convolution."""
 
 from __future__ import annotations
 
@@ -35,38 +35,45 @@ class Shape(Protocol):
     """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
     layer's.
 
-    groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K). The methods' x,
-    weight and bias are the layer's own operands; dy is the gradient of its output.
+    groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K); a convolution has
+    one for each group of channels. The methods' x, weight and bias are the layer's own operands; dy is the gradient of
+    its output.
     """
 
     groups: int
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the layer's input as its torch function accepts it, such as padded."""
+        """Return the layer's input as its torch function accepts it, for example padded."""
 
     def exact(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the layer's output, computed by torch's own function."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return (rows, weight matrix, bias) of each matrix product of the layer, one for each group."""
+        """Return (rows (M, K), weight matrix (N, K), bias or None) of each matrix product of the layer, one for each
+        group.
+        """
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient, (M, N), of each matrix product's result, given the gradient dy of the layer's output."""
+        """Return the gradient, (M, N), of the result of each matrix product, given the gradient dy of the layer's
+        output.
+        """
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output, given the result of each matrix product."""
+        """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input, given the gradient of each matrix product's rows."""
+        """Return the gradient of the layer's input, given `rows`, the gradient (M, K) of each matrix product's left
+        operand.
+        """
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight, given the gradient of each matrix product's weight matrix."""
+        """Return the gradient of the layer's weight, given `matrices`, the gradient (N, K) of each product's weight
+        matrix.
+        """
 
 
 class Linear:
-    """The conversion of a linear layer's operands to those of its one matrix product, and of the product's results
-    back; implements `Shape`.
-    """
+    """The conversion between a linear layer's operands and those of its one matrix product; implements `Shape`."""
 
     groups = 1
 
@@ -93,8 +100,8 @@ class Linear:
 
 
 class PatchProducts:
-    """The conversion of a convolution's operands to those of a matrix product of patches for each group, and of the
-    products' results back; implements `Shape`.
+    """The conversion between a convolution's operands and those of a matrix product of patches for each group of
+    channels; implements `Shape`.
 
     Args:
       layer: a torch.nn.Conv1d, Conv2d or Conv3d.
@@ -136,7 +143,9 @@ class PatchProducts:
 
 
 def shape_of(layer: Any) -> Shape:
-    """Return the Shape that converts the operands and results of a linear layer or convolution.
+    """Return the Shape that converts the operands and results of a layer.
+
+    `layer`: a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
 
     Example:
       >>> import torch
@@ -149,18 +158,20 @@ def shape_of(layer: Any) -> Shape:
 
 
 def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Return (number of values of all rows, of all weight matrices, of all gradients), each added over a layer's matrix
-    products.
+    """Return three numbers of values, each added over a layer's matrix products: of rows, of weight matrices, of
+    gradients.
+
+    `parts`: (rows, weight matrix, bias) of each product. `gradients`: the gradient of each product's result.
     """
     x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
     return x, weight, sum(gradient.numel() for gradient in gradients)
 
 
 def multiplies(layer: Any) -> bool:
-    """Return whether a layer computes matrix products that can follow recipes.
+    """Return whether a layer, a torch.nn.Module, computes matrix products that can follow recipes.
 
-    Those are torch.nn.Linear, Conv1d to Conv3d unless depthwise, and an fp.torch.QuantLinear without casts; subclasses
-    are not among them.
+    Such layers are torch.nn.Linear, Conv1d to Conv3d unless depthwise, and an fp.torch.QuantLinear without casts, but
+    not their subclasses.
     """
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)
@@ -168,14 +179,12 @@ def multiplies(layer: Any) -> bool:
 
 
 def adds_float32(layer: Any) -> bool:
-    """Return whether a layer is an fp.torch.QuantLinear without casts, whose sums are float32 chains."""
+    """Return whether a layer is an fp.torch.QuantLinear without casts, which adds float32 terms one after another."""
     return type(layer) is QuantLinear and plan_from(layer.plan).is_float32
 
 
 def why_not(layer: Any) -> str:
-    """Return why a layer with weights stays exact; "" for layers that can follow recipes, and for modules
-    without weights.
-    """
+    """Return why a layer with weights stays exact; "" for layers that can follow recipes, and for other modules."""
     if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
         return "an embedding looks rows up and multiplies nothing"
     if isinstance(layer, torch.nn.modules.conv._ConvTransposeNd):
@@ -192,8 +201,9 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer of a class derived from torch's linear layer or convolution stays exact; "" for other
-    modules.
+    """Return why a layer of a class derived from torch's linear layer or convolution stays exact; "" for other modules.
+
+    `layer`: a module that `multiplies` rejects.
     """
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason
@@ -205,6 +215,6 @@ def _why_not_this_kind(layer: Any) -> str:
 
 
 def groups_of(model: Any, layers: Iterable[str]) -> dict[str, int]:
-    """Return layer -> number of groups, for those of the named layers that are convolutions."""
+    """Return layer -> number of groups, for those of the named layers of a torch.nn.Module that are convolutions."""
     modules = {name: model.get_submodule(name) for name in layers}
     return {name: int(layer.groups) for name, layer in modules.items() if type(layer) in CONVOLUTIONS}

@@ -46,18 +46,18 @@ class LayerCall(NamedTuple):
 
 
 class Spot:
-    """A layer of a model's copy, with torch's products, bit for bit, except those that are set to follow a recipe.
+    """A layer of a copy of a model. Its products are torch's, bit for bit, except those that are set to follow a
+    recipe.
 
     Args:
-      name: name of the layer, which seeds stochastic rounding.
-      layer: the torch.nn.Linear or convolution, whose forward pass is replaced.
+      name: name of the layer, from which stochastic rounding is seeded.
+      layer: the torch.nn.Linear or convolution, whose method `forward` is replaced.
       backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
-
     Attributes:
-      low: product -> the recipe that it follows; products without one are torch's own.
-      seen: called with this Spot and every `LayerCall` in the backward pass, unless it is None.
-      read: called with this Spot and every input in the forward pass, unless it is None.
-      prefix: outputs of an exact run, which are returned instead of computed again; None to compute all.
+      low: product ("fprop", "dgrad" or "wgrad") -> the recipe that it follows; other products are torch's.
+      seen: called with this Spot and each `LayerCall` in the backward pass, unless it is None.
+      read: called with this Spot and each input in the forward pass, unless it is None.
+      prefix: stored outputs of an exact run, which are returned instead of computed again; None to compute all.
       draw: the number that seeds the stochastic rounding of the next call.
     """
 
@@ -72,7 +72,9 @@ class Spot:
         layer.forward = self.forward
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the layer's output, with the forward product in the recipe set for "fprop" in `low`, if any."""
+        """Return the layer's output for `input`, with the forward product in the recipe set for "fprop" in `low`, if
+        any.
+        """
         self.draw += 1
         apply: Callable[..., Tensor] = _Layer.apply
         x = self.shape.read(input)
@@ -87,8 +89,10 @@ class Spot:
         return y
 
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
-        """Return the layer's output, given its input `x`, weight and bias, with the forward product in a recipe;
-        `draw`: the number that seeds stochastic rounding.
+        """Return the layer's output for the input x, with the forward product in a recipe.
+
+        `draw`: the number that seeds stochastic rounding. Raise a RefusedProduct if the product cannot follow the
+        recipe.
         """
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)
@@ -101,36 +105,47 @@ class Spot:
             return self.shape.output(results, x, weight)
 
     def input_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return the gradient of a call's input, with the product dgrad in a recipe."""
+        """Return the gradient of a call's input, with the product dgrad in a recipe.
+
+        Raise a RefusedProduct if dgrad cannot follow it.
+        """
         if call.dx is not None and self._is_torchs(recipe, "dgrad"):
             return call.dx
         return self.shape.input_gradient(self._gradients("dgrad", recipe, call), call.x, call.weight)
 
     def weight_gradient(self, recipe: LinearRecipe, call: LayerCall) -> Tensor:
-        """Return a call's contribution to the gradient of the weight, with the product wgrad in a recipe."""
+        """Return a call's contribution to the gradient of the weight, with the product wgrad in a recipe.
+
+        Raise a RefusedProduct if wgrad cannot follow it.
+        """
         if call.dw is not None and self._is_torchs(recipe, "wgrad"):
             return call.dw
         gradients = self._gradients("wgrad", recipe, call)
         return self.shape.weight_gradient(gradients, call.x, call.weight).to(call.weight.dtype)
 
     def elements(self, call: LayerCall) -> tuple[int, int, int]:
-        """Return the numbers of values that the products of a call read, of (input, weight, output gradient); of a
-        convolution's input these are the values of its patches.
+        """Return the numbers of values that the products of a call read: of the input, the weight and the output
+        gradient.
+
+        For a convolution, those of the input are the values of all patches.
         """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
             return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
 
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
-        """Return whether a product of a convolution is torch's own under a recipe, since the recipe casts none of its
-        operands, sums in torch's float32, and does not round the result or the stored input.
+        """Return whether a product of a convolution is computed by torch itself under a recipe.
+
+        That holds if the recipe casts none of its operands, adds in torch's float32, and rounds neither the result nor
+        the stored input. `product`: "fprop", "dgrad" or "wgrad".
         """
         untouched = recipe.operands(product) == (None, None) and getattr(recipe, product) == Product()
         return isinstance(self.shape, PatchProducts) and untouched and recipe.stash_fmt is None
 
     def _gradients(self, product: str, recipe: LinearRecipe, call: LayerCall) -> list[Tensor]:
-        """Return, for each group of a call, the gradient of x (`product` "dgrad") or of the weight ("wgrad"), with that
-        product in a recipe.
+        """Return, for each group of a call's convolution (one for a linear layer), a gradient computed in a recipe.
+
+        `product`: "dgrad" for the gradient of the matrix product's left operand, "wgrad" for that of its weight matrix.
         """
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
@@ -147,12 +162,15 @@ class Spot:
     def _refusing(
         self, product: str, multiply: Callable[..., Any], recipe: LinearRecipe, draw: int, group: int
     ) -> Any:  # fmt: skip
-        """Return multiply(plan, seed), called with the plan of a recipe for one group; raise a RefusedProduct if this
-        raises a ValueError.
+        """Return multiply(plan, seed) for one group of the layer; raise a RefusedProduct if it raises a ValueError.
 
-        `multiply`: called with (plan as text, seed), the seed `draw` as an int64 tensor, or None if the plan draws no
-        random numbers. `group`: index of the convolution's group; its plan has a name of its own, so that groups draw
-        different numbers.
+        Args:
+          product: name of the product, for the error.
+          multiply: called with the plan of the recipe, as text, and the seed, an int64 tensor; the seed is None if the
+            plan draws no random numbers.
+          recipe: the recipe of the product.
+          draw: the seed.
+          group: index of the convolution's group, 0 for a linear layer; groups draw different random numbers.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
@@ -164,8 +182,8 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return (a layer's plan for a recipe as text, as `torch.ops.fpsim.linear` accepts it; whether its roundings draw
-    random numbers).
+    """Return two values: a layer's plan for a recipe as text, which `torch.ops.fpsim.linear` accepts; whether its
+    roundings draw random numbers.
 
     `name`: the name from which random numbers are seeded. `backend`: the backend that multiplies.
     """
@@ -174,21 +192,20 @@ def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
 
 
 def _as_read(x: Tensor, autocast: tuple[bool, torch.dtype]) -> Tensor:
-    """Return an input in the dtype to which autocast, (enabled, dtype), casts it for the product."""
+    """Return an input in the dtype to which autocast casts it for the product. `autocast`: (enabled, dtype)."""
     return x.to(autocast[1]) if autocast[0] else x
 
 
 class _Layer(torch.autograd.Function):
-    """The autograd function of a layer: its exact products are torch's, its low-precision products are computed by its
-    Spot.
-    """
+    """The autograd function of a layer. Exact products are torch's; its Spot computes those in low precision."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the layer's output, with the forward product in the recipe that `spot` has at this time, or
-        torch's.
+        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch if it has
+        none.
 
-        `draw`: the number that seeds stochastic rounding.
+        `ctx`: torch's context, which stores what the backward pass needs. `draw`: the number that seeds stochastic
+        rounding.
         """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
@@ -203,8 +220,10 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        """Return the gradients of x, weight and bias, with the backward products in the recipes that the Spot has at
-        this time, or torch's.
+        """Return the gradients of x, weight and bias, and None for the other two arguments of `forward`.
+
+        They are computed in the recipes that the layer's Spot now has for "dgrad" and "wgrad", or by torch. `ctx`:
+        torch's context. `dy`: the gradient of the output.
         """
         x, weight, bias = ctx.saved_tensors
         spot = ctx.spot
@@ -223,7 +242,7 @@ def _exact(
     spot: Spot, operands: Sequence[Tensor | None], dy: Tensor, needed: Sequence[bool],
     autocast: tuple[bool, torch.dtype],
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
-    """Return the layer's output, and torch's own gradients of x, weight and bias (None where not needed).
+    """Return two values: the layer's output; torch's own gradients of x, weight and bias (None where not needed).
 
     The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `dy`:
     gradient of the output. `needed`: whether the gradient of each operand is needed. `autocast`: (enabled, dtype) of

@@ -26,11 +26,11 @@ CALLS_OF_MODEL = "the model: model(*batch) of a tuple or list, model(**batch) of
 
 
 class TwinRun(NamedTuple):
-    """The results of one run of a model's copy.
+    """The results of one run of a copy of a model.
 
     Attributes:
       loss: the loss with its graph; None if no loss was given.
-      outputs: all tensors of floats that the model returned, in the order of its calls.
+      outputs: copies of all float tensors that the model returned, in the order of its calls.
     """
 
     loss: Tensor | None
@@ -78,8 +78,9 @@ class Twin:
     def run(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """Run a batch with the products in `low` in their recipes; return the loss with its graph, and the outputs.
 
-        `index`: number of the batch, from which random draws are seeded. Exceptions of the model and the loss are
-        passed on.
+        `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
+        batch, from which random draws are seeded. `low`: (layer, product) -> recipe; other products are torch's.
+        Exceptions of the model and the loss are passed on.
         """
         self._reset()
         self.assign(low or {}, index)
@@ -117,10 +118,9 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Set the recipes of the products in `low`, (layer, product) -> recipe; all other products become torch's
-        own.
+        """Set the recipes of some products; all other products become torch's own.
 
-        `index`: number of the batch, from which stochastic rounding is seeded.
+        `low`: (layer, product) -> recipe. `index`: number of the batch, from which stochastic rounding is seeded.
         """
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
@@ -128,17 +128,18 @@ class Twin:
             self.spots[layer].low[product] = recipe
 
     def place_of(self, layer: str) -> int | None:
-        """Return the index of a layer's weight in the result of `gradients`; None if the weight is computed from other
-        parameters.
+        """Return the index of a layer's weight in the list that `gradients` returns.
+
+        Return None if the weight is not a trainable parameter, for example since it is computed from others.
         """
         weight = self.spots[layer].layer.weight
         return next((i for i, parameter in enumerate(self.weights) if parameter is weight), None)
 
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
-        """Return the gradient of every trainable parameter (None if unused); if `keep`, another backward pass can use
-        the graph.
+        """Return the gradient of every trainable parameter, in the order of the model; None for an unused one.
 
-        `loss`: a loss with its graph. `index`: number of the batch, which seeds random draws.
+        `loss`: a loss with its graph. `index`: number of the batch, which seeds random draws. `keep`: whether the graph
+        stays usable for another backward pass.
         """
         assert loss is not None
         for weight in self.weights:
@@ -151,7 +152,7 @@ class Twin:
         return gradients
 
     def _reset(self) -> None:
-        """Restore the buffers and the modes (train or eval) that all modules had when the model was copied."""
+        """Restore the buffers and the modes (train or eval) that all modules of the copy had when it was made."""
         copies: dict[int, Tensor] = {}
         for module, name, buffer in self._buffers:
             if id(buffer) not in copies:
@@ -161,7 +162,11 @@ class Twin:
             module.training = training
 
     def _keep_outputs(self, module: Any, inputs: Any, output: Any) -> None:
-        """Store copies of the model's outputs, as a hook that runs after the model's forward pass."""
+        """Store copies of the float tensors that the model returned; torch calls this hook after each forward pass.
+
+        `module`, `inputs`, `output`: the module, its arguments and its result. Forward passes during a backward pass,
+        as of checkpoints, are ignored.
+        """
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
 
@@ -183,7 +188,9 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """Enable gradients in a `with` block, on one torch thread, and disable torch's fused paths, which bypass layers."""
+    """Enable gradients in a `with` block, on one torch thread, and disable torch's fused kernels, which bypass
+    layers.
+    """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -194,10 +201,9 @@ def layer_by_layer() -> Iterator[None]:
 
 
 def loss_checked(loss: Any, index: int) -> Tensor:
-    """Return the value of a loss unchanged, if it is one finite value with a gradient.
+    """Return a loss unchanged, if it is a tensor of one finite value with a gradient.
 
     `index`: number of the batch, for messages.
-
     Raises:
       TypeError: the loss is not a tensor.
       ValueError: the loss has several values, no gradient, or is Inf or NaN.
@@ -217,8 +223,7 @@ def loss_checked(loss: Any, index: int) -> Tensor:
 
 
 def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
-    """Raise an error unless a model returned floats, all finite; `index`: number of the batch, for the message.
-
+    """Check that a model returned floats, all finite. `index`: number of the batch, for messages.
     Raises:
       ValueError: the model returned no floats, or an Inf or NaN.
     """
