@@ -97,8 +97,9 @@ def budget(
 
 @contextmanager
 def _noting(notes: Notes, layer: str) -> Iterator[None]:
-    """Add the UserWarnings raised in a `with` block to the notes on a layer; other warnings are shown after the
-    block.
+    """Add the UserWarnings raised in a `with` block to the notes on a layer.
+
+    Other warnings are shown after the block. `layer`: name of the layer.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -113,10 +114,10 @@ def _noting(notes: Notes, layer: str) -> Iterator[None]:
 def _arriving(
     recording: Recording, arriving: Any, layers: str | Sequence[str]
 ) -> dict[tuple[int, str, str], Kept]:  # fmt: skip
-    """Return (step, layer, group or head) -> operands that the run in low precision recorded; the last is "" for a
-    layer with one product.
+    """Return (step, layer, part) -> operands that the run in low precision recorded.
 
-    `arriving`: the recording of that run. `layers`: shell patterns of the names of the layers to include.
+    The part is "group 3" or "head 3" in a layer with several products, else "". `recording`: the exact run. `arriving`:
+    the Recording of the run in low precision. `layers`: shell patterns of the names of the layers to include.
 
     Raises:
       ValueError: `arriving` is a recording of another model, or has no step in common with `recording`.
@@ -136,8 +137,8 @@ def _arriving(
 def _differences(kept: Kept, other: Kept | None) -> list[str]:
     """Return notes saying why a layer's inherited error is unknown, or includes a difference of weights; [] otherwise.
 
-    Raises a ValueError if the inputs differ in shape. `kept`: the operands of the exact run. `other`: those of the same
-    product and step in the run in low precision; None if missing.
+    `kept`: the operands of the exact run. `other`: those of the same product and step in the run in low precision; None
+    if missing. Raise a ValueError if the inputs differ in shape.
     """
     if other is None:
         return [f"Inherited errors are not known, since the arriving recording has no operands of step {kept.step}"]
@@ -152,8 +153,9 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return tensor ("input", "weight" or "output_gradient") -> amaxes of the layer's tensor at the steps recorded
-    before that of `kept`; delayed scales are computed from them.
+    """Return tensor ("input", "weight" or "output_gradient") -> its amaxes at the recorded steps before that of `kept`.
+
+    Delayed scales of the layer are computed from them. `kept`: the operands of one product of the layer.
     """
     amaxes: dict[str, list[float]] = {}
     for row in recording:

@@ -56,12 +56,15 @@ class Pair(NamedTuple):
 def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
-    """Return the budget's row for each product (fprop; dgrad and wgrad with a gradient) of a layer at one training
-    step.
+    """Return the budget's rows for the products of a layer at one training step: fprop, and with a gradient dgrad and
+    wgrad.
 
-    `kept`: the layer's recorded operands. `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> amaxes at
-    earlier steps, for delayed scales. `arriving`, `arriving_amaxes`: operands and amaxes of the same layer and step in
-    the run in low precision, from which inherited errors follow; None and {} if unknown.
+    Args:
+      kept: the recorded operands of one product of the layer.
+      recipes: those of fprop, dgrad and wgrad.
+      amaxes: tensor -> amaxes at earlier steps, for delayed scales.
+      arriving, arriving_amaxes: operands and amaxes of the same layer and step in the run in low precision, from which
+        inherited errors follow; None and {} if unknown.
     """
     computed = replayed(kept, recipes, amaxes)
     exact = replayed(kept, [with_exact_scales(recipe) for recipe in recipes], {})
@@ -82,8 +85,8 @@ def described(
 ) -> BudgetRow:  # fmt: skip
     """Return the row of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
 
-    `kept`: has the names of the layer, of operands and of the group or head. `recipe`: has the operands' formats.
-    `how`: has the unit, schedule and format of the result. `shape`: (M, N, K).
+    `kept`: the recorded operands, with the names of the layer and of the group or head. `recipe`: names the operands'
+    formats. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
     """
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
@@ -98,7 +101,10 @@ def described(
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
-    """Return the operands a and b of a layer's product "fprop", "dgrad" or "wgrad" as exact float64 matrices."""
+    """Return the operands a and b of a layer's product "fprop", "dgrad" or "wgrad" as exact float64 matrices.
+
+    `kept`: the recorded operands; dgrad and wgrad need its gradient.
+    """
     x, w, dy = (None if x is None else x.astype(np.float64) for x in (kept.x, kept.weight, kept.gradient))
     assert x is not None
     assert w is not None
@@ -109,7 +115,7 @@ def pair_of(kept: Kept, product: str) -> Pair:
 
 
 def array_of_result(call: ProductCall) -> Array:
-    """Return the result of a product as a float64 array."""
+    """Return the result of a computed product as a float64 array (M, N)."""
     return call.result.astype(np.float64)
 
 
@@ -119,9 +125,12 @@ def _row(
 ) -> BudgetRow:  # fmt: skip
     """Return the budget's row of one product.
 
-    `kept`: the layer's recorded operands. `pair`: the product's exact operands. `call`, `exact`: the product as
-    computed with the recipe's scales, and with unrounded scales. `arrived`: the product's operands in the run in low
-    precision. `total`: its result, computed from these with the recipe. Both are None if unknown.
+    Args:
+      kept: the layer's recorded operands.
+      pair: the product's exact operands.
+      call, exact: the product as computed with the recipe's scales, and with unrounded scales.
+      arrived: the product's operands in the run in low precision; None if unknown.
+      total: the result (M, N) computed from `arrived` with the recipe; None if unknown.
     """
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
@@ -157,16 +166,19 @@ def _row(
 
 
 def energy(x: Array) -> float:
-    """Return the sum of the squares of all elements; infinity if one is Inf or NaN, or the sum overflows."""
+    """Return the sum of the squares of all elements of a float array; Inf if one is Inf or NaN, or the sum
+    overflows.
+    """
     with np.errstate(all="ignore"):
         square = float(np.sum(x * x))  # pairwise, and on one thread, where BLAS would wait for others
     return square if np.isfinite(square) else np.inf
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32.
+    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32 and held in
+    float64.
 
-    Without the rounding, their product would equal that of `pair`.
+    Without that rounding, their product would equal that of `pair`.
     """
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
@@ -174,12 +186,14 @@ def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes with which a recipe casts the operands a and b of a product."""
+    """Return the rounding modes with which a recipe casts the operands a and b of a product ("fprop", "dgrad" or
+    "wgrad").
+    """
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
-    """Return both operands of a product, each with its cast and the errors that the cast causes in its values.
+    """Return the operands a and b of a product, each with its cast and the errors of its values.
 
     `pair`: the exact operands, after the Hadamard transform if the recipe has one. `call`: the product as computed with
     the recipe, which has the cast operands.
@@ -212,9 +226,9 @@ def _unrelated(side: OperandSide, first: bool) -> float:
 
 
 def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
-    """Return (error of the product with only a rounded, error with only b rounded), each a sum of squares.
+    """Return the squared errors of the product if only a, and if only b, is rounded, each a sum over all elements.
 
-    `pair`: the exact operands. `call`: has the rounded ones.
+    `pair`: the exact operands. `call`: the computed product, which has the rounded operands.
     """
     with np.errstate(all="ignore"):
         a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
@@ -227,9 +241,10 @@ def _through(a: Array, b: Array) -> float:
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the error of the unit's sums without promotion and schedule (one chain along K), and with the recipe's.
+    """Return the squared errors of the matrix unit's sums: first as one chain of instructions along K, then with the
+    recipe's promotion and schedule.
 
-    Each is the sum of squared differences from the exact product of the rounded operands of `call`; results are not
+    Each is the sum of squared differences from the exact product of the rounded operands of `call`. Results are not
     rounded to the format of the result.
     """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
@@ -245,8 +260,11 @@ def _sums(call: ProductCall) -> tuple[float, float]:
 
 
 def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """Return a tuple of one number: the sum of squared errors of rounding `reference`, the exact product, to the format
-    of the result in the plan `how`; 0 if results are not rounded.
+    """Return a tuple of one number: the sum of squared errors of rounding the exact product to the format of the
+    result.
+
+    `reference`: the exact product, float64. `how`: the product's plan, which names the format; the number is 0 if it
+    names none.
     """
     fmt = _out_fmt(how)
     if fmt is None:
@@ -257,40 +275,42 @@ def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
 
 
 def _out_fmt(how: ProductPlan) -> Any:
-    """Return the format to which a product's plan rounds results; None if results are not rounded."""
+    """Return the format to which a product's plan rounds results; None if it rounds none."""
     return format_from(json.loads(how.out_fmt)) if how.out_fmt else None
 
 
 def _share(relative: float, size: float) -> float | None:
-    """Return relative^2 * size, the sum of squared errors of a result that has this relative error and a sum of squares
-    of `size`; None if `relative` is NaN.
+    """Return relative^2 * size: the sum of squared errors of a result, given its relative error and its sum of squares.
+
+    Return None if `relative` is NaN.
     """
     return None if math.isnan(relative) else relative**2 * size
 
 
 def squares_of(error: Array) -> Array:
-    """Return the square of each element of an error: infinity for NaN, and float64's largest value for a square beyond
-    its range.
+    """Return the square of each element of an error, a float array.
+
+    It is Inf for NaN, and float64's largest value for a square beyond float64's range.
     """
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
 
 class LineSizes(NamedTuple):
-    """The sum of squares of each row, (M,), and of each column, (N,), of an exact product."""
+    """The sums of squares of an exact product (M, N): of each row, (M,), and of each column, (N,), in float64."""
 
     rows: Array
     columns: Array
 
     @classmethod
     def of(cls, reference: Array) -> LineSizes:
-        """Return the sums of squares of the rows and columns of the exact product `reference`, (M, N)."""
+        """Return the sums of squares of each row and each column of the exact product `reference`, (M, N)."""
         sizes = reference**2
         return cls(sizes.sum(axis=1), sizes.sum(axis=0))
 
 
 def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
-    """Return the sum of the rows' squared relative errors and the number of rows, and both for columns.
+    """Return the sum of the squared relative errors of a product's rows, and the number of rows; the same for columns.
 
     The keys are "rows", "row_count", "columns" and "column_count". A squared relative error above 1 counts as 1. Rows
     and columns that are 0 in the exact product are left out.

@@ -27,13 +27,13 @@ UNKNOWN = Squares(*(math.nan,) * len(Squares._fields))._replace(
 
 
 class ForwardErrors(NamedTuple):
-    """The errors of one forward product when computed with each of several recipes.
+    """The errors of one forward product, computed with each of several recipes.
 
     Attributes:
-      rows: recipe -> a BudgetRow, in which the errors of single causes are NaN.
-      refused: recipe -> why the product cannot be computed with this recipe.
+      rows: name of the recipe -> a BudgetRow, in which the errors of single causes are NaN.
+      refused: name of the recipe -> why the product cannot be computed with it.
       largest: the largest magnitude of the exact product.
-      notes: recipe -> texts of the warnings that computing the product raised.
+      notes: name of the recipe -> texts of the warnings that computing the product raised.
     """
 
     rows: dict[str, BudgetRow]
@@ -45,7 +45,8 @@ class ForwardErrors(NamedTuple):
 def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardErrors:
     """Measure the error of the forward product of a layer, group or head at one step with each of several recipes.
 
-    `joint`, `lines` and `reference_bound` of the rows are bit for bit those of `fp.analysis.budget`.
+    `kept`: the recorded operands. `recipes`: name -> recipe. `joint`, `lines` and `reference_bound` of the rows are bit
+    for bit those of `fp.analysis.budget`.
 
     Example:
       >>> from fpsim.analysis.studies.budget.errors import forward_errors
@@ -80,10 +81,10 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
 
 
 def _squares(y: Array, reference: Array) -> tuple[Array, float]:
-    """Return the square of each element of y - reference, and the sum of all squares, added by `np.sum`.
+    """Return the square of each element of y - reference, float64, and the sum of all squares, added by `np.sum`.
 
-    If the sum is not finite, it is infinity, and a square that is NaN becomes infinity (one beyond float64's range its
-    largest value).
+    If the sum is not finite, it is returned as Inf. Then each square that is NaN becomes Inf, and each beyond float64's
+    range the largest float64 value.
     """
     with np.errstate(all="ignore"):
         error = y.astype(np.float64) - reference
@@ -97,7 +98,8 @@ def _squares(y: Array, reference: Array) -> tuple[Array, float]:
 def _product(kept: Kept, plan: str, draws: bool) -> Array:
     """Return the layer's output without bias, as `fp.torch.QuantLinear` computes it with a plan (JSON text).
 
-    `draws`: whether the plan rounds stochastically, and so needs a step as part of the seed.
+    `kept`: the recorded operands. `draws`: whether the plan rounds stochastically, and so needs a step as part of the
+    seed.
     """
     step = torch.tensor(kept.step - 1) if draws else None
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -106,8 +108,9 @@ def _product(kept: Kept, plan: str, draws: bool) -> Array:
 
 
 def with_part(rows: Sequence[BudgetRow]) -> BudgetRow:
-    """Return one row for a layer at one step, made from the rows of its groups or heads by adding their sums of squares
-    and numbers of products; `batches` stays that of the first row.
+    """Return one row for a layer at one step, made from the rows of its groups or heads.
+
+    Sums of squares and numbers of products are added; `batches` is that of the first row.
     """
     whole = rows[0]
     for row in rows[1:]:

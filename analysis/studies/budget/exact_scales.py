@@ -50,16 +50,18 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest: 1 for modes that
-    round to nearest, sqrt(2) for stochastic rounding, 2 for other modes.
+    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest.
+
+    It is 1 for modes that round to nearest, sqrt(2) for stochastic rounding, and 2 for other modes.
     """
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
 
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
-    """Return a scaling with the same tiles as `scaling`, whose scales are not rounded; for None, one power of two per
-    tensor, or None if `fmt`, the format of the cast, has over 16 bits.
+    """Return a scaling with the same tiles as `scaling`, but with unrounded scales.
+
+    For None, return one power of two per tensor, or None if `fmt`, the format of the cast, has more than 16 bits.
     """
     if scaling is None:
         return TENSOR_POW2 if fmt.bits <= 16 else None  # wider formats have the range of float32
@@ -74,9 +76,11 @@ def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
     ln 2).
 
     Values are assumed in the format's range, with evenly distributed logarithms. The mean square of an error uniform
-    over an ulp is ulp^2 / 12, an ulp is 2^(1 - p) times the lowest value of the binade, and the mean square of lowest /
-    value is 3 / (8 ln 2). Stochastic rounding has sqrt(2) times this error, directed rounding twice. The result is NaN
-    for other formats than floats, and 0 for None.
+    over an ulp is ulp^2 / 12. An ulp is 2^(1 - p) times the lowest value of the binade, and the mean square of lowest /
+    value is 3 / (8 ln 2). Stochastic rounding has sqrt(2) times this error, directed rounding twice.
+
+    `fmt`: a format; the result is NaN for other formats than floats, and 0 for None. `rounding`: the rounding mode or
+    its name.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import relative_rounding
@@ -94,9 +98,11 @@ def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
     """Return the expected relative error (root mean square) of rounding an operand to `fmt`.
 
     For integers with scales, it is the root mean of scale^2 / 12 over the values, divided by the values' own root mean
-    square (NaN if all are 0); sqrt(2) times that for stochastic rounding, twice for directed. For floats, it is
-    `relative_rounding`; NaN for other formats. `source`: the operand's values before the cast. `encoded`: the codes
-    after it, or a Scaled. `rounding`: the rounding mode.
+    square (NaN if all are 0); stochastic rounding has sqrt(2) times that, directed rounding twice. For floats, it is
+    that of `relative_rounding`; NaN for other formats, 0 if `fmt` is None.
+
+    `source`: the operand's values before the cast. `encoded`: the codes after the cast, or a Scaled. `rounding`: the
+    rounding mode or its name.
     """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)

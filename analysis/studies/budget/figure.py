@@ -28,7 +28,7 @@ MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dy
 
 
 class Budgeted(Protocol):
-    """The interface through which the picture of a budget reads it; a Budget implements it."""
+    """The properties of a Budget that its picture uses, as a protocol."""
 
     @property
     def rows(self) -> Sequence[BudgetRow]: ...
@@ -39,7 +39,10 @@ class Budgeted(Protocol):
 
 
 def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
-    """Draw the budget's bars into `ax`, or into new axes if `ax` is None, and return the axes."""
+    """Draw a bar for each product of a budget, divided by causes, and return the axes.
+
+    `ax`: the axes to draw into; None for new ones.
+    """
     places, y = [], 0.0
     for layer in budget.layers:
         for row in budget.rows:
@@ -58,8 +61,8 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
 def shares(row: BudgetRow) -> dict[str, float]:
     """Return cause -> its squared error divided by the sum of all causes' squared errors, 0 if that sum is 0.
 
-    One of the causes is the interplay of the others. Causes that reduce the error, or whose error is infinite or NaN,
-    count as 0. The cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
+    One of the causes is the interplay of the others. A cause that reduces the error, or whose error is infinite or NaN,
+    counts as 0. The cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -92,8 +95,9 @@ def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
 
 
 def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
-    """Write the names of products and layers beside their bars, and set title, axis and legend. `places`: the height of
-    each bar, with its row.
+    """Write the names of products and layers to the left of their bars, and set title, axis and legend.
+
+    `places`: for each bar, its vertical position and its row.
     """
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)

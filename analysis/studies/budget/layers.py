@@ -1,4 +1,4 @@
-"""The layers whose operands a recording kept, as matrix products; layers that have none get a note."""
+"""The recorded operands of layers as matrix products; each layer without recorded operands gets a note."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ CALLED = {
 
 
 class Kept(NamedTuple):
-    """The operands of one product at one training step, in float32, or in float64 if one of them was recorded in it.
+    """The recorded operands of one product at one training step: float32, or float64 if one of them was recorded in it.
 
     Attributes:
+      step, layer: number of the training step, and name of the layer; for attention, with the name of the product.
       x: the input, (tokens, inputs); for a convolution, its patches; for attention, queries or probabilities.
       weight: (outputs, inputs); for attention, keys, or values transposed.
       gradient: the gradient of the output, (tokens, outputs); None without a backward pass.
@@ -50,13 +51,16 @@ class Kept(NamedTuple):
 
 
 def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun: str = "recording") -> list[Kept]:
-    """Return the operands of the products of the layers that shell patterns match, in the order of steps and layers.
+    """Return the recorded operands of the products of some layers, in the order of steps and layers.
 
-    Layers that are left out are added to `notes`. `noun`: the recording's name in messages.
-
+    Args:
+      recording: a Recording.
+      layers: shell patterns of the names of the layers.
+      notes: receives a note for each layer that is left out.
+      noun: the recording's name in messages.
     Raises:
       TypeError: recording is not a Recording, or the patterns are not texts.
-      ValueError: no operands were kept, a pattern matches no layer, or an operand has NaN or Inf.
+      ValueError: no operands were recorded, a pattern matches no layer, or an operand has NaN or Inf.
     """
     require_kind(noun, recording, Recording, "a Recording, as fp.analysis.record returns it")
     operands, article = recording.operands, "an" if noun[0] in "aeiou" else "a"
@@ -93,26 +97,25 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
 
 
 def _calls(recording: Recording, step: int, layer: str) -> int:
-    """Return how often a layer was called at a training step, as counted with its recorded input or query; 0 if neither
-    was recorded.
-    """
+    """Return how often a layer was called at a training step; 0 if neither its input nor its query was recorded."""
     return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
-    """Return "input", "weight", "output_gradient" or another name of an operand -> the array that a recording kept of
-    it, for a layer at a step.
-    """
+    """Return the recorded operands of a layer at a step: name, such as "input" or "output_gradient" -> array."""
     return {which: x for (at, name, which), x in recording.operands.items() if (at, name) == (step, layer)}
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """Return the names of the two products of an attention layer: scores (queries by keys) and values."""
+    """Return the names of the two products of an attention layer: of queries by keys (scores), and of values."""
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 
 def recorded_layer(layer: str, kind: str) -> str:
-    """Return the name, in a recording, of the layer that a product belongs to; `kind`: the product's `Kept.kind`.
+    """Return the name that a recording has for the layer of a product.
+
+    `layer`: the layer's name in a budget, for attention with the product's name. `kind`: "linear", "convolution" or
+    "attention".
 
     Example:
       >>> from fpsim.analysis.studies.budget.layers import recorded_layer
@@ -126,7 +129,7 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
     """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
 
     `of`: name -> operand. `role`: the recorded role of the weight; only "embedding" makes a difference. `settings`: the
-    call's recorded settings, such as groups; empty if unknown.
+    recorded settings of the call, such as groups; empty if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -164,8 +167,8 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     """Return the operands of a layer's products as matrices, one Kept for each group or head.
 
-    `of`: name -> recorded operand. `settings`: the call's recorded settings. `notes`: receives notes on what is left
-    out. Raises a ValueError if an operand contains NaN or Inf.
+    `of`: name -> recorded operand. `settings`: the recorded settings of the call. `notes`: receives notes on heads that
+    are left out. Raise a ValueError if an operand other than the mask contains NaN or Inf.
     """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
@@ -194,12 +197,11 @@ def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, An
 def _patches(
     step: int, layer: str, x: Array, weight: Array, gradient: Array | None, settings: Mapping[str, Any]
 ) -> list[Kept]:
-    """Return the operands of a convolution's products, one Kept for each group: patches, weights and output
-    gradient.
+    """Return the operands of a convolution's products, one Kept for each group: patches, weights and output gradient.
 
     `step`, `layer`: the training step and the layer's name, for the records. `x`, `weight`, `gradient`: the
-    convolution's input, weight and output gradient (or None), as torch shapes them.
-    `settings`: its recorded settings, such as strides.
+    convolution's input, weight and output gradient (or None), in torch's shapes. `settings`: its recorded settings,
+    such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
@@ -215,10 +217,9 @@ def _patches(
 
 
 def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return operand -> number of values that a layer's products read; for a convolution's input, of values of its
-    patches.
+    """Return operand -> number of values that a layer's products read; for a convolution's input, that of its patches.
 
-    `of`: operand -> its array. `settings`: the call's recorded settings.
+    `of`: "input", "weight" and other operands -> array. `settings`: the recorded settings of the call.
     """
     sizes = {which: x.size for which, x in of.items()}
     if of["weight"].ndim > 2:
@@ -233,12 +234,16 @@ def attention_products(
     """Return the operands of the products of attention: queries by keys for each head, then probabilities by values for
     each.
 
-    `step`, `layer`: the training step and the layer's name. `of`: "query", "key", "value" and perhaps "output_gradient"
-    -> recorded array, (..., heads, tokens, size), and perhaps "mask", (..., tokens, tokens). `settings`: the call's
-    recorded settings: "scale", "causal", "dropout", and "turned" if the last two axes of the key are swapped.
-
     Softmax and the gradient of the scores are computed in float64 from the recorded operands. Every sequence of the
     batch has its own heads. Of more than 8 heads in all, 8 evenly spaced ones are returned, and `notes` says so.
+
+    Args:
+      step, layer: the training step and the layer's name.
+      of: "query", "key", "value" and perhaps "output_gradient" -> recorded array, (..., heads, tokens, size); perhaps
+        "mask" -> (..., tokens, tokens), which is added to the scaled scores.
+      settings: the recorded settings of the call: "scale", "causal", "dropout", and "turned" if the last two axes of
+        the key are swapped.
+      notes: receives notes on heads left out and on dropout.
     """
     q, k, v = (of[which] for which in ("query", "key", "value"))
     k = k.swapaxes(-2, -1) if settings["turned"] else k
@@ -286,11 +291,11 @@ def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
 def _softmax(
     q: Array, k: Array, v: Array, dy: Array | None, scale: float, mask: Array
 ) -> tuple[Array, Array | None]:  # fmt: skip
-    """Return the probabilities of one head (0 for a query that sees no key), and the gradient of its scores, None
-    without `dy`.
+    """Return the probabilities of one head, and the gradient of its scores (None without `dy`), both (queries, keys).
 
-    Both are computed in float64, and returned in the dtype of `q`. `q`, `k`, `v`: the head's queries, keys and values,
-    (tokens, size). `dy`: the gradient of the output. `scale`: factor of q k^T. `mask`: added to the scaled scores.
+    Both are computed in float64, and returned in the dtype of `q`. A query that sees no key has probabilities of 0.
+    `q`, `k`, `v`: the head's queries, keys and values, (tokens, size). `dy`: the gradient of the output. `scale`:
+    factor of q k^T. `mask`: added to the scaled scores.
     """
     scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
     top = scores.max(axis=-1, keepdims=True)
@@ -307,7 +312,8 @@ def _softmax(
 def _matching(layers: Any, names: list[str]) -> set[str]:
     """Return the names that at least one shell pattern matches.
 
-    Raises a ValueError for a pattern that matches none, and a TypeError if `layers` is not a pattern or several.
+    `layers`: a pattern, or a sequence of several. Raise a ValueError for a pattern that matches none, and a TypeError
+    for another argument.
     """
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
@@ -319,6 +325,9 @@ def _matching(layers: Any, names: list[str]) -> set[str]:
 
 
 def unknown_layer(got: str, names: Sequence[str]) -> str:
-    """Return the error message for a layer whose operands were not kept, with the nearest names."""
+    """Return the error message for a layer without recorded operands, with the most similar names.
+
+    `got`: the name or pattern given. `names`: the layers with operands.
+    """
     near = ", ".join(map(repr, difflib.get_close_matches(got, names, SHOWN, cutoff=0.0)))
     return f"layers must be among the {len(names)} that were kept; got {shown(got)}. Near it: {near}."

@@ -25,7 +25,7 @@ class Notes:
         self._names: dict[str, dict[str, None]] = {}
 
     def add(self, reason: str, of: str) -> None:
-        """Note that a reason applies to `of`, the name of a layer or product."""
+        """Record that a reason applies to `of`, the name of a layer or product."""
         self._names.setdefault(reason, {})[of] = None
 
     def extend(self, pairs: Iterable[tuple[str, str]]) -> None:

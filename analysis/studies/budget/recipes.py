@@ -14,8 +14,10 @@ from fpsim.recipes.training_recipe import Recipe
 
 
 class Followed(NamedTuple):
-    """The recipes that a layer's three products follow, and notes on effects of the hardware that a user might not
-    expect.
+    """The recipes that a layer's three products follow on some hardware.
+
+    fprop, dgrad, wgrad: the recipe of each product. notes: effects of the hardware that a user might not expect, as
+    pairs (text, name of the product).
     """
 
     fprop: LinearRecipe
@@ -30,11 +32,10 @@ class Followed(NamedTuple):
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """Return the recipes that a layer's products follow on some hardware; a training recipe's are those of its first
-    step.
+    """Return the recipes that a layer's products follow on some hardware.
 
-    `hardware`: as `on` in `fp.analysis.budget`: a chip, library, unit, schedule or accumulator, or None.
-
+    Those of a recipe of training are taken from its first step. `hardware`: as `on` in `fp.analysis.budget`: a chip,
+    library, unit, schedule or accumulator, or None.
     Raises:
       ValueError: the hardware cannot compute one of the products.
     """

@@ -22,8 +22,9 @@ ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
 def _plainly() -> ExitStack:
-    """Enter the contexts of a plain training step (gradients on, inference mode and autocast off), and return their
-    stack.
+    """Enter the contexts of a plain training step, and return their stack, which leaves them when it is closed.
+
+    Gradients are enabled; inference mode and autocast are disabled.
     """
     stack = ExitStack()
     for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
@@ -32,11 +33,14 @@ def _plainly() -> ExitStack:
 
 
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product ("fprop", "dgrad", "wgrad") -> its ProductCall with casts and result, computed from a layer's
-    recorded operands; without a gradient only "fprop".
+    """Return product -> its ProductCall with casts and result, computed from a layer's recorded operands.
 
-    `recipes`: those of fprop, dgrad and wgrad. `amaxes`: tensor -> its amaxes at earlier steps, for delayed scales.
+    The products are "fprop", "dgrad" and "wgrad"; without a gradient only "fprop".
 
+    Args:
+      kept: the recorded operands.
+      recipes: those of fprop, dgrad and wgrad.
+      amaxes: tensor -> its amaxes at earlier steps, for delayed scales.
     Raises:
       ValueError: the arithmetic does not accept an operand or a shape; the message names the layer and product.
     """
@@ -45,8 +49,9 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
 
 
 def product_name(kept: Kept) -> str:
-    """Return the name from which stochastic rounding of a product is seeded: the layer's, with the group or head in
-    brackets.
+    """Return the name from which stochastic rounding of a product is seeded.
+
+    It is the layer's name, followed by the number of the group or head in brackets, if there is one.
     """
     return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
 
@@ -84,11 +89,10 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
 
 
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
-    """Return a layer's state of delayed scales, float32 (3, 1 + history), as if tensors with the given amaxes had been
-    cast before.
+    """Return a layer's state of delayed scales, as if tensors with the given amaxes had been cast before.
 
-    The rows are for input, weight and output gradient; each holds the encode scale of the next cast, then the amaxes of
-    the last casts. `amaxes`: tensor -> its amaxes, the earliest first.
+    It is float32 of shape (3, 1 + history). The rows are for input, weight and output gradient. Each holds the encode
+    scale of the next cast, then the amaxes of the last casts. `amaxes`: tensor -> its amaxes, the earliest first.
     """
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}

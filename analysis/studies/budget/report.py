@@ -60,9 +60,9 @@ class Budget:
       rows: a BudgetRow for each layer and product, layers in the order of their first product.
       recipe, on: the recipe of the products and the hardware that adds, as text.
       model: name of the model in the recording.
-      steps: the training steps whose operands were kept.
+      steps: the training steps whose operands were recorded.
       notes: sentences on layers that are left out, and on effects that a user might not expect.
-      coverage: which share of the model's weights and multiplications the rows cover.
+      coverage: the shares of the model's weights and multiplications that the rows cover.
     """
 
     rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)
@@ -95,9 +95,9 @@ class Budget:
         return tuple(sorted(severities.items(), key=lambda item: -min(item[1], LOST)))
 
     def pooled(self, product: str, exclude: str | Sequence[str] = ()) -> BudgetRow:
-        """Return one row for one product of all layers that have weights, by adding their sums of squares; its layer is
-        "all".
+        """Return one row for one product of all layers that have weights, by adding their sums of squares.
 
+        The row's layer is "all".
         Args:
           product: "fprop", "dgrad" or "wgrad".
           exclude: shell patterns of layers to leave out.
@@ -227,8 +227,9 @@ class Budget:
 
 
 def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
-    """Return the rows with all rows of the same layer and product merged into one, by adding their sums of squares;
-    layers keep their order.
+    """Return the rows with all rows of the same layer and product merged into one, by adding their sums of squares.
+
+    Layers are in the order of their first row, products in the order fprop, dgrad, wgrad.
     """
     merged: dict[tuple[str, str], BudgetRow] = {}
     for row in rows:
@@ -239,7 +240,10 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
 
 
 def cause_of(row: BudgetRow) -> str:
-    """Return the cause of the largest error: "rounding_a", "rounding_b", "scales", "sums" or "cast"; "" if unknown."""
+    """Return the cause that contributes most to a product's error; "" if no cause was measured.
+
+    It is "rounding_a", "rounding_b", "scales", "sums" or "cast".
+    """
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
     if all(map(math.isnan, figures.values())):
         return ""
@@ -247,7 +251,9 @@ def cause_of(row: BudgetRow) -> str:
 
 
 def main_cause(row: BudgetRow) -> str:
-    """Return the cause of the largest error as a phrase, such as "the rounding of the weight to E4M3"."""
+    """Return the cause that contributes most to a product's error as a phrase, such as "the rounding of the weight to
+    E4M3".
+    """
     a, b = row.operands
     return {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",

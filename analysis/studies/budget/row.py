@@ -26,8 +26,8 @@ class Squares(NamedTuple):
       reference: the exact product.
       a_exact, b_exact: the error if only a (only b) is rounded, with unrounded scales.
       a_own, b_own: the error if only a (only b) is rounded, with the recipe's scales.
-      chain: the error of the unit's sums of the rounded operands, each sum as one chain of instructions.
-      sums: the error of the unit's sums of the rounded operands, with the recipe's promotion and schedule.
+      chain: the error of the matrix unit's sums of the rounded operands, each sum as one chain of instructions.
+      sums: the error of the matrix unit's sums of the rounded operands, with the recipe's promotion and schedule.
       cast: the error of rounding the exact product to the format of the result.
       joint: the error with all causes together.
       inherited: the error of the exact product of the operands of the run in low precision; None if unknown.
@@ -35,7 +35,7 @@ class Squares(NamedTuple):
       closed_a, closed_b, closed_cast: the errors that formulas predict for a_exact, b_exact, cast; None if unknown.
       a, b: the exact operands.
       a_stored, b_stored: the errors of the operands themselves after the recipe's casts.
-      rows, columns: the sum of the squared relative errors of the rows (columns), in which one above 1 counts as 1.
+      rows, columns: the sum of the squared relative errors of the rows (columns); one above 1 counts as 1.
       row_count, column_count: number of rows and columns that are not 0 in the exact product.
       rounded: the sum of squares of the product's error if rounding errors of single elements were independent; shares
         of tiles refer to it.
@@ -85,14 +85,14 @@ class BudgetRow:
     Attributes:
       layer: name of the layer.
       product: "fprop" (x w^T), "dgrad" (dy w) or "wgrad" (dy^T x).
-      shape: (M, N, K) of the product in the first batch; A is (M, K), B is (K, N).
+      shape: (M, N, K) of the product in the first batch; a is (M, K), b is (K, N).
       batches: number of batches that were added.
       operands: names of a and b: "input", "weight", "output_gradient".
       formats: formats of a and b, as text; "float32" without a cast.
-      unit: the unit or accumulator, as text; "torch" for torch's float32.
-      schedule: the schedule or promotion, as text; "" for one chain.
+      unit: the matrix unit or accumulator, as text; "torch" for torch's float32.
+      schedule: the schedule or promotion, as text; "" for one chain of instructions along K.
       out_fmt: format of the result, as text.
-      squares: the sums of squares that the metrics are computed from.
+      squares: the sums of squares from which the metrics are computed.
       tiles: the tiles of the operands whose rounding adds most to the error.
       kind: "linear", "convolution" (whose input is its patches) or "attention".
       parts: number of products of that shape that the row adds: groups of a convolution, heads of an attention.
@@ -119,10 +119,11 @@ class BudgetRow:
         return self.out_fmt
 
     def _relative(self, square: float | None) -> float:
-        """Return the relative error for a sum of squared errors: sign(square) * sqrt(|square| / the exact product's sum
-        of squares).
+        """Return the relative error for a sum of squared errors, with its sign: sign(square) sqrt(|square| /
+        reference).
 
-        Return NaN if `square` is None or NaN, or if the exact product is 0 and `square` is not.
+        The reference is the exact product's sum of squares. Return NaN if `square` is None or NaN, or if the reference
+        is 0 and `square` is not.
         """
         reference = self.squares.reference
         if square is None:
@@ -153,15 +154,15 @@ class BudgetRow:
 
     @property
     def accumulator(self) -> float:
-        """Relative error of the unit's sums, as one chain of instructions, compared with exact sums of the same rounded
-        operands.
+        """Relative error of the matrix unit's sums, each as one chain of instructions along K, compared with exact sums
+        of the same rounded operands.
         """
         return self._relative(self.squares.chain)
 
     @property
     def promotion(self) -> float:
-        """Relative error that promotion and schedule add to `accumulator`: the root of sums^2 - accumulator^2, with the
-        sign of this difference.
+        """Relative error that promotion and schedule add to `accumulator`: the root of |d|, d = sums^2 - accumulator^2,
+        with the sign of d.
         """
         return self._relative(self.squares.sums - self.squares.chain)
 
@@ -182,8 +183,9 @@ class BudgetRow:
 
     @property
     def interplay(self) -> float:
-        """The part of `joint` besides single causes: the square root of joint^2 minus the squares of all causes'
-        errors, with the sign of this difference.
+        """The part of `joint` that no single cause explains.
+
+        It is the root of |d| with the sign of d, where d is joint^2 minus the squares of all causes' errors.
         """
         alone = self.squares.a_own + self.squares.b_own + self.squares.sums + self.squares.cast
         return self._relative(self.squares.joint - alone)
@@ -258,21 +260,24 @@ class BudgetRow:
 
     @property
     def sums(self) -> float:
-        """Relative error of the unit's sums with promotion and schedule: `accumulator` and `promotion` together."""
+        """Relative error of the matrix unit's sums with promotion and schedule: `accumulator` and `promotion`
+        together.
+        """
         return self._relative(self.squares.sums)
 
     def merge(self, other: BudgetRow) -> BudgetRow:
-        """Return the row of the same product over this row's batches and another row's: sums of squares are added, and
-        the 3 worst tiles of both are kept.
+        """Return the row of the same product over the batches of this row and of another row.
+
+        Sums of squares and numbers of batches are added; the 3 worst tiles of both rows remain.
         """
         tiles = worst_of((*self.tiles, *other.tiles))
         squares = self.squares.plus(other.squares)
         return replace(self, batches=self.batches + other.batches, squares=squares, tiles=tiles)
 
     def with_part(self, other: BudgetRow) -> BudgetRow:
-        """Return one row for this product and another group's or head's product of the same layer and batch.
+        """Return one row for this product and the product of another group or head of the same layer and batch.
 
-        Sums of squares and `parts` are added; `batches` stays.
+        Sums of squares and `parts` are added; `batches` does not change.
         """
         return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
 

@@ -77,7 +77,9 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return lines that explain the cast of value / scale; [] for integer formats and stochastic rounding."""
+        """Return lines that explain how value / scale of a value is cast; [] for integer formats and stochastic
+        rounding.
+        """
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
@@ -120,6 +122,7 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
     """Return the (at most 3) tiles of an operand whose rounding adds most to the product's error, the worst first.
 
     Args:
+      side: the operand with its cast and errors.
       first: whether the operand is a, else b.
       total: the sum of `WorstTile.energy` over all tiles of both operands.
     """
@@ -140,8 +143,9 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """Return the (row, column) indices of the `count` largest elements, the largest first; of equal elements, the
-    earlier first.
+    """Return the (row, column) indices of the `count` largest elements of a matrix, the largest first.
+
+    Of equal elements, the earlier in C order comes first.
     """
     lows = np.negative(x).ravel()
     if count < lows.size:  # sorting all of them would take most of the time of a budget's row
@@ -155,11 +159,10 @@ def _largest(x: Array, count: int) -> list[tuple[int, int]]:
 def _tile(
     side: OperandSide, energy: Array, start: tuple[int, int], size: tuple[int, int], tile_energy: float, total: float
 ) -> WorstTile:
-    """Return the operand's tile of the given size (rows, columns) that begins at index `start`, with its worst
-    values.
+    """Return the operand's tile of the given size (rows, columns) that begins at index `start`, with its worst values.
 
-    `energy`: array in the shape of the operand, the squared error of the product that each value causes. `tile_energy`,
-    `total`: the sum of `energy` in the tile, and over both operands.
+    `side`: the operand. `energy`: in the shape of the operand, the squared error of the product that each value causes.
+    `tile_energy`: the sum of `energy` in the tile. `total`: the sum of `energy` over both operands.
     """
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]
