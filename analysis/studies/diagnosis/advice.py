@@ -9,11 +9,11 @@ from fpsim.analysis.studies.diagnosis.unplanned import alone_sentences, overflow
 
 
 def sentences(diagnosis: Diagnosed) -> tuple[str, ...]:
-    """Return the answer of a diagnosis, in this order.
+    """Return the answer of a diagnosis as sentences.
 
-    If less than half of the model is judged, the judged share comes first; then products that overflow; which layers
-    cannot use few bits, or that all can; the recommended plan and other recipes; products judged by their own errors
-    alone; what was not judged.
+    Their order: the judged share of the model, if it is less than half; products that overflow; which layers cannot use
+    few bits, or that all can; the recommended plan and other recipes; products judged by their own errors alone; parts
+    that were not judged.
     """
     coverage = diagnosis.coverage
     first = [*filter(None, [coverage.headline]), *overflow_sentences(diagnosis)]

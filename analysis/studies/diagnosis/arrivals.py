@@ -22,8 +22,8 @@ from fpsim.torch.operators import tensor_of
 class Arrivals:
     """The errors of layers' inputs in runs where all layers follow a recipe, compared with the inputs in an exact run.
 
-    `recording`: the exact run, with its operands.
-
+    Args:
+      recording: the exact run, with its operands.
     Attributes:
       energies: recipe -> layer -> the sum of squared errors that the inexact input alone causes in the layer's exact
         product.
@@ -37,18 +37,23 @@ class Arrivals:
         self._name = ""
 
     def listen(self, twin: Twin, name: str) -> None:
-        """Compare the inputs of all layers with exact ones in the next runs of `twin` (a copy of the model), which
-        follow the recipe called `name`.
+        """Compare the inputs of all layers with exact ones in the next runs of `twin`, a copy of the model.
+
+        `name`: the recipe that all layers follow in these runs.
         """
         self._name, self.energies[name], self._seen[name] = name, {}, set()
         for spot in twin.spots.values():
             spot.read = self._read
 
     def complete(self, measurer: OutputMeasurer, low: Mapping[tuple[str, str], LinearRecipe], name: str) -> None:
-        """Run the recorded batches of which no input was seen since `listen`, then stop comparing inputs.
+        """Run the recorded batches whose inputs were not compared since `listen`, then stop comparing inputs.
 
-        `measurer`: has the batches and the model's copy; it skips batches whose outputs are stored already, so that
-        their inputs were not seen. `low`: (layer, product) -> its recipe. `name`: the recipe's name, as for `listen`.
+        Those are batches whose outputs are stored already, so that `measurer` did not run them.
+
+        Args:
+          measurer: has the batches and the model's copy.
+          low: (layer, product) -> its recipe.
+          name: the recipe's name, as for `listen`.
         """
         there = {index for _, index in self._seen[name]}
         with layer_by_layer():
@@ -59,9 +64,10 @@ class Arrivals:
             spot.read = None
 
     def _read(self, spot: Spot, x: torch.Tensor) -> None:
-        """Add the squared error that the inexact input `x` of a call alone causes in the output of the layer `spot`.
+        """Add to `energies` the squared error that the inexact input of a call alone causes in the output of a layer.
 
-        Only the first call of a layer on each batch counts. Batches that were not recorded are ignored.
+        `spot`: the layer. `x`: the input of the call. Only the first call of a layer on each batch counts. Batches that
+        were not recorded are ignored.
         """
         index = (spot.draw - 1) // CALLS
         if index >= len(self._steps) or (spot.name, index) in self._seen[self._name]:

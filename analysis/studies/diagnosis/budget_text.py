@@ -1,4 +1,4 @@
-"""Budgets as text that keeps every bit, for the folder in which a diagnosis stores its measurements."""
+"""Budgets as text that stores every bit, for the folder in which a diagnosis stores its measurements."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def from_text(text: str) -> Budget:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with lists in place of tuples, since JSON has no tuples."""
+    """Return a value of a budget with lists in place of tuples, also in nested ones, since JSON has no tuples."""
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _tile(tile: WorstTile) -> dict[str, Any]:
-    """Return the fields of a tile as values that JSON can represent."""
+    """Return the fields of a tile, name -> value, as values that JSON can represent."""
     fields = {name: _plain(value) for name, value in tile._asdict().items()}
     return fields | {"fmt": None if tile.fmt is None else element_fields(element_format(tile.fmt))}
 
 
 def _row(fields: dict[str, Any]) -> BudgetRow:
-    """Return the row of a budget that these fields describe."""
+    """Return the row of a budget from the fields that `to_text` wrote for it, name -> value."""
     arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     if "out_format" in arguments:  # its old name, in folders that were saved before
         arguments["out_fmt"] = arguments.pop("out_format")

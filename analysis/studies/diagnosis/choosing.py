@@ -56,12 +56,13 @@ def chosen(
 ) -> Chosen:
     """Return the plan chosen among the recipes that fit each product, with the recipes from which it was chosen.
 
-    Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The plan of the fewest bits is
-    chosen whose errors (of gradients, or of outputs without a loss), measured with all products at once, are within
-    `limit`; it may keep products in 16 bits that fit alone. One low-precision recipe for every product is preferred to
-    a mix of two recipes that saves less than a quarter of that recipe's bits. A plan that saves less than a tenth of
-    the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products. With `bits`, the plan
-    of the least error with at most `bits` per value is chosen, which may mix all recipes that fit.
+    Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The chosen plan is the one of the
+    fewest bits whose errors, measured with all products at once, are within `limit`. They are errors of gradients, or
+    of outputs without a loss. The plan may keep products in 16 bits that fit alone. One low-precision recipe for every
+    product is preferred to a mix of two recipes that saves less than a quarter of that recipe's bits. A plan that saves
+    less than a tenth of the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products.
+    With `bits`, the plan of the least error with at most `bits` per value is chosen, which may mix all recipes that
+    fit.
 
     Args:
       report: the errors that each product alone causes; its model measures several at once.
@@ -93,16 +94,20 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the name of the recipe of 16 bits or more to use where no lower recipe can be: the one with the fewest
-    products that overflow, of equals the first.
+    """Return the name of the recipe of 16 bits or more for products that fit no lower recipe.
+
+    It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `verdicts`:
+    one for each product and recipe.
     """
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Return the mean number of bits per operand value over all products, if each follows its recipe in `slots`,
-    (layer, product) -> recipe. `verdicts`: have bits and number of values of each product in each recipe.
+    """Return the mean number of bits per operand value over all products, if each follows its recipe in `slots`.
+
+    `slots`: (layer, product) -> recipe name. `verdicts`: have the bits and the number of values of each product in each
+    recipe.
     """
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     chosen = [known[(*slot, name)] for slot, name in slots.items()]
@@ -113,15 +118,20 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return (the low-precision recipe to recommend, "" if there is none; the plan that uses it where it fits, and 16
-    bits otherwise).
+    """Return two values: the low-precision recipe to recommend, "" if there is none; the plan that uses it.
 
     The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
-    the limit, else to as many as the limit admits. If another low-precision recipe suits all products, it replaces a
-    plan of two recipes that saves less than a quarter of its bits. `offers`: low-precision recipe -> assignment,
-    (layer, product) -> recipe, that uses it wherever it fits. `joint`: low-precision recipe -> measured errors of that
-    assignment. `high`: the recipe of 16 bits. `limit`: the largest relative error. `out`: folder of measurements, or
-    None.
+    the limit, else to as many as the limit admits. Other products have 16 bits. If another low-precision recipe suits
+    all products, it replaces a plan of two recipes that saves less than a quarter of its bits.
+
+    Args:
+      report: the sensitivity, whose model measures plans.
+      verdicts: which recipe fits which product.
+      offers: low-precision recipe -> (layer, product) -> recipe, which is the low one wherever it fits.
+      joint: low-precision recipe -> measured errors with these products at once.
+      high: the recipe of 16 bits.
+      limit: the largest relative error.
+      out: folder of measurements, or None.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
@@ -149,10 +159,15 @@ def _best_alone(
 ) -> str:  # fmt: skip
     """Return the low-precision recipe that suits all products best; "" if there is none.
 
-    It is one that fits every product and whose error, with all products at once, is at most `limit`. Of several, it is
-    the one of the fewest bits, or a more exact one of at most 5 % more bits. `offers`: recipe -> assignment, (layer,
-    product) -> recipe, that uses it wherever it fits. `joint`: recipe -> measured errors. `bits`: recipe -> bits per
-    value. `figure`: the metric, such as "gradient_error".
+    It fits every product, and its error with all products at once is at most `limit`. Of several such recipes, it is
+    the one of the fewest bits, or a more exact one of at most 5 % more bits.
+
+    Args:
+      offers: recipe -> (layer, product) -> recipe, which is the former wherever it fits.
+      joint: recipe -> measured errors with these products at once.
+      bits: recipe -> bits per value.
+      limit: the largest relative error.
+      figure: the metric, such as "gradient_error".
     """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
@@ -189,11 +204,11 @@ def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: st
 def with_shares(
     report: Sensitivity, verdicts: Sequence[Verdict], joint: Mapping[str, SensitivityRow]
 ) -> Sensitivity:  # fmt: skip
-    """Return a sensitivity in which a product gets a share of its recipe's joint output error, if no product was
-    measured alone in that recipe.
+    """Return a sensitivity in which products that were not measured alone get a share of the joint output error.
 
-    Squared errors of independent roundings add up, so the square of the joint error is divided in proportion to the
-    squares of the products' own errors. With a loss, the report is returned unchanged.
+    This applies to each recipe in which no product was measured alone. Squared errors of independent roundings add up,
+    so the square of the joint error is divided in proportion to the squares of the products' own errors. With a loss,
+    the report is returned unchanged.
 
     Args:
       report: the sensitivity.
@@ -224,8 +239,9 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity restricted to the named recipes, and without rows of low-precision products whose verdict
-    is that they do not fit.
+    """Return the sensitivity restricted to the recipes called `names`.
+
+    Rows of low-precision products are left out if the verdict is that the product does not fit.
     """
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
@@ -268,11 +284,17 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return (the plan of the least error with at most `bits` per value, None), or (the plan of the fewest bits,
-    `bits`) if every plan needs more.
+    """Return two values: the plan of the least error with at most `bits` per value; None.
 
-    `report`: the sensitivity. `verdicts`: which recipe fits which product. `names`: recipes that a plan may use.
-    `high`: the recipe of 16 bits among these. `out`: folder of measurements, or None.
+    If every plan needs more bits, return the plan of the fewest bits, and `bits`.
+
+    Args:
+      report: the sensitivity.
+      verdicts: which recipe fits which product.
+      names: recipes that a plan may use.
+      high: the recipe of 16 bits among these.
+      bits: the largest mean bits per value.
+      out: folder of measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
@@ -287,15 +309,16 @@ def _of_bits(
 
 
 def _up(bits: float) -> float:
-    """Return `bits`, a plan's mean bits per value, raised by a relative 2^-40, so that this limit admits the plan
-    despite rounding.
+    """Return a plan's mean bits per value raised by a relative 2^-40, so that this limit admits the plan despite
+    rounding.
     """
     return bits * (1 + 2.0**-40)
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return the plan without notes on products that do not fit, and with the note of `report`, if it has one, that
-    errors of single products are shares of a joint error.
+    """Return a plan without notes on products that were not offered to it, since they do not fit.
+
+    If `report` has a note that errors of single products are shares of a joint error, the plan gets this note.
     """
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))

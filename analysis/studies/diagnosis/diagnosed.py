@@ -1,4 +1,4 @@
-"""The attributes of a diagnosis from which its advice is written, and how that names layers."""
+"""The attributes of a diagnosis from which its advice is written, and functions that name layers and rank them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = 3  # layers that a sentence names
 
 
 class Diagnosed(Protocol):
-    """Protocol of `Diagnosis` for the functions that write its advice: it declares the attributes that they read.
+    """The attributes of a `Diagnosis` that the functions which write its advice read, as a protocol.
 
     `Diagnosis` calls these functions; the protocol lets them name its type without importing its module.
     """
@@ -70,8 +70,9 @@ def name_of(layer: str) -> str:
 
 
 def capitalized(sentence: str) -> str:
-    """Return a sentence with a capital first letter if it begins with "layer " or "the "; a sentence that begins with a
-    layer's own name is unchanged.
+    """Return a sentence with a capital first letter if it begins with "layer " or "the ".
+
+    A sentence that begins with a layer's own name is returned unchanged.
     """
     return sentence[0].upper() + sentence[1:] if sentence.startswith(("layer ", "the ")) else sentence
 
@@ -92,13 +93,14 @@ def judged_by(diagnosis: Diagnosed) -> str:
 
 
 def joint_error(diagnosis: Diagnosed, row: SensitivityRow) -> float:
-    """Return the error of the gradients in a row of the sensitivity; without a loss that of the outputs."""
+    """Return a row's relative error of the gradients; for a diagnosis without a loss, that of the outputs."""
     return figure_of(row, diagnosis.sensitivity.figure)
 
 
 def effect_of(diagnosis: Diagnosed, verdict: Verdict) -> float:
-    """Return the relative error that a product alone causes in the gradients; without a loss in the outputs, 0 if that
-    was not measured.
+    """Return the relative error that a product alone causes in the gradients, if the diagnosis has a loss.
+
+    Without a loss, return the error that it causes in the outputs, or 0 if that was not measured.
     """
     if diagnosis.sensitivity.has_loss:
         return verdict.gradient_error
@@ -111,16 +113,18 @@ def high_recipes(diagnosis: Diagnosed) -> set[str]:
 
 
 def harms_by_effect(diagnosis: Diagnosed, verdict: Verdict) -> bool:
-    """Return whether a product's own errors are within the limit, but the error that it causes in gradients (or
-    outputs) is not.
+    """Return whether only the error that a product causes in gradients (without a loss, in outputs) exceeds the limit.
+
+    The product's own errors are then within the limit.
     """
     itself = verdict.error <= diagnosis.limit and not verdict.lines > LINES * diagnosis.limit
     return itself and not effect_of(diagnosis, verdict) <= diagnosis.limit
 
 
 def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False) -> dict[str, list[Verdict]]:
-    """Return layer -> verdicts on its products in one recipe, in the model's order; if `failed`, only of products that
-    do not fit.
+    """Return layer -> verdicts on its products in one recipe, in the model's order.
+
+    `recipe`: its name. `failed`: whether only products that do not fit are included.
     """
     layers: dict[str, list[Verdict]] = {}
     for verdict in diagnosis.verdicts:
@@ -132,9 +136,10 @@ def verdicts_by_layer(diagnosis: Diagnosed, recipe: str, *, failed: bool = False
 def ill_layers(diagnosis: Diagnosed, recipe: str) -> list[str]:
     """Return the layers with a product that does not fit a recipe, the worst first.
 
-    Layers with products whose own errors are beyond the limit come first, in the order of `Budget.ranking`. Layers
-    whose products only cause too large errors in gradients or outputs follow, the largest error first. Layers of either
-    group are moved to the end if each product that does not fit has an inherited error larger than its own.
+    Layers with products whose own errors exceed the limit come first, in the order of `Budget.ranking`. Layers whose
+    products only cause too large errors in gradients or outputs follow, the largest error first. If each product of a
+    layer that does not fit has an inherited error (caused by inexact inputs) larger than its own, the layer is moved to
+    the end.
     """
     failed = verdicts_by_layer(diagnosis, recipe, failed=True)
     ranked = [layer for layer, _ in diagnosis.budgets[recipe].ranking] if recipe in diagnosis.budgets else []

@@ -31,9 +31,10 @@ CACHE = "cache of "  # prefix of a recipe's name for its variant with a KV cache
 class ProductErrors:
     """The errors of recorded forward products in every recipe, as budgets whose rows may lack the split by cause.
 
-    stages: the stages of the diagnosis, with its recipes and layers. recording: the model's recording, with operands.
-    cells: the file of finished measurements, or None.
-
+    Args:
+      stages: the stages of the diagnosis, with its recipes and layers.
+      recording: the model's recording, with operands.
+      cells: the file of finished measurements, or None.
     Attributes:
       budgets: recipe -> the errors of linear layers and convolutions.
       refused: (layer, recipe) -> why the layer's product cannot be computed in the recipe.
@@ -50,10 +51,14 @@ class ProductErrors:
         self._largest: dict[str, float] = {}
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
-        """Measure, in every recipe, the products of each diagnosed layer, and of other recorded layers whose names
-        match the shell patterns.
+        """Measure the errors of the recorded forward products in every recipe, and store them in `budgets` and
+        `refused`.
 
-        `report`: called with (share of the work done, text).
+        The products are those of each diagnosed layer, and of other recorded layers whose names match a shell pattern.
+
+        Args:
+          patterns: one shell pattern or several.
+          report: called with (share of the work done, text).
         """
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
@@ -78,8 +83,8 @@ class ProductErrors:
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
         """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
 
-        If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits; there only the KV cache is in few
-        bits.
+        `layer`: its name in the recording. If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits;
+        in these budgets only the KV cache is in few bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -113,14 +118,17 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
-        """Add the rows and notes of one layer's budget to the budget of the recipe called `name`."""
+        """Add the rows and notes of one layer's budget to the budget of a recipe.
+
+        `name`: the recipe. `layer`: name of the layer for the rows. `one`: the layer's budget.
+        """
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
         notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
         self.budgets[name] = dataclasses.replace(mine, rows=mine.rows + rows, notes=notes, steps=one.steps)
 
     def inherit(self, name: str, energies: Mapping[str, float]) -> None:
-        """Add inherited errors to the rows of the recipe called `name`.
+        """Add inherited errors, which are caused by inexact inputs, to the rows of the recipe called `name`.
 
         `energies`: layer -> the sum of squared errors that its inexact input alone causes in its exact product.
         """
@@ -131,8 +139,9 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def replace(self, name: str, layer: str, one: Budget) -> None:
-        """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause;
-        nothing happens if `one` has no rows.
+        """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause.
+
+        The inherited error of the old row remains. Nothing happens if `one` has no rows.
         """
         if not one.rows:  # a note says why
             return
@@ -144,16 +153,16 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return recipe -> the layers with a product whose own error exceeds `limit`, or whose single rows or columns
-        exceed three times `limit`.
+        """Return recipe -> names of the layers with a product that is too inexact.
+
+        Its own error exceeds `limit` or is NaN, or the error of its single rows or columns exceeds three times `limit`.
         """
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
-        """Return the verdicts on attention and other products that recipes of linear layers do not cover, by their own
-        errors.
+        """Return verdicts on attention and other products that recipes of linear layers do not cover.
 
-        `limit`: the largest relative error that fits.
+        They are judged by their own errors. `limit`: the largest relative error that fits.
         """
         recording, stages = self._recording, self._stages
         verdicts = []
@@ -172,10 +181,10 @@ class ProductErrors:
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
-        """Return the budget rows of a layer; if an error exceeds the limit, computed again with errors split by
-        cause.
+        """Return the budget rows of a layer; if an error exceeds the limit, they are computed again, split by cause.
 
-        `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording.
+        `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording. `limit`: the largest
+        relative error that fits.
         """
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows
@@ -183,7 +192,8 @@ class ProductErrors:
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
-    """Return whether a product's relative error exceeds `limit` or is NaN, or that of its single rows or columns
-    exceeds three times `limit`.
+    """Return whether a product is too inexact.
+
+    Its relative error exceeds `limit` or is NaN, or that of its single rows or columns exceeds three times `limit`.
     """
     return not row.joint <= limit or lines_of(row) > LINES * limit

@@ -1,5 +1,5 @@
-"""The stages of a diagnosis without a loss: forward products and outputs, with only the measurements that decide
-something.
+"""The stages of a diagnosis without a loss: only forward products and outputs are measured, where a decision needs
+it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ ENDS = {
 class OutputStages(Stages):
     """The stages of a diagnosis without a loss, which measure a model's forward products and outputs.
 
-    They are made from the model, batches, None as the loss, layers (name -> number of elements of the weight), recipes,
-    hardware and seed as `fp.analysis.diagnose` accepts them, and a folder that stores each measurement, or None.
+    They are made like `Stages`, with None as the loss: from the model, batches, layers (name -> number of elements of
+    the weight), recipes, hardware and seed as `fp.analysis.diagnose` accepts them, and a folder that stores each
+    measurement, or None.
     """
 
     STANDING = (NO_LOSS,)
@@ -87,9 +88,10 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the object that measures how forward products change the outputs, except products in `errors.refused`.
+        """Return the object that measures how forward products change the outputs.
 
-        Finished measurements are stored in the folder `out`.
+        Products in `errors.refused` are not measured. Finished measurements are stored in the folder `out`, unless it
+        is None.
         """
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = digest(
@@ -104,11 +106,16 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model with all products in each recipe at once, add every layer's inherited error to `errors`, and
-        return a row per recipe.
+        """Run the model with all products in each recipe at once, and return a row per recipe.
 
-        `arrivals`: compares the inputs of layers with exact ones. `cells`: the file of finished measurements, or None.
-        `report`: called with (share of the work done, text).
+        The inherited error of every layer, which its inexact input causes, is added to `errors`.
+
+        Args:
+          measurer: runs the model.
+          errors: the errors of the products.
+          arrivals: compares the inputs of layers with exact ones.
+          cells: the file of finished measurements, or None.
+          report: called with (share of the work done, text).
         """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
@@ -136,11 +143,16 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits
-        (of each recipe if all have 16 bits or more).
+        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits.
 
-        `misfits`: recipe -> layers with products that do not fit. `cells`: the file of finished measurements, or None.
-        `report`: called with (share of the work done, text).
+        If all recipes have 16 bits or more, it is the 6 worst layers of each recipe. The rows of `errors` are replaced.
+
+        Args:
+          recording: the recorded operands.
+          errors: the errors of the products.
+          misfits: recipe -> layers with products that do not fit.
+          cells: the file of finished measurements, or None.
+          report: called with (share of the work done, text).
         """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
@@ -159,11 +171,18 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products one at a time in each low-precision recipe in which the outputs' error, with all fitting
-        products at once, exceeds the limit; if there is one, in the 16-bit recipe too.
+        """Measure products one at a time in those low-precision recipes with which the outputs' error exceeds the
+        limit.
 
-        Meanwhile products that do not fit follow the 16-bit recipe. `misfits`: recipe -> layers with products that do
-        not fit, which are not measured alone. `report`: called with (share of the work done, text).
+        That error is measured with all fitting products in the recipe at once, and the other products in the 16-bit
+        recipe. If there is such a recipe, products are measured alone in the 16-bit recipe too.
+
+        Args:
+          measurer: runs the model.
+          errors: the errors of the products.
+          misfits: recipe -> layers with products that do not fit, which are not measured alone.
+          limit: the largest relative error of the outputs.
+          report: called with (share of the work done, text).
         """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
@@ -187,9 +206,13 @@ class OutputStages(Stages):
     def _sensitivity(
         self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
     ) -> Sensitivity:  # fmt: skip
-        """Return the measurements as a Sensitivity. `measurer`: has the rows of products measured alone. `joint`: a row
-        for each recipe, with all products in it at once. `layers`: the shell patterns of the user's layers.
-        `unsteady`: relative difference of the outputs of two exact runs of one batch.
+        """Return the measurements as a Sensitivity.
+
+        Args:
+          measurer: has the rows of products measured alone.
+          joint: a row for each recipe, with all products in it at once.
+          layers: the shell patterns of the user's layers.
+          unsteady: relative difference of the outputs of two exact runs of one batch.
         """
         rows, losses, notes = measurer.measured(unsteady)
         words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]
@@ -202,8 +225,10 @@ class OutputStages(Stages):
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return a verdict for each measured row from the product's own error alone; other errors are NaN, and every
-    verdict says that the product fits.
+    """Return a verdict for each measured row from the product's own error alone.
+
+    Other errors are NaN, and every verdict says that the product fits. `errors`: the products' own errors. `measured`:
+    a row for each layer and recipe.
     """
     rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []

@@ -50,7 +50,7 @@ DEFINITIONS_OF_OUTPUTS = (
 
 
 class Paged(Diagnosed, Protocol):
-    """The interface through which the page of a diagnosis reads it; a `Diagnosis` implements it."""
+    """The attributes and methods of a `Diagnosis` that its page uses, as a protocol."""
 
     @property
     def recording(self) -> Recording: ...
@@ -145,8 +145,9 @@ def _share(value: float) -> TableCell:
 
 
 def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
-    """Return the headings and rows of the table of layers; if some layers cannot use the low-precision recipe, the last
-    column says why.
+    """Return the headings and the rows of the table of layers.
+
+    If some layers cannot use the low-precision recipe, their rows are marked, and the last column says why.
     """
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])
@@ -157,7 +158,7 @@ def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
 
 
 def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the headings of the table of recipes, each with whether its column holds numbers."""
+    """Return the columns of the table of recipes as pairs (heading, whether the column holds numbers)."""
     judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
     heads = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
     if not diagnosis.sensitivity.has_loss:
@@ -166,8 +167,10 @@ def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
-    """Return the table row of a recipe: its mean bits per value, the number of products that fit, and the model's
-    errors with all products in the recipe at once (of outputs and loss only with a loss).
+    """Return the table row of a recipe called `name`.
+
+    It has the mean bits per value, the number of products that fit, and the model's error of gradients (without a loss,
+    of outputs) with all products in the recipe at once. With a loss, the errors of outputs and loss follow.
     """
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits = sum(verdict.fits for verdict in rows)
@@ -186,7 +189,7 @@ def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
 
 
 def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the headings of the table of plans, each with whether its column holds numbers."""
+    """Return the columns of the table of plans as pairs (heading, whether the column holds numbers)."""
     predicted = f"error of {judged_by(diagnosis)}, predicted"
     named = ((predicted, True), ("measured at once", True), ("± over batches", True))
     return (("plan", False), ("bits a value", True), *named)
@@ -204,7 +207,7 @@ def _candidates(diagnosis: Paged) -> list[TableRow]:
 
 
 def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
-    """Return the table row of one plan; `methods`: the search methods that found the plan."""
+    """Return the table row of one plan (a PlanCandidate). `methods`: names of the searches that found the plan."""
     measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
     return TableRow((
         " = ".join(methods), TableCell(f"{plan.cost:.4g}", plan.cost), _share(plan.predicted), _share(measured),
@@ -213,7 +216,7 @@ def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
 
 
 def _product_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the headings of the table of products, each with whether its column holds numbers."""
+    """Return the columns of the table of products as pairs (heading, whether the column holds numbers)."""
     named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("relative error", True))
     effects = (("rows, columns", True), ("inherited", True), (f"error of {judged_by(diagnosis)}", True), ("±", True))
     return (*named, *effects, ("largest cause", False), ("why it does not fit", False))
@@ -244,8 +247,10 @@ RANGE_HEADS = (
 
 
 def _range_row(row: Any) -> TableRow:
-    """Return the table row of one recorded tensor (a row of a Recording): its range, the share of values below E4M3's
-    smallest subnormal, and its SQNR in E4M3 with one scale.
+    """Return the table row of one recorded tensor.
+
+    It has the tensor's range, the share of values below E4M3's smallest subnormal, and the SQNR in E4M3 with one scale.
+    `row`: a row of a Recording.
     """
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
@@ -263,8 +268,9 @@ def _range_row(row: Any) -> TableRow:
 
 
 def _drawn(diagnosis: Paged) -> list[str]:
-    """Return the recipes to draw causes for: those below 16 bits that have budgets, the recommended one first; if none,
-    all with budgets.
+    """Return the names of the recipes for which causes are drawn, the recommended one first.
+
+    They are the recipes below 16 bits that have budget rows; if there is none, all recipes with budget rows.
     """
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes
@@ -273,7 +279,7 @@ def _drawn(diagnosis: Paged) -> list[str]:
 
 
 def _causes(diagnosis: Paged, name: str) -> Picture:
-    """Return a picture of the errors by cause in the recipe called `name`: a bar for each product of the 24 worst
+    """Return a picture of errors by cause in the recipe called `name`, with a bar for each product of the 24 worst
     layers.
     """
     import dataclasses
@@ -289,9 +295,7 @@ def _causes(diagnosis: Paged, name: str) -> Picture:
 
 
 def _effects(diagnosis: Paged) -> Picture:
-    """Return a picture of the errors that each product alone causes in the gradients, or without a loss in the
-    outputs.
-    """
+    """Return a picture of the error that each product alone causes in the gradients; without a loss, in the outputs."""
     from fpsim.analysis.studies.sensitivity.figure import ROOM
 
     layers = min(len(diagnosis.layers), MOST_LAYERS)
@@ -313,7 +317,10 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
-    """Return drawn axes as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
+    """Return the figure of `ax`, which is drawn already, as an SVG picture with a title.
+
+    `name`: prefix of the ids in the SVG.
+    """
     from fpsim.display.figure import to_svg
 
     plain = "".join(sign if sign.isalnum() else "-" for sign in name)

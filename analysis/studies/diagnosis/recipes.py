@@ -1,4 +1,4 @@
-"""The recipes that a diagnosis compares, with the units and schedules of its hardware."""
+"""The recipes that a diagnosis compares, with the matrix units and schedules of its hardware."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low
 
 
 class PlacedRecipes(NamedTuple):
-    """The recipes of a diagnosis with units of its hardware, at least one of 16 bits or more.
+    """The recipes of a diagnosis with the matrix units of its hardware, at least one of 16 bits or more.
 
-    notes: sentences on recipes that were left out, or that the hardware computes in another way.
+    recipes: name -> recipe. notes: sentences on recipes that were left out, or that the hardware does not compute as
+    written.
     """
 
     recipes: dict[str, LinearRecipe]
@@ -70,10 +71,11 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
 
 
 def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> LinearRecipe:
-    """Return a recipe with the units of some hardware; add a note on products that the hardware computes in another
-    way.
+    """Return a recipe with the matrix units of some hardware.
 
-    Raises a ValueError if the hardware cannot compute the recipe. `name`: name of the recipe in notes.
+    `name`: name of the recipe, also in notes. `hardware`: as `on` in `fp.analysis.budget`. `notes`: receives a note for
+    each product that the hardware does not compute as the recipe says. Raise a ValueError if the hardware cannot
+    compute the recipe.
     """
     where = placed(recipe, hardware)
     for product in PRODUCTS:  # a chain for each block of scales would have the bits of no library
@@ -87,10 +89,10 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return (name, recipe) of 16 bits for products that fit no lower recipe: BF16, or FP16 if the hardware cannot
-    compute BF16.
+    """Return (name, recipe) of 16 bits for products that fit no lower recipe.
 
-    If it can compute neither, BF16 keeps its own units, and `notes` says so.
+    It is BF16, or FP16 if the hardware cannot compute BF16. If it can compute neither, it is BF16 with the recipe's own
+    units, and `notes` says so. `hardware`: as `on` in `fp.analysis.budget`.
     """
     for name in HIGH:
         try:
@@ -102,7 +104,8 @@ def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
 
 
 def cache_of(recipe: LinearRecipe) -> LinearRecipe:
-    """Return a recipe that casts only the second operand, as the given recipe casts weights; for a product with a KV
-    cache.
+    """Return a recipe that casts only the second operand, in the way in which the given recipe casts weights.
+
+    It serves products that read a KV cache as their second operand.
     """
     return LinearRecipe(None, recipe.weight_fmt, None, None, recipe.weight_scaling, None)

@@ -23,8 +23,10 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentence on the model's error with all products that fit in the low-precision recipe at once; [] if
-    none fits.
+    """Return a list of one sentence: the model's error with all products that fit the low-precision recipe in it at
+    once.
+
+    The list is empty if no product fits.
     """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
@@ -45,7 +47,7 @@ def joint_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def beside_batches(row: SensitivityRow) -> str:
-    """Return a clause that compares a change of the loss with its standard deviation over batches."""
+    """Return a clause that compares a row's change of the loss with its standard deviation over batches."""
     if row.loss_change == 0:
         return "no change"
     if math.isnan(row.loss_spread):
@@ -60,8 +62,9 @@ def beside_batches(row: SensitivityRow) -> str:
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences on the recommended plan: its recipes, bits and error. If it needs more bits than requested,
-    the first sentence says so.
+    """Return the sentences on the recommended plan: its recipes, bits and error.
+
+    If it needs more bits than requested, the first sentence says so.
     """
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []
@@ -106,8 +109,9 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share of the bits, 0 to 1, that the low-precision recipe saves where it fits, compared with 16 bits
-    for all.
+    """Return the share of the bits, 0 to 1, that the low-precision recipe saves if every product that fits follows it.
+
+    Other products follow the recipe of 16 bits, with which the bits are compared.
     """
     high, low = (
         {
@@ -140,8 +144,9 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each other recipe below 16 bits: where it does not fit, or if it fits everywhere, its joint
-    error.
+    """Return a sentence for each other recipe below 16 bits.
+
+    It says which layers the recipe does not fit; or, if it fits all, the model's error with all products in it.
     """
     joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
     said = []
@@ -164,8 +169,9 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
-    """Return the sentence on a recipe that does not fit the layers `ill`, the worst first; it gives the reason for the
-    worst.
+    """Return the sentence saying which layers a recipe does not fit, and why not the worst one.
+
+    `recipe`: its name. `ill`: these layers, the worst first.
     """
     failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]
     more = [plural(len(ill) - NAMED, "more layer")] if len(ill) > NAMED else []

@@ -21,10 +21,13 @@ Loss = Callable[[Any, Any], Any] | None
 
 
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
-    """Record the operands of the products of a copy of a model on some batches; with a loss, also of the backward pass.
+    """Record a copy of a model on some batches, with the operands of its products; with a loss, also the backward pass.
 
-    `seed`: seed of the random draws of the first batch.
-
+    Args:
+      model: a torch.nn.Module, which is not changed.
+      batches: the batches, each a second argument of the loss, or the model's arguments without a loss.
+      loss: called as loss(model, batch), or None.
+      seed: seed of the random draws of the first batch.
     Raises:
       TypeError, ValueError: a batch or the loss does not fit the model, or the loss does not call the model.
     """
@@ -40,9 +43,9 @@ def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recor
 def recorded_low(
     model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
 ) -> Recording:
-    """Record a copy of the model on some batches with all three products of the given layers in one recipe.
+    """Record a copy of a model on some batches, with all three products of the given layers in one recipe.
 
-    `seed`: seed of the random draws of the first batch.
+    `model`, `batches`, `loss`, `seed`: as for `recorded`. `layers`: names of the layers.
 
     Raises:
       ValueError: a layer cannot follow the recipe.
@@ -55,9 +58,10 @@ def recorded_low(
 def _recorded(
     twin: Twin, batches: Sequence[Any], low: Assignment | None = None, formats: Sequence[str] = FORMATS
 ) -> Recording:
-    """Record runs of a model's copy on some batches; warnings that the diagnosis reports as notes are suppressed.
+    """Record runs of a copy of a model on some batches; warnings that the diagnosis reports as notes are suppressed.
 
-    `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in which errors are measured.
+    `twin`: the copy. `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in which errors
+    are measured.
     """
     with warnings.catch_warnings(), layer_by_layer():
         # the notes of the diagnosis say the same
@@ -83,7 +87,7 @@ def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
     """Return layer -> why it stays exact, for the layers with weights that were not recorded.
 
     Args:
-      model: the model.
+      model: a torch.nn.Module.
       layers: names of the recorded layers.
     """
     there = tuple(layers)

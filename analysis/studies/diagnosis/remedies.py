@@ -26,8 +26,9 @@ from fpsim.recipes.linear_recipe import PRODUCTS
 
 
 def layer_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the layers that cannot use the low-precision recipe, the worst first, and a sentence on all
-    others.
+    """Return sentences on the layers that cannot use the low-precision recipe, the worst first.
+
+    A last sentence counts the layers that can; if all can, it is the only one.
     """
     layers = verdicts_by_layer(diagnosis, diagnosis.low)
     ill = ill_layers(diagnosis, diagnosis.low)
@@ -55,7 +56,7 @@ def layer_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], recipe: str) -> str:
-    """Return the sentence that all layers can use the recipe, with the largest error of a product.
+    """Return the sentence saying that all layers can use the recipe, with the largest error of a product.
 
     `layers`: layer -> its verdicts. `recipe`: name of the recipe and its hardware.
     """
@@ -68,7 +69,10 @@ def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], reci
 
 
 def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
-    """Return, as the end of a sentence, why a layer's worst product does not fit, and the remedy."""
+    """Return, as the end of a sentence, why a layer's worst product does not fit, and the remedy.
+
+    `verdicts`: those on the layer's products in one recipe.
+    """
     failed = [verdict for verdict in verdicts if not verdict.fits]
     worst = max(failed, key=lambda verdict: (_severity(diagnosis, verdict), -PRODUCTS.index(verdict.product)))
     others = [verdict.product for verdict in failed if verdict is not worst]
@@ -77,8 +81,10 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a sort key, largest for the worst product: own errors beyond the limit (capped at 1) rank above errors
-    caused in gradients or outputs.
+    """Return a sort key that is largest for the worst product of a layer.
+
+    A product whose own errors (capped at 1) exceed the limit ranks above one that only causes too large errors in
+    gradients or outputs.
     """
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
@@ -88,11 +94,11 @@ def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
 
 
 def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
-    """Return advice on a product that does not fit, as the end of a sentence; only remedies that were measured are
-    named.
+    """Return advice on a product that does not fit, as the end of a sentence; only measured remedies are named.
 
-    These are sums promoted to float32 every 128 terms if the error is then within the limit, the recipe of the fewest
-    bits below 16 that fits the product, and the recipe of 16 bits, each with the error that it leaves.
+    These are: to add the sums to a float32 total every 128 terms, if the error is then within the limit; the recipe of
+    the fewest bits below 16 that fits the product; and the recipe of 16 bits. Each is named with the error that
+    remains.
     """
     others = [
         other for other in diagnosis.verdicts

@@ -50,7 +50,7 @@ class Diagnosis:
         products that do not fit because of their sums.
       limit: the largest relative error that fits.
       on: the hardware, as text.
-      budgeted: the number of batches that were recorded and budgeted.
+      budgeted: the number of batches that were recorded and split by cause.
       notes: sentences on parts that were left out, and on effects that a user might not expect.
       unseen: layers with weights, such as recurrent ones, that stay exact and were not recorded.
       alone: Verdicts of products that no recipe of linear layers names, judged by their own errors: attention, the
@@ -78,8 +78,8 @@ class Diagnosis:
 
     @cached_property
     def sentences(self) -> tuple[str, ...]:
-        """The answer as sentences: which layers cannot use few bits, or that all can, the recommendation, and what was
-        not judged.
+        """The answer as sentences: which layers cannot use few bits, or that all can; the recommendation; parts not
+        judged.
         """
         return sentences(self)
 
@@ -90,7 +90,7 @@ class Diagnosis:
 
     @property
     def budget(self) -> Budget:
-        """The error budget of the recipe that the answer is about: `low`, or `high` without `low`."""
+        """The error budget of the recipe that the answer is about: `low`, or `high` if there is no `low`."""
         return self.budgets[self.low or self.high]
 
     @property
@@ -191,8 +191,10 @@ class Diagnosis:
         return [self.page(place / PAGE), place / TABLE, place / PLAN]
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row of texts for each layer: its name, the recommended recipe and error of each product, and why
-        `low` does not fit.
+        """Return a row of texts for each layer, under the headings `heads`.
+
+        They are its name, the recommended recipe and error of each product, and the reason why `low` does not fit (""
+        if it fits).
         """
         rows = []
         assigned = self.plan.assignment

@@ -48,14 +48,13 @@ ENDS = {"recording": 0.05, "budgets": 0.65, "sensitivity": 0.92}  # share of the
 
 
 class OwnError(NamedTuple):
-    """The context in which a product's own error is judged.
+    """The context in which a product is judged by its own error.
 
     Attributes:
       layer: name of the layer in the recording.
       limit: the largest relative error that fits.
       largest: layer -> the largest magnitude in its exact product.
-      called: "product with a KV cache" for such a product; "" for others.
-    """
+      called: "product with a KV cache" for such a product; "" for others."""
 
     layer: str
     limit: float
@@ -66,10 +65,9 @@ class OwnError(NamedTuple):
 class Stages:
     """The stages of a diagnosis, which measure a model on some batches.
 
-    layers: linear layer or convolution -> the number of elements of its weight. out: a folder that stores each
-    measurement, or None. Other arguments are as in `fp.analysis.diagnose` (whose `on` is the hardware). Raises a
-    ValueError or TypeError if a recipe or the hardware is unknown.
-    """
+    layers: name of a linear layer or convolution -> number of elements of its weight. hardware: the argument `on` of
+    `fp.analysis.diagnose`. out: a folder that stores each measurement, or None. Other arguments are those of
+    `fp.analysis.diagnose`. Raise a ValueError or TypeError if a recipe or the hardware is unknown."""
 
     STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
 
@@ -83,7 +81,10 @@ class Stages:
         self._hardware = hardware
 
     def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages; arguments as in `fp.analysis.diagnose`, and `report`, called with (share done, text)."""
+        """Run all stages, and return the diagnosis.
+
+        `bits`, `limit`, `layers`: as in `fp.analysis.diagnose`. `report`: called with (share of the work done, text).
+        """
         first = self.batches[:BUDGETED]
         report(0.0, "recording")
         recording = recorded(self.model, first, self.loss, self.seed)
@@ -108,7 +109,8 @@ class Stages:
         return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
 
     def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
-        """Return the budgets, each with the share of the model that it covers; has_all: the user left out no layers."""
+        """Return recipe -> budget with the share of the model that it covers. `has_all`: whether all layers are
+        requested."""
         return {
             name: dataclasses.replace(
                 one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
@@ -121,8 +123,7 @@ class Stages:
     ) -> Diagnosis:  # fmt: skip
         """Return the diagnosis of these measurements. `budgets`: recipe -> budget. `effects`: the sensitivity, whose
         notes in `same` are left out. `choice`: the plan and its recipes. `limit`: the largest relative error that fits.
-        `alone`: verdicts on products of attention, and of weights that are multiplied by hand.
-        """
+        `alone`: verdicts on products of attention, and of weights that are multiplied by hand."""
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
@@ -165,10 +166,9 @@ class Stages:
                 "'NVFP4' on B200."
             )
 
-    # ---- budgets
-
     def _budgets(self, recording: Recording, batches: Sequence[Any], report: Report) -> dict[str, Budget]:
-        """Return recipe -> budget of all diagnosed layers; each layer's budget is stored as soon as it is computed."""
+        """Return recipe -> budget of all diagnosed layers; each layer's budget is stored as soon as it is computed.
+        `batches`: the recorded batches. `report`: called with (share of the work done, text)."""
         recorded_layers = {layer for _, layer, _ in recording.operands}
         layers = [layer for layer in self.layers if recorded_name(layer) in recorded_layers]
         steps = [(name, layer) for name in self.recipes for layer in layers]
@@ -200,7 +200,7 @@ class Stages:
         return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
-        """Return a context manager that opens the file of finished measurements, or yields None without a folder."""
+        """Return a context manager that opens the file of finished budgets (Cells), or yields None without a folder."""
         if self.out is None:
             return nullcontext(None)
         data = content_of(list(batches))
@@ -211,10 +211,10 @@ class Stages:
         )  # fmt: skip
 
     def _budget(self, recording: Recording, low: Recording | None, name: str, layer: str) -> Budget:
-        """Return the budget of a layer in the recipe `name`, with inherited errors if the run `low` is not None.
+        """Return the budget of a layer in the recipe called `name`.
 
-        It has no rows, but a note, if the layer's products cannot be computed in the recipe.
-        """
+        `low`: the recording of a run in this recipe, from which inherited errors follow; None if there is none. If the
+        layer's products cannot be computed in the recipe, the budget has no rows, but a note."""
         pattern, recipe = glob.escape(recorded_name(layer)), self.recipes[name]
         try:
             if low is not None:
@@ -226,8 +226,6 @@ class Stages:
         except ValueError as why:
             note = f"{name} has no budget of {layer or 'the model'}: {why}"
             return Budget((), name, self.hardware, recording.model, (), (note,))
-
-    # ---- verdicts
 
     def _verdicts(
         self, recording: Recording, budgets: Mapping[str, Budget], effects: Sensitivity, limit: float,
@@ -273,7 +271,8 @@ class Stages:
     def _alone(
         self, recording: Recording, limit: float, patterns: str | Sequence[str]
     ) -> tuple[Verdict, ...]:  # fmt: skip
-        """Return verdicts, by own errors alone, on attention and products by hand in layers that `patterns` match."""
+        """Return verdicts, by own errors alone, on attention and weights multiplied by hand. `patterns`: layers to
+        include."""
         judged = {recorded_name(layer) for layer in self.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []
@@ -301,8 +300,8 @@ class Stages:
         return tuple(verdicts)
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
-        """Return (layer, product, recipe) -> error with sums moved to float32 every 128 terms, if sums are the
-        cause."""
+        """Return (layer, product, recipe) -> relative error if sums are added to a float32 total every 128 terms. Only
+        products that do not fit because of their sums are included."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":
@@ -345,7 +344,7 @@ def ends_at(recipe: LinearRecipe) -> float:
 
 
 def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Plan:
-    """Return the plan with the layers of `alone`, which no recipe covers, added to the layers that it keeps exact."""
+    """Return the plan with the layers of `alone`, which no recipe covers, added to the layers that stay exact."""
     recorded_layers = set(recording.layers)
     names = (
         verdict.layer if verdict.layer in recorded_layers else verdict.layer.rpartition(".")[0] for verdict in alone

@@ -11,17 +11,17 @@ from fpsim.display.wording import listed, plural
 
 
 def judged_alone(diagnosis: Diagnosed) -> set[str]:
-    """Return the layers, under their names in the recording, that are judged by their own errors alone."""
+    """Return the layers, by their names in the recording, whose products are judged by their own errors alone."""
     recorded = set(diagnosis.recording.layers)
     layers = (verdict.layer for verdict in diagnosis.alone)
     return {layer if layer in recorded else layer.rpartition(".")[0] for layer in layers}
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each product whose result contains Inf, in running order, except those of linear layers and
-    convolutions in the low-precision recipe, which other sentences name.
+    """Return a sentence for each product whose result contains Inf or NaN, in the order in which layers run.
 
-    At most 3 products are named; a further sentence counts the others.
+    Products of linear layers and convolutions in the low-precision recipe are left out, since other sentences name
+    them. At most 3 products are named; a further sentence counts the others.
     """
     others = [verdict for verdict in diagnosis.verdicts if verdict.recipe != diagnosis.low]
     order = {layer: place for place, layer in enumerate(diagnosis.recording.layers)}
@@ -37,8 +37,9 @@ def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def alone_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the errors of attention and of weights multiplied by hand, in the recipe that the answer is
-    about.
+    """Return sentences on the errors of attention and of weights multiplied by hand.
+
+    They are about the low-precision recipe, or the one of 16 bits if there is none. Return [] without such products.
     """
     recipe = diagnosis.low or diagnosis.high
     rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]
@@ -59,8 +60,9 @@ def alone_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
-    """Return the sentence on a KV cache stored in a recipe: the largest error of products that read it, or where it
-    does not fit. [] without one.
+    """Return a list of one sentence on a KV cache stored in a recipe; [] if no product reads one.
+
+    It says the largest error of the products that read the cache, or which of them do not fit.
     """
     rows = [verdict for verdict in diagnosis.alone if (verdict.recipe, verdict.product) == (recipe, KV_CACHE)]
     if not rows:
@@ -81,7 +83,7 @@ def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
 
 
 def unjudged_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentence that names the layers without a verdict; [] if all have one."""
+    """Return a list of one sentence that names the layers without a verdict; [] if all have one."""
     names = unjudged_layers(diagnosis)
     stay = "as it is" if len(names) == 1 else "as they are"
     return [f"Not judged, and left {stay}: {listed(names, NAMED)}."] if names else []

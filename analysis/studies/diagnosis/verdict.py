@@ -99,8 +99,9 @@ def relative(value: float) -> str:
 
 
 def lines_of(row: BudgetRow) -> float:
-    """Return the root mean square of the relative errors of a product's rows, or of its columns if larger; for dgrad of
-    columns only.
+    """Return the root mean square of the relative errors of a product's rows, or of its columns if larger.
+
+    For dgrad, only columns count. NaN if all of them are 0 in the exact product.
     """
     squares = row.squares
     columns = math.sqrt(squares.columns / squares.column_count) if squares.column_count else math.nan
@@ -147,16 +148,17 @@ def reason(
 
 
 def _since(why: str) -> str:
-    """Return ", since " and the reason; "" without a reason."""
+    """Return ", since " and the reason; "" if the reason is ""."""
     return f", since {why}" if why else ""
 
 
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
     """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size.
 
-    These are the format and the range of a rounded operand (of both if the roundings have errors of like size), the
-    format of the scales, the fraction bits that the unit keeps in sums, or the format of the result. `row`: the errors
-    of the product in `recipe`. `recording`: has the ranges of operands. `layer`: the layer's name in it.
+    For the rounding of an operand, these are its format and range; both operands are named if their errors are of
+    similar size. For other causes it is the format of the scales, the number of fraction bits that the matrix unit
+    keeps in sums, or the format of the result. `row`: the errors of the product in `recipe`. `recording`: has the
+    ranges of operands. `layer`: the layer's name in it.
     """
     cause = cause_of(row)
     if cause == "scales":
@@ -188,16 +190,17 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
     """Return a clause saying by which factor an operand's largest value exceeds the median; "" for factors below 100.
 
     `row`: names the operands. `side`: 0 for operand a, 1 for b. `recording`, `layer`: the recording of the operand, and
-    the layer's name in it. `whose`: the possessive that names the operand.
+    the layer's name in it. `whose`: the possessive in the clause, such as "its" or "the weight's".
     """
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause naming the operand of the wider range, which makes rows or columns inexact; "" if its largest
-    value is below 100 times its median, or it is not rounded. `recording`, `layer`: the recording of the operands of
-    `row`'s product, and the layer's name in it.
+    """Return a clause on the operand with the larger ratio of largest to median magnitude, which makes rows inexact.
+
+    Return "" if the ratio is below 100, or if the operand is not rounded. `row`: the product's errors. `recording`,
+    `layer`: the recording of the operands, and the layer's name in it.
     """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
@@ -207,8 +210,9 @@ def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
 
 
 def _ratio(recording: Recording, layer: str, which: str) -> float:
-    """Return the largest magnitude of a layer's tensor `which` (such as "input") divided by the median magnitude; 0 if
-    unknown.
+    """Return the largest magnitude of a layer's tensor divided by the median magnitude; 0 if unknown.
+
+    `recording`, `layer`: the recording of the tensor, and the layer's name in it. `which`: the tensor, such as "input".
     """
     spread = _range(recording, layer, which)
     median = math.nan if spread is None else spread.magnitude(0.5)
@@ -219,8 +223,9 @@ def _out_of_range(
     row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str,
     sides: Sequence[str] = ("below", "above", "subnormal"),
 ) -> str:  # fmt: skip
-    """Return a clause on the operand, cast without scales, that has the largest share of values out of its format's
-    range; "" if none has.
+    """Return a clause on the operand that has the largest share of values out of its format's range; "" if none has.
+
+    Only operands cast without scales count.
 
     Args:
       row, recipe: the product's errors, with the names of its operands, and its recipe.
@@ -245,8 +250,9 @@ def _out_of_range(
 
 
 def _range(recording: Recording, layer: str, which: str) -> Any:
-    """Return the RangeReport of a layer's tensor `which`, such as "input", at its first recorded step; None if it was
-    not recorded. `layer`: the layer's name in the recording.
+    """Return the RangeReport of a layer's tensor at its first recorded step; None if it was not recorded.
+
+    `layer`: the layer's name in the recording. `which`: the tensor, such as "input".
     """
     rows = [row for row in recording if (row.layer, row.tensor) == (recorded_name(layer), which)]
     return rows[0].range if rows else None
