@@ -1,4 +1,4 @@
-"""Arithmetics of a model, given by name or as an object: the recipes that each layer follows under them."""
+"""Arithmetics of a model, each given by name or as an object: the recipes that each layer follows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # s
 
 
 class Site(NamedTuple):
-    """One call of a layer: its name, its own recipe if it is already quantised (else None), and the dtype of its
+    """One call of a layer in a run.
+
+    layer: its name. recipe: its own recipe if it is already quantised, else None. dtype: name of the dtype of its
     product's operands.
     """
 
@@ -61,9 +63,10 @@ class LayerArithmetic:
     """The arithmetic that some layers of a model follow.
 
     Attributes:
-      follow: returns, for a Site, the recipes of fprop, dgrad and wgrad; None leaves the layer's product to torch.
+      follow: called with a Site (one call of a layer); returns the recipes of fprop, dgrad and wgrad, or None, which
+        leaves the layer's product to torch.
       backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
-      remarks: sentences on what the hardware computes otherwise than asked, collected while layers run.
+      remarks: sentences on products that the hardware does not compute as requested, collected while layers run.
     """
 
     follow: Follow
@@ -76,7 +79,7 @@ class ModelArithmetic:
     """The arithmetic of a model: which layers follow which arithmetic.
 
     Attributes:
-      name: the text or the name of the object that was passed, or its repr without a name; "" for a mapping.
+      name: the text that was passed, or the name of the object, or its repr if it has none; "" for a mapping.
       ways: pairs of a shell pattern and the arithmetic of the layers that match the pattern. The last matching pattern
         counts; a layer that matches none is computed by torch.
     """
@@ -90,13 +93,13 @@ class ModelArithmetic:
 
     @property
     def remarks(self) -> list[str]:
-        """Sentences on what the hardware computes otherwise than asked, from all layers that ran."""
+        """Sentences on products that the hardware does not compute as requested, from all layers that ran."""
         return [remark for _, way in self.ways for remark in way.remarks]
 
     @property
     def place(self) -> str:
-        """Text on the place where products are computed: "on the GPU", "by the tensor cores of this machine", or "" for
-        this processor.
+        """Text on the processor that computes the products: "on the GPU", "by the tensor cores of this machine", or ""
+        for the CPU.
         """
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
@@ -107,8 +110,7 @@ def arithmetic(argument: str, spec: ArithmeticLike, recipe: LinearLike | None = 
     Args:
       argument: name of the user's argument, for error messages.
       spec: an arithmetic as in `fp.analysis.diff`.
-      recipe: a recipe as in `fp.analysis.diff`.
-
+      recipe: a recipe as in `fp.analysis.diff`, for formats that the arithmetic leaves open; or None.
     Raises:
       ValueError, TypeError: the arithmetic is unknown, or does not accept the recipe's operands.
 
@@ -133,8 +135,8 @@ def arithmetic(argument: str, spec: ArithmeticLike, recipe: LinearLike | None = 
 def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
 
-    `argument`: name of the user's argument, for messages. `recipe`: the recipe for what the arithmetic leaves open, or
-    None for each layer's own or the default.
+    `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name, for formats that the
+    arithmetic leaves open. None is each layer's own recipe, or the default.
     """
     if isinstance(spec, str):
         spec = _object(argument, spec)
@@ -165,10 +167,10 @@ class _Chip(NamedTuple):
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the recipe, _Chip, unit, schedule or accumulator with this name, or the name itself in lower case if it is
-    "torch", "float32", "emulated", "gpu" or "hardware".
+    """Return the object that a name describes: a recipe, _Chip, matrix unit, schedule or accumulator.
 
-    Raises a ValueError for an unknown name. `argument`: name of the user's argument, for messages.
+    The names "torch", "float32", "emulated", "gpu" and "hardware" are returned in lower case. Raise a ValueError for an
+    unknown name. `argument`: name of the user's argument, for messages.
     """
     lower = word.strip().lower()
     if lower in WORDS:
@@ -191,10 +193,10 @@ def _object(argument: str, word: str) -> Any:
 
 
 def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
-    """Return a function from a Site to its recipes of fprop, dgrad and wgrad: those of the requested recipe.
+    """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
 
-    If `recipe` is None, a layer follows its own recipe; without one, BF16 or FP16 if it multiplies that dtype, else
-    `default`.
+    They are those of `recipe`, a recipe or its name. If it is None, a layer follows its own recipe; without one, BF16
+    or FP16 if it multiplies that dtype, else `default`.
     """
     if recipe is None:
         return lambda site: (site.recipe or OF_DTYPE.get(site.dtype, default),) * 3
@@ -202,8 +204,10 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
-    """Return a function from a Site to its recipes of fprop, dgrad and wgrad: the recipe itself for all, or those that
-    a recipe of training has for the layer in its first step.
+    """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
+
+    They are `recipe` itself for a recipe of linear layers. A recipe of training has its own for each layer, of which
+    those of the first step are taken.
     """
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3
@@ -216,8 +220,9 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """Return a function from a Site to its recipes: those that `base` returns, each changed by the function `change`;
-    None where `base` returns None.
+    """Return a function from a Site (one call of a layer) to its recipes: those of `base`, each changed by `change`.
+
+    It returns None where `base` returns None. `change`: called with a recipe; returns the changed one.
     """
 
     def follow(site: Site) -> Recipes | None:
@@ -233,10 +238,10 @@ def _changed(base: Follow, change: Change) -> Follow:
 
 
 def _word(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware"; the last two raise an error
-    without a GPU.
+    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware".
 
-    `recipe`: the recipe that layers follow, or None for each layer's own or the default.
+    The last two raise a GpuError without a GPU. `recipe`: the recipe (or its name) that layers follow, or None for each
+    layer's own or the default.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
@@ -249,10 +254,10 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 
 
 def _chip(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a chip: the recipe's products on the chip's matrix units, with the schedules of its
-    library if one is named.
+    """Return the arithmetic of a chip: the recipe's products on the chip's matrix units.
 
-    `word`: name of the chip, and perhaps of the library. `recipe`: None for each layer's own or the default.
+    `word`: name of the chip; if a library's name follows, products have its schedules. `recipe`: a recipe or its name;
+    None for each layer's own or the default. Raise a ValueError if no product of the recipe uses a matrix unit.
     """
     base, remarks = _base(recipe), dict[str, None]()
 
@@ -282,8 +287,9 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
 
 
 def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of the recipe with its units replaced by `unit`; without a recipe, of the unit on operands
-    in its own formats.
+    """Return the arithmetic of a recipe with its matrix units replaced by `unit`.
+
+    `recipe`: a recipe or its name. None is a recipe whose operands are in the unit's own formats.
     """
     if recipe is None:
         made = _recipe_of(unit)
@@ -292,8 +298,10 @@ def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
 
 
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
-    """Return the recipe whose operands are in a unit's formats: with the block scales that the unit takes, or one scale
-    per tensor for up to 8 bits.
+    """Return the recipe whose operands are in a matrix unit's formats.
+
+    It has the block scales that the unit takes; without these, one scale per tensor for formats of up to 8 bits. Raise
+    a ValueError if no scaling of fp.scalings fits the unit's block scales.
     """
     a, b = (None if operand.carrier.bits == 32 else operand.fmt for operand in (unit.a, unit.b))
     scaling: Scaling | None = None
@@ -315,7 +323,8 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
 def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product behaves like.
 
-    Without a recipe, operands are in the formats of the probed product's operands.
+    `argument`: name of the user's argument, for messages. `model`: the result of fp.probe. `recipe`: a recipe or its
+    name; None is one whose operands are in the formats of the probed product's operands.
 
     Raises:
       ValueError: the model is of a sum, not of a product; or its order of additions was probed for one K alone, and no
@@ -345,8 +354,10 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of the recipe with its schedules replaced by `schedule`; if that belongs to a chip, units
-    are the chip's.
+    """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
+
+    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None for each
+    layer's own or the default.
     """
 
     def change(of: LinearRecipe) -> LinearRecipe:

@@ -15,7 +15,7 @@ SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP1
 
 
 class Grown(Protocol):
-    """The interface through which the figure of a `ModelDivergence` reads it."""
+    """The properties of a `ModelDivergence` that its figure uses, as a protocol."""
 
     @property
     def growth(self) -> Sequence[Any]: ...
@@ -24,10 +24,10 @@ class Grown(Protocol):
 
 
 def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
-    """Draw, for each product, the relative difference as lines and the share of elements that differ as bars; return
-    the axes.
+    """Draw the difference between two runs for each product, and return the axes.
 
-    `ax`: the axes to draw into; None for new ones.
+    Lines show the relative difference, bars the share of elements that differ. `ax`: the axes to draw into; None for
+    new ones.
     """
     rows = divergence.growth
     with figure_style():

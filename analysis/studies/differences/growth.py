@@ -20,10 +20,10 @@ class LayerDifference:
     """The difference between two runs in the result of one product (or one module's output).
 
     Attributes:
-      layer, product: names, as in a Divergence; the product is "output" for a module's output.
-      call: how often the layer had computed this product before.
+      layer, product: name of the layer; "fprop", "dgrad" or "wgrad", or "output" for a module's output.
+      call: number of times that the layer had computed this product before.
       size: number of elements of the result.
-      differing: share of the elements whose bits differ.
+      differing: share (0 to 1) of the elements whose bits differ.
       relative: norm of the difference divided by the norm of the first run's result, over elements that are finite in
         both; NaN if there is none.
     """
@@ -39,7 +39,7 @@ class LayerDifference:
 def layer_difference(x: Product, y: Product, call: int) -> LayerDifference:
     """Return the difference between two results x and y, of equal shape, of the same product in two runs.
 
-    `call`: how often the layer had computed the product before.
+    `call`: number of times that the layer had computed the product before.
     """
     differ = differing(x.result, y.result)
     share = float(np.count_nonzero(differ)) / differ.size if differ.size else 0.0
@@ -102,11 +102,11 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
 
 
 def _logits(output: Any, logits: Logits) -> Array | None:
-    """Return an output's logits as float64.
+    """Return an output's logits as a float64 array; None if it has none, and `logits` is None.
 
-    With `logits` True they are the whole output (or its part "logits"); with a function what it returns for the output;
-    with None the part of the output called "logits", and None is returned if there is no such tensor of two or more
-    classes. In the other cases, a ValueError is raised then.
+    Logits are a tensor of two or more classes along its last axis. They are the part of the output called "logits". If
+    `logits` is True, they are the whole output if it has no such part; if it is a function, what it returns for the
+    output. With True or a function, raise a ValueError if there are no logits.
     """
     chosen: Any = output if logits is True else None
     if callable(logits):

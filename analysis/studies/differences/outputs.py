@@ -1,4 +1,6 @@
-"""The comparison of two models by the outputs of their modules, for compiled models, whose graphs hide the products."""
+"""The comparison of two models by the outputs of their modules. It serves compiled models, whose graphs hide
+products.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ from fpsim.torch.operators import array_of
 
 
 class ModuleOutput(NamedTuple):
-    """A tensor that a module returned from one call: `values`, a float32 or float64 matrix whose columns are the
-    tensor's last axis, and `fmt`, the format of its elements.
+    """A tensor of floats that a module returned from one call.
+
+    module: name of the module. values: a float32 or float64 matrix whose columns are the tensor's last axis. fmt: the
+    format of the tensor's elements.
     """
 
     module: str
@@ -32,9 +36,9 @@ class ModuleOutput(NamedTuple):
 class OutputDifference(NamedTuple):
     """The first outputs that differ in two models, and all differences.
 
-    first, second: the output that differs, of the first and of the second model; None if all are equal. after: name of
-    the module that returned the outputs before these. growth: the difference of every output that both models returned
-    in the same shape.
+    first, second: the first output that differs, of the first and of the second model; None if all are equal. after:
+    name of the module that returned the output before it; "" if there is none. growth: the difference of every output
+    that both models returned in the same shape.
     """
 
     first: ModuleOutput | None
@@ -44,13 +48,13 @@ class OutputDifference(NamedTuple):
 
 
 def is_compiled(model: Any) -> bool:
-    """Return whether a model or any of its modules was compiled by torch.compile."""
+    """Return whether a torch.nn.Module or any module in it was compiled by torch.compile."""
     return bool(compiled_modules(model))
 
 
 @contextmanager
 def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterator[None]:
-    """Call `see` with each tensor of floats that a module of the model returns inside a `with` block.
+    """Call `see` with each tensor of floats that a module of `model` (a torch.nn.Module) returns inside a `with` block.
 
     Modules inside of compiled graphs are not watched.
     """
@@ -83,7 +87,10 @@ class _Hook:
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
-    """Call `see` with each tensor of floats in `output`, which the module called `name` has returned."""
+    """Call `see` with each tensor of floats in `output`, which the module called `name` has returned.
+
+    `output`: a tensor, or nested containers of tensors; sparse tensors are ignored.
+    """
     for tensor in filter(lambda x: x.layout == torch.strided, floats_of(output)):
         array = np.array(array_of(tensor.detach()))
         values = array if array.dtype == np.float64 else array.astype(np.float32)
@@ -105,8 +112,8 @@ def plain_name(name: str) -> str:
 def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> OutputDifference:
     """Return the first outputs that differ in two models, and all differences.
 
-    The i-th output of a module in one model is compared with its i-th output in the other. Outputs are given in running
-    order.
+    `first`, `second`: the outputs of the modules of each model, in the order in which they ran. The i-th output of a
+    module in one model is compared with its i-th output in the other.
 
     Example:
       >>> from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference

@@ -95,8 +95,10 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal; `names`: those of the arithmetics. `kl`: KL divergence of
-    the outputs in nats, or None. `growth`: a row for each product. `coverage`: the share of the model compared.
+    """Return the report of two runs whose bits are all equal.
+
+    `growth`: a row for each product. `names`: those of the arithmetics. `kl`: KL divergence of the outputs in nats, or
+    None. `coverage`: the share of the model that was compared.
     """
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
@@ -112,9 +114,10 @@ def no_difference(
 def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models in which a module returned different bits; `names`: those of the arithmetics.
-    `difference`: the first outputs that differ. `kl`: KL divergence of the outputs in nats, or None. `coverage`: the
-    share of the model compared.
+    """Return the report of two models in which a module returned different bits.
+
+    `difference`: the first outputs that differ. `names`: those of the arithmetics. `kl`: KL divergence of the outputs
+    in nats, or None. `coverage`: the share of the model that was compared.
     """
     first, second = difference.first, difference.second
     assert first is not None
@@ -139,8 +142,10 @@ def output_divergence(
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """Return a sentence on how many products (or outputs of modules) differ, by how much the last forward product (or
-    output) does, and the KL divergence in nats unless it is None.
+    """Return a sentence on how many products (or outputs of modules) differ.
+
+    It adds by how much the last forward product (or output) differs. `growth`: a row for each product. `kl`: KL
+    divergence of the outputs in nats, which is added unless it is None.
     """
     count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"

@@ -41,8 +41,10 @@ class LayerError(ValueError):
 
 
 class ModelRun(NamedTuple):
-    """The results of a run: the model's output, the names of the layers that multiplied, and the share of the model
-    compared.
+    """The results of a run of a model.
+
+    output: the model's output, None if it was not called. layers: names of the layers that multiplied. coverage: the
+    share of the model's weights and multiplications that was compared.
     """
 
     output: Any
@@ -51,8 +53,10 @@ class ModelRun(NamedTuple):
 
 
 def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Seen) -> ModelRun:
-    """Run a copy of a model under an arithmetic, and call `seen` with each product; with a loss, also with those of the
-    backward pass.
+    """Run a copy of a model under an arithmetic, and call `seen` with each product.
+
+    `model`: a torch.nn.Module. `batch`: its arguments, as `called_with` passes them. `loss`: called as loss(model,
+    batch); its backward pass runs too. None for the forward pass alone.
 
     Raises:
       ValueError: the batch does not fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
@@ -76,8 +80,8 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a call's product, with the place of its computation as text: a library of torch such as "(MKL)", the place
-    of the arithmetic such as "on the GPU", or "" for this processor.
+    """Return a call's product with a text on where it was computed: a library of torch such as "(MKL)", or the
+    arithmetic's processor such as "on the GPU"; "" for this CPU.
 
     `plain`: names of the layers that torch multiplied in their own dtype, which the product then has as `dtype`.
     """
@@ -95,7 +99,8 @@ def outputs_of(
 ) -> Any:  # fmt: skip
     """Run a model forwards, call `seen` with the outputs of its modules, and return its output.
 
-    A compiled model is not copied, since its graphs belong to its own modules; its buffers are restored afterwards.
+    `model`: a torch.nn.Module. `batch`: its arguments. A compiled model is not copied, since its graphs belong to its
+    own modules; its buffers are restored afterwards.
 
     Raises:
       ValueError: the batch does not fit the model.
@@ -132,7 +137,7 @@ def copied(x: Any, noun: str) -> Any:
 
 
 def _computed(model: Any, batch: Any, loss: Any) -> None:
-    """Run the model's forward pass without gradients; with a loss, the loss and its backward pass."""
+    """Run the model's forward pass without gradients; with a loss, loss(model, batch) and its backward pass."""
     if loss is None:
         with torch.no_grad():
             _fitting(batch, lambda: called_with(model, batch))
@@ -179,7 +184,7 @@ def _described(batch: Any) -> str:
 class _Products(TorchFunctionMode):
     """A mode of torch in which linear layers and convolutions are multiplied by an arithmetic instead of by torch.
 
-    `originals`: ids of the original model's weights, which the copy must not use.
+    `model`: the copy that runs. `originals`: ids of the original model's weights, which the copy must not use.
     """
 
     def __init__(self, model: Any, arithmetic: ModelArithmetic, originals: frozenset[int]) -> None:
@@ -196,7 +201,7 @@ class _Products(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Multiply by the arithmetic inside a `with` block, during which hooks on the model's modules tell which one
+        """Multiply by the arithmetic inside a `with` block; hooks on the model's modules then tell which module
         runs.
         """
         handles = []
@@ -276,12 +281,12 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output and new state of an already quantised layer: by the arithmetic, or by the layer's own plan
-        if the arithmetic leaves the layer unchanged.
+        """Return the output and new state of an already quantised layer, computed by the arithmetic, or by the layer's
+        own plan if the arithmetic leaves the layer unchanged.
 
-        Rows `x`, (tokens, in), times `weight`, (out, in). `step`: count of forward passes, for stochastic rounding.
-        `state`: delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates.
-        Each may be None. `plan`: the layer's plan as text.
+        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes, for stochastic rounding. `state`:
+        delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates. Each may be
+        None, as `bias`. `plan`: the layer's plan as text.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -296,9 +301,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count `count` multiplications of a layer's forward product by `weight` as compared, unless in a backward
-        pass.
-        """
+        """Count multiplications of a layer's forward product by `weight` as compared, unless in a backward pass."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
@@ -309,7 +312,7 @@ class _Products(TorchFunctionMode):
     ) -> torch.Tensor:
         """Return x @ weight^T + bias by the layer's arithmetic.
 
-        `layer`: name of the product. `called`: name of its layer, if that is another one. Raises a LayerError if the
+        `layer`: name of the product. `called`: name of its layer, if that is another one. Raise a LayerError if the
         product cannot be computed.
         """
         if not (x.is_floating_point() and weight.is_floating_point()):
@@ -328,8 +331,9 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return (step count, state of delayed scales) of a layer, as its plan needs them: initial values in place of
-        None, and no state without delayed scales.
+        """Return (step count, state of delayed scales) as a layer's plan needs them.
+
+        Initial values replace None. The state is None if the plan has no delayed scales.
         """
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
@@ -390,7 +394,7 @@ def _made(layer: str, recipes: Recipes, backend: str, dtype: torch.dtype) -> Lay
 
 
 def _autocast(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the dtype in which a product reads it under autocast; without autocast unchanged."""
+    """Return a tensor in the dtype in which a product reads it under autocast; unchanged without autocast."""
     if not torch.is_autocast_enabled("cpu") or x.dtype == torch.float64 or not x.is_floating_point():
         return x
     return x.to(torch.get_autocast_dtype("cpu"))

@@ -119,10 +119,11 @@ def _by_products(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare every product of the runs of `diff`.
+    """Compare every product of the two runs of `diff`, and return the report.
 
     `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `loss`, `logits`:
-    as in `diff`.
+    as in `diff`. Raise a ValueError if the model runs no such product, if a pattern matches no layer, or if all results
+    are NaN.
     """
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence, no_difference
@@ -163,8 +164,8 @@ def _by_products(
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
-    """Return whether any of two models is compiled. `ways`: the arithmetic of each.
-
+    """Return whether any of two models is compiled by torch.compile. `torch`: the module. `ways`: the arithmetic of
+    each.
     Raises:
       ValueError: the arithmetic of a compiled model is not "torch".
     """
@@ -184,11 +185,10 @@ def _by_outputs(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare the outputs of the modules of two models, at least one of them compiled; raise a ValueError if there is a
-    loss.
+    """Compare the outputs of the modules of two models, at least one of them compiled, and return the report.
 
     `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `logits`: as in
-    `diff`.
+    `diff`. Raise a ValueError if there is a loss, or if the models have no modules in common.
     """
     from fpsim.analysis.models.compiled import coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
@@ -221,7 +221,10 @@ def _by_outputs(
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
-    """Raise a ValueError unless all weights, and the tensors of the batch, are in the CPU's memory."""
+    """Raise a ValueError unless all weights of a model, and the tensors of its batch, are in the CPU's memory.
+
+    `torch`: the module. `batch`: a tensor, or a tuple, list or dictionary of these.
+    """
     named = [*model.named_parameters(), *model.named_buffers()]
     parts = [*batch.values()] if hasattr(batch, "values") and callable(batch.values) and isinstance(batch, dict) else []
     parts = parts or (list(batch) if isinstance(batch, (tuple, list)) else [batch])
@@ -234,8 +237,8 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
     """Return two different names for the first and second arithmetic, for sentences.
 
-    They are the arithmetics' own names; "the first" or "the second" in place of a name that is empty or longer than 40
-    characters, and of both if they are equal.
+    They are the arithmetics' own names. A name that is empty or longer than 40 characters is replaced by "the first" or
+    "the second"; equal names are both replaced.
     """
     if first.name == second.name:
         return "the first", "the second"
@@ -266,10 +269,10 @@ class _ProductComparison:
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product of the second run with the next of the first; after the first difference only the
-        results.
+        """Compare the next product of the second run with the next of the first.
 
-        If they are products of different layers, no later products are compared.
+        After the first difference, only results are compared. If the two are products of different layers, no later
+        products are compared.
         """
         from fpsim.analysis.studies.differences.growth import layer_difference
 
@@ -286,14 +289,15 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        """Return the first difference between a product of the first run (`other`) and one of the second (`mine`),
-        either of them None if its run has ended; None if they are equal.
+        """Return the first difference between a product of the first run and one of the second; None if they are equal.
+
+        `other`: the product of the first run. `mine`: that of the second. Either is None if its run has ended.
         """
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 
     def divergence(self) -> Divergence | None:
-        """Return the first difference seen, or None; to be called when the second run has ended."""
+        """Return the first difference found, or None. Call this when the second run has ended."""
         if self._first is None and self._others:
             self._first = self._divergence(self._others[0], None)
         return self._first
