@@ -43,7 +43,8 @@ class Capture:
 def capture(
     *, steps: tuple[int, ...] = STEPS, seed: int = 0, progress: Callable[[int, int, str], None] | None = None
 ) -> Capture:
-    """Train the transformer in float32, and return the inputs, weights and output gradients of its linear layers.
+    """Train a small built-in transformer in float32, and return the inputs, weights and output gradients of its linear
+    layers.
 
     Args:
       steps: the training steps to record, counted from 1; training ends after the largest.
@@ -83,8 +84,9 @@ def _recorded(
 ) -> Capture:
     """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses.
 
-    torch: the module. data: the bytes of the text, int64. seed: of the batches. progress: function called after each
-    step with (steps done, number of steps, text on the activity), or None.
+    torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor.
+    steps: numbers of the training steps, ascending. seed: of the batches. progress: function called after each step
+    with (steps done, number of steps, text on the activity), or None.
     """
     layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
@@ -103,8 +105,9 @@ def _train(
 ) -> list[float]:
     """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
 
-    torch: the module. data: the bytes of the text, int64. seed: of the batches. progress: function called after each
-    step with (steps done, number of steps, text on the activity), or None.
+    torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor. seed:
+    of the batches. progress: function called after each step with (steps done, number of steps, text on the activity),
+    or None.
     """
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
@@ -129,7 +132,10 @@ def _train(
 
 
 def _transformer(torch: Any) -> Any:
-    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256)."""
+    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256).
+
+    torch: the module.
+    """
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

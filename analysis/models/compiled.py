@@ -24,7 +24,8 @@ MARK = "_torchdynamo_orig_callable"  # attribute of functions that torch.compile
 
 
 def is_compiled(module: Any) -> bool:
-    """Return whether a module is compiled: by torch.compile, by its method compile(), or with a compiled forward().
+    """Return whether a torch.nn.Module is compiled: by torch.compile, by its method compile(), or with a compiled
+    forward().
 
     Example:
       >>> import torch
@@ -40,7 +41,9 @@ def is_compiled(module: Any) -> bool:
 
 
 def compiled_modules(model: Any) -> dict[str, Any]:
-    """Return name -> module of a model's compiled modules, except those inside another compiled module."""
+    """Return name -> module for the compiled modules of a torch.nn.Module; those inside another compiled one are left
+    out.
+    """
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if is_compiled(module) and not any(is_inside(name, outer) for outer in modules):
@@ -54,12 +57,14 @@ def is_inside(name: str, outer: str) -> bool:
 
 
 def original(module: Any) -> Any:
-    """Return the module that torch.compile wrapped; return any other module unchanged."""
+    """Return the module that torch.compile wrapped as `module`; return a module that is no wrapper unchanged."""
     return getattr(module, ORIGINAL) if type(module).__name__ == WRAPPED else module
 
 
 def run_eagerly(model: Any) -> None:
-    """Undo torch.compile in place: each module of a (copied) model runs its class's forward(), not a compiled one."""
+    """Undo torch.compile in place: each module of a model, such as a copy, runs its class's forward(), not a compiled
+    one.
+    """
     for module in model.modules():
         if type(module).__name__ == WRAPPED:
             vars(module)["forward"] = original(module).__call__
@@ -77,7 +82,7 @@ def eager_functions() -> Iterator[None]:
 
 
 def stance(word: str) -> AbstractContextManager[Any]:
-    """Return a context manager in which compiled functions behave as `word` says; an empty one if none is compiled.
+    """Return a context manager in which compiled functions run as `word` says; it does nothing if none is compiled.
 
     word: a stance of torch.compiler.set_stance, such as "default" (run compiled) or "force_eager" (run as written).
     """
@@ -91,7 +96,7 @@ class HiddenProducts:
     """Counter of the multiplications in a compiled module, which are computed from the shapes of inputs alone.
 
     Args:
-      module: the compiled module; it is neither run nor changed.
+      module: the compiled torch.nn.Module; it is neither run nor changed.
     """
 
     def __init__(self, module: Any) -> None:
@@ -100,7 +105,10 @@ class HiddenProducts:
         self._known: dict[str, Coverage | None] = {}
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call with these arguments; None if shapes alone do not determine them."""
+        """Return the multiplications of a call as a Coverage; None if shapes alone do not determine them.
+
+        args, kwargs: positional and keyword arguments of the call.
+        """
         leaves = _pytree.tree_leaves((args, kwargs))
         key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
         if key not in self._known:
@@ -110,7 +118,8 @@ class HiddenProducts:
     def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
         """Return the multiplications of a call, counted on a copy of the module on torch's meta device.
 
-        Tensors there have shapes but no values. Return None if the forward pass raises an error with them.
+        Tensors there have shapes but no values. Return None if the forward pass raises an error with them. args,
+        kwargs: positional and keyword arguments of the call.
         """
         try:
             if self._copy is None:
@@ -124,7 +133,10 @@ class HiddenProducts:
 
 
 def _on_meta(module: Any) -> Any:
-    """Return a copy of a module on torch's meta device, whose weights have shapes but no values."""
+    """Return a copy of a torch.nn.Module on torch's meta device, whose weights have shapes but no values.
+
+    The copy runs eagerly.
+    """
     held = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {id(x): _meta(x) for x in held}
     copied = copy.deepcopy(module, memo)
@@ -169,7 +181,10 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
 
 def share_of(coverage: Coverage, name: str) -> str:
-    """Return ", 12 % of the model's multiplications," for the module `name`; "" if the model has no multiplications."""
+    """Return ", 12 % of the model's multiplications," for the module called `name`; "" if the model multiplies nothing.
+
+    coverage: the counted multiplications of the model.
+    """
     whole = sum(part.multiplications for part in coverage.parts)
     inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))
     return f", {percent(inside / whole)} of the model's multiplications," if whole else ""
@@ -190,7 +205,7 @@ def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
 
 
 def _meta(x: Any) -> Any:
-    """Return a tensor of the same shape and dtype on the meta device; return anything else unchanged."""
+    """Return a tensor as one of the same shape and dtype on the meta device; return any other object unchanged."""
     if not isinstance(x, torch.Tensor):
         return x
     empty = torch.empty_like(x, device="meta", requires_grad=False)

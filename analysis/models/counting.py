@@ -15,7 +15,9 @@ from fpsim.analysis.models.watching.tally import Tally
 
 @contextmanager
 def counting(model: Any) -> Iterator[Tally]:
-    """Return a context manager for a Tally that counts a model's multiplications; results keep their bits.
+    """Return a context manager for a Tally that counts a model's multiplications; results of the model do not change.
+
+    model: a torch.nn.Module. Products that run outside of it, as in a loss, are not counted.
 
     Example:
       >>> import torch

@@ -34,17 +34,17 @@ class CoveredPart:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The parts of a model that a report covers.
+    """The parts of a model that a report covers ("sees").
 
     str() states the shares of weights and multiplications, and what is missing.
 
-    Weights are the elements of parameters with two or more axes, without norms and without embedding tables that are
-    only looked up. Multiplications are those of torch functions in forward passes.
+    Weights are the elements of parameters with two or more axes, without those of norms and without embedding tables
+    that are only looked up. Multiplications are those of torch functions in forward passes.
 
     Attributes:
       sizes: name of a parameter -> number of its elements, for these weights.
-      parts: a CoveredPart for each layer, and for each module or function whose products are not seen.
-      is_chosen: whether the user selected layers, so that reports do not warn of the others.
+      parts: a CoveredPart for each layer, and for each module or function whose products the report does not contain.
+      is_chosen: whether the user selected layers; then reports do not warn of the others.
 
     Example:
       >>> from fpsim.analysis.models.coverage import Coverage, CoveredPart
@@ -59,21 +59,21 @@ class Coverage:
 
     @property
     def weights(self) -> float:
-        """Share of the weights that are seen, 0 to 1; NaN for a model without weights."""
+        """Share of the weights that the report covers, 0 to 1; NaN for a model without weights."""
         names = {name for part in self.parts if part.seen for name in part.parameters if name in self.sizes}
         return _share(sum(self.sizes[name] for name in names), sum(self.sizes.values()))
 
     @property
     def multiplications(self) -> float:
-        """Share of the multiplications that are seen, 0 to 1; NaN if there are none."""
+        """Share of the multiplications that the report covers, 0 to 1; NaN if there are none."""
         seen = sum(part.multiplications for part in self.parts if part.seen)
         return _share(seen, sum(part.multiplications for part in self.parts))
 
     @property
     def unseen(self) -> tuple[CoveredPart, ...]:
-        """Parts that are not seen, the largest share of weights or multiplications first.
+        """Parts that the report does not cover, the largest share of weights or multiplications first.
 
-        A part without multiplications is left out if products that are seen read all of its weights.
+        A part without multiplications is left out if products that are covered read all of its weights.
         """
         read = {name for part in self.parts if part.seen for name in part.parameters}
         missing = [
@@ -84,7 +84,9 @@ class Coverage:
 
     @property
     def is_minor(self) -> bool:
-        """True if less than half of the weights or multiplications are seen, and the user has not selected layers."""
+        """True if the report covers less than half of the weights or multiplications, and the user has not selected
+        layers.
+        """
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
@@ -114,7 +116,9 @@ class Coverage:
         return max(_share(weights, sum(self.sizes.values())), _share(part.multiplications, whole), 0.0)
 
     def __str__(self) -> str:
-        """Return the sentence on the shares that are seen, and on what is missing."""
+        """Return the sentence on the shares of weights and multiplications that the report covers, and on what is
+        missing.
+        """
         if self.is_minor:
             return self.headline
         seen = f"{percent(self.weights)} of the weights and {percent(self.multiplications)} of the multiplications"
@@ -122,30 +126,32 @@ class Coverage:
 
     @property
     def headline(self) -> str:
-        """Sentence with which a report begins if most of the model is missing; else ""."""
+        """Sentence with which a report begins if less than half of the model is covered and no layers were selected;
+        else "".
+        """
         shares = f"{percent(self.weights)} of the model's weights and {percent(self.multiplications)} of its"
         return f"Only {shares} multiplications are seen{self._missing()}." if self.is_minor else ""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentence on the shares, in a tuple; () if `headline` says it, or if no product was counted."""
+        """A tuple with the sentence on the covered shares; () if `headline` has it, or if no product was counted."""
         return (str(self),) if self.parts and not self.is_minor else ()
 
     def _missing(self) -> str:
-        """Return the clause that names the parts that are missing; "" if none is."""
+        """Return the clause that names up to 4 parts that the report does not cover; "" if it covers all."""
         missing = list(dict.fromkeys(f"{printable(part.name) or 'the model'} ({part.kind})" for part in self.unseen))
         if not missing:
             return ""
         return f"; not seen: {listed(missing, NAMED)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
+        """Return all attributes, name -> value, as values that JSON can represent."""
         parts = [[p.name, p.kind, list(p.parameters), p.multiplications, p.seen] for p in self.parts]
         return {"sizes": dict(self.sizes), "parts": parts, "is_chosen": self.is_chosen}
 
     @staticmethod
     def from_dict(fields: Mapping[str, Any]) -> Coverage:
-        """Return the coverage whose `to_dict` is `fields`."""
+        """Return the coverage from the attributes that `to_dict` returned."""
         parts = (CoveredPart(name, kind, tuple(read), count, seen) for name, kind, read, count, seen in fields["parts"])
         return Coverage(dict(fields["sizes"]), tuple(parts), fields["is_chosen"])
 
@@ -156,9 +162,10 @@ Parts = dict[tuple[str, str, bool], CoveredPart]
 
 
 def add_part(parts: Parts, part: CoveredPart) -> None:
-    """Add a part to `parts`, in place.
+    """Add a part of a model to `parts`, in place.
 
-    If there is a part of the same name, kind and `seen`, it gets the multiplications and parameters of this one.
+    If `parts` has one of the same name, kind and `seen`, both become one: multiplications are added, parameters joined.
+    parts: (name, kind, seen) -> part.
     """
     key = part.name, part.kind, part.seen
     mine = parts.get(key)

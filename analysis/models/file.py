@@ -36,10 +36,10 @@ class Contents(NamedTuple):
       settings: the arguments of the recording as JSON values: model, formats, sample, keep, seed.
       steps, notes, monitors: attributes of `Recording`.
       rows: the rows of the recording.
-      kept: (step, layer, tensor) -> kept operand.
-      kept_settings: (step, layer) -> the other settings of a kept product, such as strides.
-      coverage: the share of the model that was seen.
-      outputs: (step, layer, tensor) -> kept output of the model.
+      kept: (step, layer, tensor) -> stored operand.
+      kept_settings: (step, layer) -> the other settings of a product with stored operands, such as strides.
+      coverage: the shares of the model's weights and multiplications that were recorded.
+      outputs: (step, layer, tensor) -> stored output of the model.
     """
 
     settings: dict[str, Any]
@@ -106,7 +106,7 @@ def _stored(
     """Add tensors to a file's `arrays` as name_0, name_1, and so on; return lists [step, layer, tensor, format].
 
     There is a list for each tensor, with the format's name. Dtypes that files lack, such as bfloat16, are stored as
-    codes.
+    codes. tensors: (step, layer, tensor) -> array.
     """
     described = []
     for i, (key, x) in enumerate(tensors.items()):
@@ -118,7 +118,11 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return the tensors that `_stored` added to a file's arrays; described: the value that it returned for `name`."""
+    """Return (step, layer, tensor) -> array, for the tensors that `_stored` added to a file's arrays as name_0, name_1,
+    ...
+
+    described: the value that `_stored` returned for `name`.
+    """
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
         x = arrays[f"{name}_{i}"]
@@ -152,7 +156,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
 
 
 def _row_fields(row: RecordedRow) -> dict[str, Any]:
-    """Return the fields of a row as JSON values for the header."""
+    """Return the fields of a row, name -> value, as JSON values for the file's header."""
     return {
         **{name: getattr(row, name) for name in ROW},
         "shape": list(row.shape),

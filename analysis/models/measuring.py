@@ -26,9 +26,9 @@ class Measure:
     """A function that measures an array of floats: its range, and its rounding error in each format.
 
     Args:
-      formats: float formats, by name, dtype or object; those of up to 8 bits have one scale per tensor, from its amax.
+      formats: float formats, by name, dtype or object, one or several; those of up to 8 bits have one scale per tensor,
+        from its amax.
       sample: number of elements whose error is measured, in blocks of 2048 successive ones; None for all.
-
     Raises:
       TypeError, ValueError: an unknown format, one without float values, or a sample below 2048.
     """
@@ -49,7 +49,9 @@ class Measure:
         self._histogram = Histogram()
 
     def __call__(self, x: Array) -> tuple[RangeReport, tuple[ErrorReport, ...]]:
-        """Return the range of all elements of an array of floats, and the error of its sample in each format."""
+        """Return the range of all elements of an array of floats, and a tuple of errors: that of its sample in each
+        format.
+        """
         counts = self._histogram
         counts.clear()
         counts.add(float_pieces(x))

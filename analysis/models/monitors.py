@@ -64,9 +64,9 @@ class Scale(NamedTuple):
 class Monitors:
     """The effects of a training run's optimizer on the weights, step by step; iteration yields metrics of each step.
 
-    The metrics are over all parameters together: "gradient_norm", the norm of the gradient; "update_ratio", the norm of
-    the weights' change divided by that of the weights; "lost_updates", the share of elements with a nonzero gradient
-    that the step did not change.
+    The metrics are over all parameters together. "gradient_norm" is the norm of the gradient. "update_ratio" is the
+    norm of the weights' change divided by that of the weights. "lost_updates" is the share of elements with a nonzero
+    gradient that the step did not change.
 
     Attributes:
       updates: an Update for each step and parameter.
@@ -126,6 +126,7 @@ class Monitors:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the gradient norm, the size of updates and the share of lost updates over the steps.
 
+        A lost update is an element with a nonzero gradient that the step did not change.
         Args:
           ax: matplotlib axes; None for those of a new figure.
         Returns:

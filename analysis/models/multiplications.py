@@ -37,7 +37,7 @@ def name_of(func: Any) -> str:
 
 
 def multiplies(func: Any) -> bool:
-    """Return whether a torch function adds up products of its operands."""
+    """Return whether a torch function adds up products of its operands; False for fpsim's own operators."""
     return name_of(func) in COUNTS and not str(func).startswith("fpsim.")  # a QuantLinear shows its own products
 
 
@@ -66,16 +66,19 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return the positional argument `args[place]`, or else the keyword argument called one of `names`."""
+    """Return the positional argument `args[place]`, or, if there are fewer, the keyword argument called one of
+    `names`.
+    """
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
     return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return the counter of a function whose sums run over the last axis of the operand at `place` (or one of `names`).
+    """Return the counter of a function whose sums run over the last axis of one operand.
 
-    It counts the result's size times the axis's length.
+    It counts the result's size times the axis's length. The operand is the positional argument number `place`, or the
+    keyword argument called one of `names`.
     """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
@@ -180,7 +183,10 @@ def _einsum(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]]:
-    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes."""
+    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes.
+
+    args: positional arguments of torch.einsum.
+    """
     if not isinstance(args[0], str):
         pairs = list(zip(args[::2], args[1::2], strict=False))
         operands, inputs = [x for x, _ in pairs], [_spread(list(labels), x.dim()) for x, labels in pairs]
@@ -200,7 +206,7 @@ def _letters(text: str) -> list[Any]:
 
 
 def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) -> list[Any]:
-    """Return labels with Ellipsis replaced by one label for each axis that it stands for.
+    """Return labels with Ellipsis replaced by one label for each axis for which it stands.
 
     axes: number of axes of the operand. inputs: labels of all operands, if `labels` are those of the result.
     """
@@ -213,7 +219,10 @@ def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) 
 
 
 def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the result's labels if an einsum equation has no "->": those that occur once or belong to an ellipsis."""
+    """Return the result's labels if an einsum equation has no "->": those that occur once or belong to an ellipsis.
+
+    inputs: the labels of each operand.
+    """
     every = list(chain.from_iterable(inputs))
     return [label for label in dict.fromkeys(every) if every.count(label) == 1 or isinstance(label, tuple)]
 

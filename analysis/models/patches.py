@@ -37,7 +37,10 @@ class Convolution(NamedTuple):
 
 
 def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
-    """Return the arguments of a call of `func`, a torch convolution, with defaults filled in."""
+    """Return the arguments of a call of `func`, torch.conv1d, conv2d or conv3d, with defaults filled in.
+
+    args, kwargs: positional and keyword arguments of the call.
+    """
     arguments: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
     space, x, weight = DIMENSIONS[func], arguments["input"], arguments["weight"]
     stride, dilation = (_each(arguments[name], space) for name in ("stride", "dilation"))
@@ -54,13 +57,16 @@ def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
 
 
 def _each(value: Any, space: int) -> tuple[int, ...]:
-    """Return `value` as a tuple of `space` numbers; a single number is repeated."""
+    """Return `value`, a number or a sequence of numbers, as a tuple of `space` numbers; a single number is repeated."""
     numbers = tuple(value) if isinstance(value, (tuple, list, torch.Size)) else (value,)
     return numbers * space if len(numbers) == 1 else numbers
 
 
 def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
     """Return the patch of the padded input that each output position reads, (N, *output sizes, *filter sizes, C).
+
+    x: the input without padding, (N, C, ...), perhaps that of a single group. of: the convolution, whose padding,
+    stride, dilation and filter sizes count.
 
     Example:
       >>> import torch
@@ -93,7 +99,7 @@ def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Te
 
 
 def places(of: Convolution) -> tuple[int, ...]:
-    """Return the spatial sizes of a convolution's result."""
+    """Return the spatial sizes of a convolution's result, one per axis."""
     room = zip(of.x.shape[2:], of.padding, of.weight.shape[2:], of.dilation, of.stride, strict=True)
     return tuple((n + sum(pad) - dil * (size - 1) - 1) // step + 1 for n, pad, size, dil, step in room)
 
@@ -155,7 +161,10 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the input padded as the layer's padding_mode demands, such as "reflect"; unchanged for "zeros"."""
+    """Return the input x padded as the layer's padding_mode demands, such as "reflect"; unchanged for "zeros".
+
+    layer: a torch.nn.Conv1d, Conv2d or Conv3d.
+    """
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
@@ -205,6 +214,9 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of the weight in its shape, from one matrix (outputs, K) per group."""
+    """Return the gradient of a convolution's weight in the weight's shape.
+
+    rows: for each group, the gradient of its weight matrix, (outputs of the group, K).
+    """
     outputs, channels, *sizes = of.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

@@ -101,7 +101,8 @@ class Products(TorchFunctionMode):
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
         """Pass x @ W to `seen` if W is a parameter matrix or a view of one; pass other products to `unseen`.
 
-        func, args, output: the function, its positional arguments and its result. count: number of multiplications.
+        `seen` and `unseen` are the functions given to the class. func, args, output: the torch function, its positional
+        arguments and its result. count: number of multiplications.
         """
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
@@ -115,9 +116,10 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """Run torch's multi-head attention operation by operation, so that this mode sees its products.
+        """Run torch's multi-head attention operation by operation, so that this mode sees its products; return its
+        result.
 
-        Return its result.
+        args, kwargs: arguments of torch.nn.functional.multi_head_attention_forward.
         """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
@@ -129,7 +131,8 @@ class Products(TorchFunctionMode):
             self._batched, self._scores = False, None
 
     def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
-        """Note one of the two batched products of torch's multi-head attention; pass both to `seen` after the second.
+        """Store the first of the two batched products of torch's multi-head attention; after the second, report both
+        together.
 
         The first product is queries by keys, the second probabilities by values. operands, output: of this product.
         mask: the mask that the product adds, or None. count: its number of multiplications.
@@ -154,9 +157,10 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return (settings of a call of scaled_dot_product_attention as in `RecordedProduct.settings`, its mask or None).
+    """Return two values: the settings of a call of scaled_dot_product_attention; its mask, or None.
 
-    args, kwargs: arguments of the call. A missing scale becomes 1 / sqrt(d), d being the query's last axis.
+    The settings are those of `RecordedProduct.settings`. args, kwargs: arguments of the call. A missing scale becomes 1
+    / sqrt(d), d being the query's last axis.
     """
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -172,7 +176,7 @@ def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.T
 
 
 def added_to_scores(mask: torch.Tensor) -> torch.Tensor:
-    """Return a mask as the float32 tensor that is added to scores; of bools, True becomes 0 and False -Inf.
+    """Return an attention mask as the float32 tensor that is added to scores; of bools, True becomes 0 and False -Inf.
 
     Example:
       >>> import torch
@@ -225,14 +229,18 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
-    """Return the first arguments of a function, called `names`, whether they were passed by position or by name."""
+    """Return the first arguments of a function, called `names`, whether they were passed by position or by name.
+
+    args, kwargs: positional and keyword arguments of the call.
+    """
     return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
 
 
 def is_fused(module: torch.nn.Module) -> bool:
     """Return whether torch may run a module in one fused operation, which it never does inside a torch function mode.
 
-    It may if the module is one of FUSED in evaluation mode, torch's fast path is on, and no parameter needs a gradient.
+    It may if all of these hold: the module is a MultiheadAttention, TransformerEncoderLayer or TransformerEncoder in
+    evaluation mode; torch's fast path is enabled; and gradients are disabled or no parameter needs one.
     """
     if not isinstance(module, FUSED) or module.training or not torch.backends.mha.get_fastpath_enabled():
         return False

@@ -41,8 +41,8 @@ class Recording:
       sample, keep, seed: arguments of `fp.analysis.record`.
       steps: the recorded steps.
       monitors: the optimizer's effects on the weights, a `Monitors`.
-      notes: sentences on modules and functions whose products were not seen.
-      coverage: the shares of the model's weights and multiplications that were seen, a `Coverage`.
+      notes: sentences on modules and functions whose products were not recorded.
+      coverage: the shares of the model's weights and multiplications that were recorded, a `Coverage`.
 
     Example:
       >>> import torch
@@ -87,7 +87,9 @@ class Recording:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Kept operands as tensors for `fp.analysis.study`; one operand in several steps has the same name in all."""
+        """The stored operands as tensors for `fp.analysis.study`; an operand of several steps has the same name in
+        all.
+        """
         return tuple(
             tensor(f"{layer} {which.replace('_', ' ')}", x, layer=layer, role=self.role(step, layer, which), step=step)
             for (step, layer, which), x in self._kept.items()
@@ -96,7 +98,7 @@ class Recording:
 
     @property
     def operands(self) -> dict[Key, Array]:
-        """Kept operands: (step, layer, tensor) -> array in the shape and dtype in which it was read.
+        """The stored operands: (step, layer, tensor) -> array in the shape and dtype in which the product read it.
 
         Attention with a mask has an operand "mask" too: float32 that is added to the scores, -Inf for those left out.
 
@@ -112,7 +114,7 @@ class Recording:
 
     @property
     def outputs(self) -> dict[Key, Array]:
-        """The model's outputs, kept with `record(outputs=True)`: (step, "", "output") -> array.
+        """The model's outputs, stored with `record(outputs=True)`: (step, "", "output") -> array.
 
         Example:
           >>> import torch
@@ -125,12 +127,15 @@ class Recording:
         return dict(self._outputs)
 
     def role(self, step: int, layer: str, which: str) -> str:
-        """Return the role of a layer's tensor `which`: that of its row, or without a row TENSORS' role of its name."""
+        """Return the role of a layer's tensor at a step, such as "activation" or "matrix".
+
+        which: the tensor, such as "input". If it has no row, the role is the usual one of a tensor of this name.
+        """
         row = self._rows.get((step, layer, which))
         return TENSORS[which] if row is None else row.role
 
     def settings(self, step: int, layer: str) -> Mapping[str, Any]:
-        """Return a kept product's other settings, such as a convolution's stride or attention's scale; {} without any.
+        """Return settings of a product with stored operands, such as a convolution's stride; {} if it has none.
 
         Example:
           >>> import torch
@@ -190,12 +195,12 @@ class Recording:
         self._rows[row.key] = row if mine is None else mine.merge(row)
 
     def study(self, **options: Any) -> Any:
-        """Study the kept operands; return the result of `fp.analysis.study` of `self.tensors` with `options`.
+        """Study the stored operands; return the result of `fp.analysis.study` of `self.tensors` with `options`.
 
         Args:
           options: as for `fp.analysis.study`.
         Raises:
-          ValueError: nothing was kept.
+          ValueError: no operands were stored.
         """
         if not self._kept:
             raise ValueError("study() needs kept operands; got a recording without. Pass keep=1 or more to record.")
@@ -235,7 +240,8 @@ class Recording:
     def _keep_sample(self, step: int | None = None) -> bool:
         """Drop operands of steps that the seed does not choose; return whether it chooses `step` (False for None).
 
-        Chosen are, of the steps with operands and `step`, the `keep` whose hashes with the seed are the smallest.
+        Candidates are the steps with operands, and `step`. The `keep` steps whose hashes with the seed are smallest are
+        chosen.
         """
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
@@ -244,16 +250,16 @@ class Recording:
         return step in chosen
 
     def keep_operand(self, key: Key, x: Array) -> None:
-        """Keep an operand, unless one of the same (step, layer, tensor) is kept already."""
+        """Store an operand x under the key (step, layer, tensor), unless one is stored there already."""
         self._kept.setdefault(key, x)
 
     def keep_output(self, step: int, x: Array) -> None:
-        """Keep an output of the model; further ones of the same step are called "output 2" and so on."""
+        """Store an output of the model; further ones of the same step are called "output 2" and so on."""
         number = sum(key[0] == step for key in self._outputs) + 1
         self._outputs[step, "", "output" if number == 1 else f"output {number}"] = x
 
     def keep_settings(self, step: int, layer: str, settings: Mapping[str, Any]) -> None:
-        """Keep the other settings of a product whose operands are kept, unless the layer has some in this step."""
+        """Store the settings of a product whose operands are stored, unless the layer has some in this step already."""
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
@@ -267,12 +273,11 @@ class Recording:
     def to_frame(self, by: str = "tensor") -> DataFrame:
         """Return a pandas DataFrame with one row per step, layer and tensor, or one for each of these and each format.
 
-        The first columns are step, layer, tensor, role, shape, dtype and calls. With by="tensor" follow count, zeros,
-        infinities, nans, amax, smallest and median of all elements, then for each format the error of the sample, such
-        as E4M3_sqnr_db, and the shares of elements below its range, subnormal, normal and above it without a scale,
-        such as E4M3_below. With by="format" follow the format's name and every metric of `fp.analysis.error` for the
-        sample.
-
+        The first columns are step, layer, tensor, role, shape, dtype and calls. With by="tensor", the columns count,
+        zeros, infinities, nans, amax, smallest and median of all elements follow. Then follow, for each format, metrics
+        of the sample, such as E4M3_sqnr_db, and the shares of elements below its range, subnormal, normal and above it
+        without a scale, such as E4M3_below. With by="format", the format's name and every metric of `fp.analysis.error`
+        for the sample follow.
         Args:
           by: "tensor" or "format".
         Raises:
@@ -375,6 +380,6 @@ class Recording:
 
 
 def _sqnr(row: RecordedRow) -> float:
-    """Return the SQNR (dB) of a row in the first format; Inf if there is no format or the SQNR is NaN."""
+    """Return the SQNR (dB) of a row in the first format; Inf if the row has no format or the SQNR is NaN."""
     value = row.errors[0].sqnr_db if row.errors else math.inf
     return math.inf if math.isnan(value) else value

@@ -32,7 +32,7 @@ class RecordedRow:
         "value" in place of the first two.
       role: "activation", "matrix", "embedding" or "gradient".
       shape: the tensor's shape in the first call.
-      dtype: torch's name of the dtype in which the product read or wrote the tensor.
+      dtype: torch's name of the dtype in which the product read or wrote the tensor, such as "float32".
       calls: number of tensors that were merged into the row: micro-batches, uses of a shared layer, ranks.
       range: the RangeReport of all elements.
       errors: an ErrorReport for each format, of the sampled elements.
@@ -69,7 +69,7 @@ class RecordedRow:
         return {name: getattr(self, name) for name in names}
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return one table row (column -> value) for each format, with every metric of its error."""
+        """Return one table row (column name -> value) for each format, with every metric of its error."""
         return [
             {**self.fields, "format": report.format, "scale": report.scale}
             | {name: getattr(report, name) for name in METRICS}
@@ -78,7 +78,9 @@ class RecordedRow:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one table row (column -> value): the range, then metrics of each format, such as "E4M3_sqnr_db"."""
+        """Return one table row (column name -> value): the range, then metrics of each format, such as
+        "E4M3_sqnr_db".
+        """
         spread = self.range
         columns: dict[str, Any] = {
             **self.fields, "count": spread.count, "zeros": spread.zeros,

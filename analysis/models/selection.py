@@ -14,7 +14,7 @@ ATTENTION = "attention"  # last part of the name of a layer for the products of 
 
 
 def joined(module: str, last: str) -> str:
-    """Return the qualified name of `last` in the module called `module`; "" is the model itself.
+    """Return the qualified name of the part `last` of the module called `module`; "" is the model itself.
 
     Example:
       >>> from fpsim.analysis.models.selection import joined
@@ -77,11 +77,11 @@ class Selection:
         return matches
 
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
-        """Return the name of the layer of a product that `module` computes.
+        """Return the name of the layer of a product that `module`, a torch.nn.Module, computes.
 
         It is the module's name if `is_layer` (the module itself is the layer, such as nn.Linear), else that of the
         weight's layer, else the module's, or "weight" in the model itself; for attention, the module's name with
-        ".attention". weight: the product's weight; None for attention.
+        ".attention". weight: the product's weight, a tensor; None for attention.
         """
         name = self.modules[id(module)]
         if weight is None:
@@ -90,12 +90,15 @@ class Selection:
         return (is_layer and name) or owner or name or "weight"
 
     def owner(self, weight: Any) -> str | None:
-        """Return the name of the layer whose parameter `weight` is, or is a view of; None if it is neither."""
+        """Return the name of the layer of which a tensor is a parameter, or a view of one; None if it is neither."""
         return self.owners.get(id(weight)) or self.owners.get(id(weight._base))
 
 
 def product_names(model: Any) -> list[str]:
     """Return the names of a model's layers, found from its modules and parameters without running it.
+
+    model: a torch.nn.Module. Layers are linear, convolution, embedding and attention modules, and other modules'
+    parameters of two or more axes.
 
     Example:
       >>> import torch
@@ -119,7 +122,10 @@ def product_names(model: Any) -> list[str]:
 
 
 def _patterns(layers: Any) -> tuple[str, ...]:
-    """Return one or several shell patterns as a tuple; raise a TypeError for anything else."""
+    """Return one or several shell patterns as a tuple; raise a TypeError for anything else.
+
+    layers: a text or a sequence of texts.
+    """
     globs = [layers] if isinstance(layers, str) else layers
     if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")

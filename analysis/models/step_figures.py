@@ -18,7 +18,7 @@ class StepFigures(NamedTuple):
       gradient_norm: norm of the gradient; this and the next two are None if no optimizer updated weights.
       update_ratio: norm of the weights' change / norm of the weights.
       lost_updates: share of the elements with a nonzero gradient that the step did not change.
-      scales: name -> value of the scales that are kept between steps: "loss", and delayed scales of layers.
+      scales: name -> value of the scales that last from step to step: "loss", and delayed scales of layers.
       fallback: whether the optimizer's step was skipped because of overflow, so that the loss scale was reduced.
       smallest, amax: smallest nonzero and largest finite magnitude of all activations; NaN without activations.
       overflow: (layer, tensor) of the first tensor with Inf or NaN, in the order in which products ran, or None.
@@ -60,7 +60,10 @@ class StepFigures(NamedTuple):
 
 
 def figures_of(step: int, rows: Iterable[RecordedRow], monitors: Monitors) -> StepFigures:
-    """Return the metrics of a step from a recording's rows, in the order in which products ran, and its monitors."""
+    """Return the metrics of a recorded step.
+
+    step: its number. rows: the recording's rows, in the order in which products ran. monitors: the optimizer's effects.
+    """
     mine = [row for row in rows if row.step == step]
     updates = Monitors(tuple(item for item in monitors.updates if item.step == step))
     sums = next(iter(updates), {})

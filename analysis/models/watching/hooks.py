@@ -11,7 +11,10 @@ from fpsim.arrays import Array, from_torch
 
 
 class Hook:
-    """A hook of one model, which calls `call`; deep copies and pickles of the model get a hook that does nothing."""
+    """A hook of one model, which calls `call` with its arguments; copies of the model get a hook that does nothing.
+
+    Deep copies and pickles count as copies.
+    """
 
     def __init__(self, call: Callable[..., None]) -> None:
         self._call = call
@@ -27,7 +30,7 @@ class Hook:
 
 
 def nothing(*_: Any) -> None:
-    """Do nothing, as the hook in copies of a watched model."""
+    """Do nothing with any arguments, as the hook in copies of a watched model."""
 
 
 def in_backward() -> bool:

@@ -28,7 +28,7 @@ class WatchedModules:
       selection: the layers to record.
       tally: the count of multiplications.
       see: called with each product that the modules compute.
-      miss: called with the name and the number of multiplications of each torch function that is not recorded.
+      miss: called with (name, number of multiplications) for each call of a torch function that is not recorded.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WatchedModules:
         return self._stack[-1] if self._stack else self.model
 
     def wait_for_recomputation(self) -> None:
-        """Note that the running module will run again in the backward pass, as inside torch.utils.checkpoint.
+        """Remember that the running module will run again in the backward pass, as inside torch.utils.checkpoint.
 
         Its forward pass builds no graph now, so that the hooks on gradients can be added only then.
         """
@@ -68,7 +68,7 @@ class WatchedModules:
         self._recomputed = {}
 
     def _seen(self, product: RecordedProduct) -> None:
-        """Count a product, and pass it on to `see`."""
+        """Count a product, and call `see` with it."""
         self._products += 1
         self._see(product)
 
@@ -121,10 +121,11 @@ class WatchedModules:
         self._replaced.replace(module, run, attribute)
 
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass, during which the module counts as the one that runs products.
+        """Return a wrapper of a module's forward pass, during which products are attributed to the module.
 
-        A module that torch may run in one fused operation runs outside the mode, and counts as not seen. A linear layer
-        or a convolution whose forward pass showed no product to the mode is reported from its input and output.
+        A module that torch may run in one fused operation runs outside the torch function mode, and its products are
+        not seen. A linear layer or a convolution whose forward pass showed no product to the mode is reported from its
+        input and output.
         """
         forward = module.forward
 
@@ -148,9 +149,10 @@ class WatchedModules:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a module outside the mode, so that torch may fuse it; add a note, and count its products as not seen.
+        """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
 
-        forward: its forward pass. args, kwargs: arguments of the pass. Return the output.
+        A note is added, and its products are counted as not seen. forward: its forward pass. args, kwargs: positional
+        and keyword arguments of the pass.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__

@@ -15,7 +15,7 @@ class Replacements:
         self._before: list[tuple[torch.nn.Module, str, Any]] = []
 
     def replace(self, module: torch.nn.Module, function: Callable[..., Any], attribute: str = "forward") -> None:
-        """Set an attribute of a module to `function`, and remember the original."""
+        """Set an attribute of a module, such as "forward", to `function`, and remember the original."""
         self._before.append((module, attribute, module.__dict__.get(attribute)))
         module.__dict__[attribute] = function
 

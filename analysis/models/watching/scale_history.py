@@ -18,6 +18,8 @@ class ScaleHistory:
     Args:
       model: a torch.nn.Module.
       scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
+    Attributes:
+      scales: the scales so far, in the order of the steps.
     """
 
     def __init__(self, model: Any, scaler: HasScale | None) -> None:
@@ -30,10 +32,10 @@ class ScaleHistory:
         return None if self._scaler is None else float(self._scaler.get_scale())
 
     def skipped(self, step: int, has_run: bool) -> bool:
-        """Return whether the loss scale fell since the last call, so that an update was skipped.
+        """Return whether the loss scale fell since the last call, which shows that the optimizer skipped an update.
 
-        If so, add the scale before its fall as that of the step, marked as a fallback. step: the number of the step.
-        has_run: whether the model ran in it; if not, nothing was skipped.
+        If so, add to `scales` the value before the fall, marked as a fallback. step: the number of the step. has_run:
+        whether the model ran in this step; if not, the result is False.
         """
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:

@@ -32,11 +32,14 @@ class Tally:
         self._ran: set[int] = set()
 
     def ran(self, module: Any) -> None:
-        """Note that the forward pass of a module ran."""
+        """Record that the forward pass of a module ran."""
         self._ran.add(id(module))
 
     def looked_up(self, module: Any, weight: Any) -> None:
-        """Note that rows of a weight were looked up in a module, without multiplications."""
+        """Record that rows of a weight were looked up in a module, without multiplications.
+
+        module: the torch.nn.Module that ran. weight: the tensor whose rows were read.
+        """
         self._looked_up.update(self._read(module, weight))
 
     def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
@@ -56,7 +59,8 @@ class Tally:
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
         """Count, as not seen, a product by a torch function that is never recorded, such as "einsum".
 
-        module, name: the module that called the function, and the module's name.
+        module, name: the module that called the function, and the module's name. function: its name. multiplications:
+        their number.
         """
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
@@ -65,15 +69,17 @@ class Tally:
     def hid(self, module: Any, name: str, x: Any) -> None:
         """Count a module that torch may run in one fused operation; its products are not seen.
 
-        Each of its matrices counts as multiplied by every row of its input x. name: the module's name.
+        Each of its matrices counts as multiplied by every row of its input x, a tensor. module, name: the
+        torch.nn.Module and its name.
         """
         self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
 
     def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
         """Count the multiplications of a module whose products are not seen.
 
-        Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, it counts 0.
-        name: the module's name. kind: the `CoveredPart.kind` for reports, such as "LSTM, compiled".
+        Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, nothing is counted.
+        module, name: the torch.nn.Module and its name. kind: the `CoveredPart.kind` for reports, such as "LSTM,
+        compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
@@ -103,8 +109,8 @@ class Tally:
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
         """Return the names of the parameters behind a weight that a product of `module` read; () for None.
 
-        It is the parameter that the weight is or is a view of. For another tensor, which a parametrization has
-        computed, they are the parameters of the module's parametrizations, or without any, all of the module's.
+        If the weight is a parameter or a view of one, it is that parameter. Otherwise a parametrization has computed
+        the weight, and they are the parameters of the module's parametrizations, or without any, all of the module's.
         """
         if weight is None:
             return ()
@@ -116,7 +122,7 @@ class Tally:
 
     @property
     def coverage(self) -> Coverage:
-        """Coverage from the counts so far, with a part that is not seen for modules whose weights no product read.
+        """The coverage from the counts so far; modules whose weights no product read are parts that are not seen.
 
         Parameters of one axis, those of norms, and embeddings that are only looked up are left out.
         """
@@ -137,7 +143,7 @@ class Tally:
         return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
 
     def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """Yield the counted parts, and add to each that is not seen the weights of its module that no product read.
+        """Yield the counted parts; those that are not seen also get the weights of their module that no product read.
 
         unread: name of a module -> names of its weights that no product read.
         """

@@ -14,7 +14,7 @@ f64, i64 = np.float64, np.int64
 
 @reordered_sums
 def _squares(x: Any) -> Any:
-    """Return the sum of squares of a 1-d float32 or float64 array, as float64."""
+    """Return the sum of squares of a 1-d float32 or float64 array, as float64, added in any order."""
     total = f64(0.0)
     for i in range(x.size):
         total += f64(x[i]) * f64(x[i])
@@ -23,7 +23,7 @@ def _squares(x: Any) -> Any:
 
 @reordered_sums
 def _changes(before: Any, after: Any) -> Any:
-    """Return the sum of squares of after - before, 1-d float arrays of one size, as float64."""
+    """Return the sum of squares of after - before, 1-d float arrays of one size, as float64, added in any order."""
     total = f64(0.0)
     for i in range(before.size):
         change = difference(after[i], before[i])
@@ -33,7 +33,7 @@ def _changes(before: Any, after: Any) -> Any:
 
 @kernel
 def note_gradient(gradient: Any, nonzero: Any) -> Any:
-    """Return (float64 sum of squares of a gradient, its number of elements other than 0).
+    """Return (float64 sum of squares of a gradient, its number of elements other than 0 as int64).
 
     gradient: 1-d float32 or float64 array. nonzero: bool array of equal size, which is set to gradient != 0.
     """
@@ -46,10 +46,11 @@ def note_gradient(gradient: Any, nonzero: Any) -> Any:
 
 @kernel
 def compare_weights(before: Any, after: Any, nonzero: Any) -> Any:
-    """Return (sum of squares of `before`, sum of squares of after - before, number of elements that are lost updates).
+    """Return (sum of squares of `before`, sum of squares of after - before, number of lost updates).
 
-    A lost update is an element that is equal in both arrays although `nonzero` is True for it. before, after: 1-d
-    float32 or float64 arrays of one size; nonzero: bool array of that size.
+    The sums are float64, the number is int64. A lost update is an element that is equal in both arrays although
+    `nonzero` is True for it. before, after: 1-d float32 or float64 arrays of one size; nonzero: bool array of that
+    size.
     """
     kept = i64(0)
     for i in range(before.size):

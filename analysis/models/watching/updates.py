@@ -47,7 +47,10 @@ class Updates:
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Copy the parameters that an optimizer is about to update, with facts on their gradients (see `Before`)."""
+        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update.
+
+        The copies have the sums of squares of gradients, and which elements have one (see `Before`).
+        """
         with torch.no_grad():
             self._before = [
                 _before(self._names[id(p)], p.detach(), _dense(p.grad))
@@ -57,7 +60,10 @@ class Updates:
             ]
 
     def after(self, step: int) -> list[Update]:
-        """Return an Update for each copied parameter, from its values before and after the step; drop the copies."""
+        """Return an Update for each copied parameter, from its values before and after the step; drop the copies.
+
+        step: the number of the step.
+        """
         with torch.no_grad():
             updates = [_compared(step, parameter) for parameter in self._before]
         self._before = []
@@ -65,7 +71,10 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return a parameter's `Before`: a copy of its elements, and facts on its gradient, a dense tensor."""
+    """Return the `Before` of a parameter called `name`: a copy of its elements, and facts on its gradient.
+
+    gradient: a dense tensor in the shape of `weight`.
+    """
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0
     with wrapping():
@@ -76,7 +85,10 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Return the Update of one parameter after the optimizer step numbered `step`."""
+    """Return the Update of one parameter after the optimizer step number `step`.
+
+    one: the parameter before the step, and the tensor that now has the new values.
+    """
     weight, update, lost, start = 0.0, 0.0, 0, 0
     with wrapping():
         for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):

@@ -109,7 +109,7 @@ class Watch:
     def end_step(self, *, skipped: bool = False) -> None:
         """End the current step; if it is recorded, add its scales and call the recording's listeners.
 
-        skipped: whether the optimizer's update was skipped because of overflow; its loss scale is added already.
+        skipped: whether the optimizer's update was skipped because of overflow; then the loss scale was added before.
         """
         if self._is_recorded(self.step):  # else nothing has changed
             if self._has_run:
@@ -132,7 +132,7 @@ class Watch:
 
         If the loss scale fell since the last pass, the optimizer skipped an update, and its step ends first. Passes
         inside another pass of the model and a checkpoint's recomputations begin nothing. A pass without gradients of a
-        model that is trained is a validation, and not recorded.
+        model that is trained is a validation, and not recorded. module: the torch.nn.Module whose pass begins.
         """
         if module is not self.model or in_backward():
             return
@@ -152,7 +152,10 @@ class Watch:
             self._modules.attach()
 
     def _after(self, module: Any, _: Any, output: Any) -> None:
-        """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass."""
+        """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass.
+
+        module, output: the torch.nn.Module and its result; the output is stored if the recording keeps outputs.
+        """
         if module is not self.model or in_backward():
             return
         self._depth -= 1
@@ -166,7 +169,10 @@ class Watch:
             self.end_step()
 
     def _keep_output(self, output: Any) -> None:
-        """Keep a copy of the logits in the model's output; nothing if there are none, as after an error."""
+        """Store a copy of the logits in the model's output; nothing if there are none, as after an error.
+
+        output: the result of the model, a tensor or nested containers of tensors.
+        """
         logits = logits_of(output)
         array = None if logits is None else as_floats_of(logits)
         if array is not None:
@@ -215,7 +221,9 @@ class Watch:
         self._await_gradients(layer, product, first)
 
     def _count(self, layer: str, product: RecordedProduct) -> None:
-        """Add the multiplications of a product to its layer's; of a lookup only note that it read the weight."""
+        """Add the multiplications of a product to those of its layer; of a lookup, only record that it read the
+        weight.
+        """
         module = self._modules.running
         if product.lookup:
             self._tally.looked_up(module, product.weight)
@@ -238,8 +246,8 @@ class Watch:
     def _add_operands(self, layer: str, product: RecordedProduct, first: bool) -> None:
         """Measure the operands of a product of a layer, a weight only once in a step.
 
-        first: whether it is the layer's first product in the step: only its operands, settings and mask are kept, and
-        only in steps that the recording chose for keeping.
+        first: whether it is the layer's first product in the step. Only of this one, and only in steps that the
+        recording chose, copies of operands, settings and mask are stored.
         """
         if first and self._keeps and product.settings:
             self.recording.keep_settings(self.step, layer, product.settings)
@@ -256,7 +264,8 @@ class Watch:
     def _await_gradients(self, layer: str, product: RecordedProduct, first: bool) -> None:
         """Add hooks that measure the gradients of a product's result and weight when autograd has computed them.
 
-        first: whether it is the layer's first product in this step; only then may the result's gradient be kept.
+        first: whether it is the layer's first product in this step; only then a copy of the result's gradient may be
+        stored.
         """
         step = self.step
         output: Any = product.output  # whose register_hook has no types
@@ -274,13 +283,15 @@ class Watch:
     def _add(
         self, layer: str, which: str, x: torch.Tensor, keep: bool, role: str = "", *, step: int | None = None
     ) -> None:
-        """Measure a tensor and add its row to the recording; ignore tensors that are empty, sparse or not of floats.
+        """Measure a tensor and add its row to the recording; ignore tensors that are empty or not of floats.
+
+        Of a `torch.sparse_coo` tensor only the stored values are measured; other sparse tensors are ignored.
 
         Args:
           layer: the layer's name.
           which: the tensor's name in the layer, such as "input" or "weight_gradient" (see `RecordedRow.tensor`).
           x: the tensor.
-          keep: whether to keep a copy if the tensor is an operand and the step's operands are kept.
+          keep: whether to store a copy if the tensor is an operand and operands of this step are stored.
           role: the row's role; "" for that of a tensor of this name, such as "activation" for "input".
           step: number of the step; None for the current step.
         """
@@ -298,7 +309,7 @@ class Watch:
     # ---- steps of optimizers
 
     def _of_model(self, optimizer: Any) -> bool:
-        """Return whether an optimizer updates a parameter of the watched model."""
+        """Return whether an optimizer, a torch.optim.Optimizer, updates a parameter of the watched model."""
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
@@ -320,5 +331,8 @@ class Watch:
             self.end_step()
 
     def _updated_step(self) -> int:
-        """Return the number of an update's step: the previous one if the model has not run since that step ended."""
+        """Return the number of the step to which an optimizer's update belongs.
+
+        It is the current one, or the previous one if the model has not run since that step ended.
+        """
         return self.step if self._has_run else self.step - 1
