@@ -16,6 +16,13 @@ from fpsim.arrays import Array
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise minimum of a and b; NaN if either is NaN, and -0 is below +0 (IEEE 754-2019 minimum).
 
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.minimum)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.minimum(np.float16([1, 0, np.nan]), np.float16([2, -0.0, 1]))
@@ -27,6 +34,13 @@ def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 @rounded
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise maximum of a and b; NaN if either is NaN, and +0 is above -0 (IEEE 754-2019 maximum).
+
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.maximum)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -40,6 +54,14 @@ def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise minimum of a and b; if one is NaN, the other one (IEEE 754-2019 minimumNumber).
 
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags;
+        `help(fpsim.minimum_number)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.minimum_number(np.float16([np.nan, np.nan]), np.float16([1, np.nan]))
@@ -51,6 +73,14 @@ def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounde
 @rounded
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise maximum of a and b; if one is NaN, the other one (IEEE 754-2019 maximumNumber).
+
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags;
+        `help(fpsim.maximum_number)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -68,12 +98,14 @@ def equal(
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`, in one format or two; their shapes broadcast.
-      fmt, input_subnormals: as for `fpsim.add`.
-      flags: as for `fpsim.add`; a signalling NaN raises INVALID.
+      fmt: format of operands that are codes; a tuple of two if they differ, None for arrays of float dtypes.
+      input_subnormals: "keep", or "flush" to read subnormal operands as zeros.
+      flags: True to return (bools, uint8 flags per element), "any" for (bools, one `fpsim.Flags` of all); a signalling
+        NaN raises INVALID.
       out: bool array of the broadcast shape to fill.
 
     Returns:
-      bool array of the broadcast shape; with flags, a tuple (bools, flags).
+      bool array of the broadcast shape, or `out`; with flags, a tuple (bools, flags).
 
     Example:
       >>> import fpsim as fp
@@ -90,10 +122,13 @@ def less(
 ) -> Any:  # fmt: skip
     """Return whether a < b by value, elementwise; a NaN makes the result False, and raises the flag INVALID.
 
-    Args: as for `fpsim.equal`.
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`, in one format or two; their shapes broadcast.
+      fmt, input_subnormals, out: as for `fpsim.equal`.
+      flags: True to return (bools, uint8 flags per element), "any" for (bools, one `fpsim.Flags` of all).
 
     Returns:
-      bool array of the broadcast shape; with flags, a tuple (bools, flags).
+      bool array of the broadcast shape, or `out`; with flags, a tuple (bools, flags).
 
     Example:
       >>> import fpsim as fp
@@ -110,10 +145,13 @@ def less_equal(
 ) -> Any:  # fmt: skip
     """Return whether a <= b by value, elementwise; a NaN makes the result False, and raises the flag INVALID.
 
-    Args: as for `fpsim.equal`.
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`, in one format or two; their shapes broadcast.
+      fmt, input_subnormals, out: as for `fpsim.equal`.
+      flags: True to return (bools, uint8 flags per element), "any" for (bools, one `fpsim.Flags` of all).
 
     Returns:
-      bool array of the broadcast shape; with flags, a tuple (bools, flags).
+      bool array of the broadcast shape, or `out`; with flags, a tuple (bools, flags).
 
     Example:
       >>> import fpsim as fp
@@ -129,10 +167,11 @@ def classify(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = No
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
+      fmt: the format of a if a holds codes, by name, dtype or object; None if a has a float dtype.
       out: uint8 array of a's shape to fill.
 
     Returns:
-      uint8 array of a's shape with the values of `fpsim.FloatClass`.
+      uint8 array of a's shape with the values of `fpsim.FloatClass`, or `out`.
 
     Source: IEEE 754-2019, 5.7.2.
 

@@ -21,6 +21,7 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.
       to: the format of the result, by name, dtype or object.
+      keywords: options of formats, rounding and flags; `help(fpsim.convert)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -39,6 +40,7 @@ def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
     Args:
       n: array of any integer dtype, up to 64 bits.
       fmt: the format of the result, by name, dtype or object.
+      keywords: options of formats, rounding and flags; `help(fpsim.from_int)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -58,13 +60,17 @@ def to_int(
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.
       dtype: the integer dtype of the result.
-      fmt, rounding, input_subnormals, seed, random_bits, flags: as for `fpsim.add`. A value that is not an integer
-        raises INEXACT; NaN and values that the dtype cannot hold raise INVALID.
+      fmt: the format of a if a holds codes, by name, dtype or object; None if a has a float dtype.
+      rounding, seed, random_bits: the rounding mode, and the seed and number of random bits of stochastic rounding, as
+        in `fpsim.encode`.
+      input_subnormals: "keep", or "flush" to read subnormal operands as zeros.
+      flags: True to return (integers, uint8 flags per element), "any" for (integers, one `fpsim.Flags` of all). A value
+        that is not an integer raises INEXACT; NaN and values that the dtype cannot hold raise INVALID.
       out: array of the integer dtype and a's shape to fill.
 
     Returns:
-      Array of the integer dtype and a's shape; values outside the dtype's range become its nearest bound, NaN its
-      largest integer. With flags, a tuple (integers, flags).
+      Array of the integer dtype and a's shape, or `out`; values outside the dtype's range become its nearest bound, NaN
+      its largest integer. With flags, a tuple (integers, flags).
 
     Raises:
       ValueError: dtype is not an integer dtype, or as for `fpsim.add`.

@@ -25,6 +25,8 @@ from fpsim.runtime.pipeline import Stage, run_stages
 class CallPlan(NamedTuple):
     """The plan of all calls of one operation with the same formats and keywords: the result's dtype, and loops.
 
+    A loop is `run(sources, targets, first)` on tuples of 1-D arrays; first: flat index of their first element.
+
     Attributes:
       dtype: dtype of the result.
       accepted: dtypes that `out` may have.
@@ -33,7 +35,7 @@ class CallPlan(NamedTuple):
       core_below: the number of results below which `core` is always the fastest loop.
       route: function from a number of results to the fastest loop for it.
       cast: function from a seed, or None, to the stages of a cast, for a conversion that is one; None for others.
-      draws: whether the loops have an argument `seed`.
+      draws: whether the loops take a keyword argument `seed`, as stochastic ones do.
     """
 
     dtype: np.dtype[Any]
@@ -50,9 +52,14 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
     """Return the result of the operation `name` on arrays; with the keyword `flags`, a tuple (result, flags).
 
     Args:
-      values: the operands, arrays or codes.
-      keywords: the keywords of the call, as for `fpsim.add`.
+      name: the function's name in `fpsim`, such as "add".
+      values: the operands: arrays of float dtypes, or unsigned codes.
+      keywords: the keywords of the call, as for `fpsim.add`. With `out`, that array is filled and returned.
       target: the format that convert and from_int round to, the dtype of to_int; else None.
+
+    Raises:
+      TypeError: an unknown keyword, or an operand of a wrong dtype.
+      ValueError: a wrong option, format or `out`, codes out of range, or shapes that do not broadcast.
     """
     options = complete(name, keywords)
     inputs = integers(values[0]) if name == "from_int" else operands(name, values, options["fmt"])
@@ -90,7 +97,10 @@ def evaluate(name: str, values: tuple[npt.ArrayLike, ...], keywords: Mapping[str
 
 
 def _any_flags(run: Run, inputs: Operands, filled: Array) -> Flags:
-    """Run a loop that writes results to `filled`, and return the union of the flags that they raise."""
+    """Run a loop on all operands, writing results to the array `filled`, and return the union of the flags raised.
+
+    run: `(sources, targets, first)`, which fills targets: a piece of `filled`, and uint8 flags. inputs: the operands.
+    """
     raised, lock = Flags.NONE, Lock()
 
     def run_and_collect(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int) -> None:
@@ -111,9 +121,13 @@ def _plan(
 ) -> CallPlan:
     """Return the cached plan of an operation's calls: result format, dtypes and loops.
 
-    typed: whether all operands have float dtypes. target: the format that convert and from_int round to, the dtype of
-    to_int; else None. integer: dtype that from_int reads. words: the values of out_fmt, rounding, overflow, subnormals,
-    seed, random_bits, input_subnormals and tininess, in order.
+    name: of the operation. formats: of the operands. typed: whether all operands have float dtypes. target: the format
+    that convert and from_int round to, the dtype of to_int; else None. integer: dtype that from_int reads, else None.
+    words: the values of out_fmt, rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in
+    order.
+
+    Raises:
+      ValueError: a wrong option or format.
     """
     from fpsim.arithmetic import routes
     from fpsim.casts.pipelines import encoding

@@ -23,8 +23,9 @@ NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 class FloatPlan(NamedTuple):
     """The arguments that float kernels (kernels/float_arithmetic.py) need to compute one operation.
 
-    width: bits of the float that computes, 32 or 64. layouts: DecodeLayout of each operand and EncodeLayout of the
-    result as rows. limits: magnitudes from which flags change; None if the kernel cannot compute flags.
+    width: bits of the float that computes, 32 or 64.
+    layouts: unsigned integers of that width: DecodeLayout of each operand and EncodeLayout of the result, one a row.
+    limits: float bits of the magnitudes from which flags change; None if the kernel cannot compute flags.
     """
 
     width: int
@@ -34,7 +35,10 @@ class FloatPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float_plan(operation: Operation) -> FloatPlan | None:
-    """Return the arguments of the float kernel for an operation; None if only the integer core rounds it correctly."""
+    """Return the arguments of the float kernel for an operation; None if only the integer core rounds it correctly.
+
+    operation: the operation with its formats and options. The result is cached.
+    """
     name, formats, result, input_subnormals, _, _ = operation
     out = result.fmt
     usual = all(fmt.signed and fmt.has_zero for fmt in (*formats, out))
@@ -54,10 +58,10 @@ def float_plan(operation: Operation) -> FloatPlan | None:
 
 
 def _is_exact(operation: Operation, real: Format) -> bool:
-    """Return whether an operation in `real` (FP32 or FP64), whose result is rounded again, is rounded correctly.
+    """Return whether an operation computed in `real` and then rounded to the result's format is rounded correctly.
 
-    The first rounding is to odd for sums and fused multiply-adds, to nearest for the others; the second is to the
-    format of the result, in any mode.
+    real: FP32 or FP64. The first rounding is to odd for sums and fused multiply-adds, to nearest for the other
+    operations; the second rounding may be in any mode.
     """
     formats, out = operation.formats, operation.result.fmt
     places = [fmt.min_exponent - fmt.mantissa_bits for fmt in formats]  # every value is a multiple of 2**place
@@ -83,9 +87,10 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
     """Return the magnitudes, as bits of a float of `width` bits, from which flags change; None if these do not suffice.
 
     They do not suffice if subnormal results are flushed, or if the result's format has no mantissa bits, no Inf while
-    an operand's has, or no NaN while an operand's has. The array, uint32 or uint64, holds the smallest magnitude that
-    overflows, of positive and of negative results; the smallest that is not tiny, of positive and of negative ones; and
-    for each operand the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+    an operand's has, or no NaN while an operand's has.
+    The 1-D array is uint32 or uint64. It holds the smallest magnitude that overflows, of positive and of negative
+    results; the smallest that is not tiny, of positive and of negative ones; and for each operand the smallest
+    magnitude code of a quiet NaN, 0 if all NaNs are quiet.
     """
     out, rounding = operation.result.fmt, operation.result.rounding
     plan = pack_plan(out, *operation.result[1:4], operation.result.random_bits, "after")
@@ -105,9 +110,9 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
 
 
 class Edge(NamedTuple):
-    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit, as integers.
+    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit; below and unit are integers.
 
-    odd: whether the lower one has an odd code.
+    odd: whether the lower one has an odd code, which decides ties to even.
     """
 
     below: int
@@ -116,19 +121,25 @@ class Edge(NamedTuple):
 
 
 def _edge_of_overflow(fmt: Format) -> Edge:
-    """Return the largest finite magnitude of a format and the next one, as if the exponent were unbounded."""
+    """Return the Edge between the largest finite magnitude of a format and the next magnitude.
+
+    The next one is what an unbounded exponent would give.
+    """
     field, mantissa = divmod(fmt.max_code, 1 << fmt.mantissa_bits)
     hidden = 1 << fmt.mantissa_bits if field else 0
     return Edge(hidden + mantissa, max(field, 1) - fmt.bias - fmt.mantissa_bits, bool(fmt.max_code & 1))
 
 
 def _edge_of_tininess(fmt: Format) -> Edge:
-    """Return the smallest normal magnitude of a format and the one below it, as if the exponent were unbounded."""
+    """Return the Edge between the smallest normal magnitude of a format and the next smaller one.
+
+    The smaller one has as many significant bits as normal values: it is what an unbounded exponent would give.
+    """
     return Edge((1 << fmt.precision) - 1, fmt.min_exponent - fmt.precision, True)
 
 
 def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) -> int:
-    """Return the float bits of the smallest magnitude that a rounding mode rounds to an edge's upper magnitude.
+    """Return the float bits of the smallest magnitude that a rounding mode rounds to the upper magnitude of `edge`.
 
     negative: whether the value is negative. width: bits of the float, 32 or 64.
     """
@@ -138,7 +149,7 @@ def _first_beyond(rounding: Rounding, negative: bool, edge: Edge, width: int) ->
 
 
 def _bits(significand: int, exponent: int, width: int) -> int:
-    """Return the bits of significand * 2**exponent as a float of `width` bits, which must be exact.
+    """Return the bits of the positive float significand * 2**exponent, of `width` bits (32 or 64); it must be exact.
 
     A magnitude that is too large becomes Inf.
     """

@@ -15,6 +15,13 @@ from fpsim.arithmetic.operands import Fillable, Formats
 def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a + b elementwise, rounded once.
 
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.add)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> x = fp.cast(np.float32([448, 0.0625, 1]), "e4m3")
@@ -30,6 +37,13 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a - b elementwise, rounded once.
 
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.subtract)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.subtract(np.float16([1, 1]), np.float16([1, 0.5]), rounding="down")
@@ -41,6 +55,13 @@ def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 @rounded
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a * b elementwise, rounded once.
+
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.multiply)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -57,6 +78,13 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
 
     A quotient x / 0 is infinite, with the flag DIVIDE_BY_ZERO; its code follows `overflow`, as in `fpsim.encode`.
 
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.divide)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> one, zero = np.float16(1), np.float16([0, 3])
@@ -72,6 +100,13 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 
     The remainder is exact in the format of a and b.
 
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
+    operands have one, else it holds codes.
+
+    Args:
+      a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.remainder)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.remainder(np.float16([5, 6, 7]), np.float16(4))
@@ -83,6 +118,13 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 @rounded
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a * b + c elementwise, rounded once (fused multiply-add).
+
+    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if all
+    operands have one, else it holds codes.
+
+    Args:
+      a, b, c: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
+      keywords: options of formats, rounding and flags; `help(fpsim.fma)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -99,6 +141,13 @@ def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     The root of -0 is -0; other negative numbers become NaN, with the flag INVALID.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.sqrt)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.sqrt(np.float16([4, 2, -1]), flags=True)
@@ -110,6 +159,13 @@ def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def round_to_integral(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Round each element to an integer in the same format and raise the flag INEXACT where it was not one.
+
+    The result has the shape and format of a, and its dtype.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags;
+        `help(fpsim.round_to_integral)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -127,12 +183,15 @@ def next_up(
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
+      fmt: the format of a if a holds codes, by name, dtype or object; None if a has a float dtype.
       overflow: the overflow policy, as in `fpsim.encode`, which decides the result above the largest finite value: Inf,
         NaN, or that value.
-      flags, out: as for `fpsim.add`; a signalling NaN raises INVALID.
+      flags: True to return (values, uint8 flags per element), "any" for (values, one `fpsim.Flags` of all); a
+        signalling NaN raises INVALID.
+      out: array to fill, of the dtype and shape of a; it may be a.
 
     Returns:
-      Array of a's dtype and shape; with flags, a tuple (values, flags).
+      Array of a's dtype and shape, or `out`; with flags, a tuple (values, flags). A NaN stays a NaN.
 
     Example:
       >>> import fpsim as fp
@@ -148,7 +207,12 @@ def next_down(
 ) -> Any:  # fmt: skip
     """Return for each element the next smaller value of its format.
 
-    Args: as for `fpsim.next_up`.
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      fmt, overflow, flags, out: as for `fpsim.next_up`; overflow decides the result below the lowest finite value.
+
+    Returns:
+      Array of a's dtype and shape, or `out`; with flags, a tuple (values, flags). A NaN stays a NaN.
 
     Example:
       >>> import fpsim as fp
@@ -163,9 +227,13 @@ def negative(a: npt.ArrayLike, *, fmt: Formats = None, overflow: str = "nonfinit
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
+      fmt: the format of a if a holds codes, by name, dtype or object; None if a has a float dtype.
       overflow: the overflow policy, as in `fpsim.encode`, which decides what a negative value becomes in an unsigned
         format.
-      out: as for `fpsim.add`.
+      out: array to fill, of the dtype and shape of a; it may be a.
+
+    Returns:
+      Array of a's dtype and shape, or `out`.
 
     Example:
       >>> import fpsim as fp
@@ -180,7 +248,11 @@ def absolute(a: npt.ArrayLike, *, fmt: Formats = None, out: Fillable | None = No
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.
-      out: as for `fpsim.add`.
+      fmt: the format of a if a holds codes, by name, dtype or object; None if a has a float dtype.
+      out: array to fill, of the dtype and shape of a; it may be a.
+
+    Returns:
+      Array of a's dtype and shape, or `out`.
 
     Example:
       >>> import fpsim as fp

@@ -16,7 +16,13 @@ WantedFlags = bool | Literal["any"]
 
 
 class Rounded(CastKeywords, total=False):
-    """The keywords of operations whose result is rounded, such as `fp.add`."""
+    """The keywords of operations whose result is rounded, such as `fp.add`; `DESCRIPTIONS` and `ENDING` explain each.
+
+    Besides those of `fp.encode` (rounding, overflow, subnormals, seed, random_bits): fmt, the format of operands that
+    are codes, or one per operand; out_fmt, the format of the result; input_subnormals, "keep" or "flush" (operands are
+    read as zeros); flags, False, True (per element) or "any" (of all); tininess, "after" or "before" rounding; out, the
+    array to fill.
+    """
 
     fmt: Formats
     out_fmt: FormatLike | None
@@ -118,7 +124,8 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 def rounded(function: Function) -> Function:
     """Return an operation after adding its keywords to its signature, and operands and keywords to its docstring.
 
-    It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit these.
+    It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit the keywords, results
+    and errors. Both attributes of the function are changed in place. Its name must be a key of `OPERATIONS`.
     """
     operation = OPERATIONS[function.__name__]
     summary, mark, example = (function.__doc__ or "").partition("    Example:")
@@ -136,7 +143,7 @@ def rounded(function: Function) -> Function:
 
 
 def complete(name: str, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the keywords of a call of the operation `name`, completed with defaults.
+    """Return the keywords of a call of the operation `name`, completed with the defaults in `DEFAULTS`.
 
     Raises:
       TypeError: the operation does not have one of the keywords.

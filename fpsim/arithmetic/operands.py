@@ -46,7 +46,12 @@ class Fillable(Protocol):
 
 
 class Operands(NamedTuple):
-    """The operands of a call: their codes, formats and broadcast shape; typed: all were passed as float arrays."""
+    """The operands of a call.
+
+    codes: their codes, arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit integers).
+    formats: one per operand, () for from_int. shape: the broadcast shape. typed: True if all operands were passed as
+    arrays of float dtypes, not of codes.
+    """
 
     codes: tuple[Array, ...]
     formats: tuple[Format, ...]
@@ -57,7 +62,8 @@ class Operands(NamedTuple):
 def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Operands:
     """Return the checked operands of the operation `name`: codes, formats and broadcast shape.
 
-    fmt: the format of codes, or one for each operand; None for arrays of float dtypes.
+    values: arrays of float dtypes, or of unsigned codes. fmt: the format of codes, or a tuple of one for each operand;
+    None for arrays of float dtypes.
 
     Raises:
       ValueError: codes have no format or are out of range, or the shapes do not broadcast.
@@ -72,7 +78,7 @@ def operands(name: str, values: tuple[npt.ArrayLike, ...], fmt: Formats) -> Oper
 
 
 def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -> bool:
-    """Return whether all values are NumPy arrays of `dtype`; False if `dtype` is None."""
+    """Return whether all values are NumPy arrays whose dtype is the object `dtype`; False if `dtype` is None."""
     for value in values:  # noqa: SIM110  # a generator takes as long as the rest
         if type(value) is not np.ndarray or value.dtype is not dtype:
             return False
@@ -80,7 +86,7 @@ def _all_codes(values: tuple[npt.ArrayLike, ...], dtype: np.dtype[Any] | None) -
 
 
 def integers(n: npt.ArrayLike) -> Operands:
-    """Return integers as Operands without a format: as int64 if their dtype is signed, else as uint64.
+    """Return an array of integers as Operands without a format; codes: int64 if its dtype is signed, else uint64.
 
     Raises:
       TypeError: n does not have an integer dtype of up to 64 bits.
@@ -98,10 +104,11 @@ def integers(n: npt.ArrayLike) -> Operands:
 def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
     """Return a list of the formats that `fmt` names for the `count` operands of the operation `name`.
 
-    An entry is None where it names none.
+    fmt: one format for all operands, a tuple or list with one for each, or None. An entry of the result is None for an
+    operand for which no format is named.
 
     Raises:
-      ValueError: a tuple of another length, or an unknown format.
+      ValueError: a tuple of another length than `count`, or an unknown format.
     """
     if fmt is None:
         return [None] * count
@@ -113,7 +120,10 @@ def wanted_formats(name: str, fmt: Formats, count: int) -> list[Format | None]:
 
 
 def read_operand(value: npt.ArrayLike, wanted_fmt: Format | None, label: str) -> tuple[Array, Format, bool]:
-    """Return (an operand's codes, their format, whether it came as an array of a float dtype); nothing is rounded.
+    """Return (codes, format, typed) of an operand; nothing is rounded.
+
+    codes: array of unsigned integers, a view of the operand if possible. typed: True if the operand came as an array of
+    a float dtype, False if it held codes.
 
     Args:
       value: codes, or an array of a dtype that stores a format.
@@ -207,7 +217,8 @@ def _is_same(codes: Array, out: Array) -> bool:
 def check_output(out: Any, inputs: Operands, accepted: Collection[np.dtype[Any]], name: str = "out") -> None:
     """Raise a ValueError unless results can be written to `out` element by element while the operands are read.
 
-    inputs: the operands. accepted: dtypes that `out` may have. name: the argument that errors name.
+    out: the argument of a call, of any type. inputs: the operands. accepted: dtypes that `out` may have. name: the
+    argument that errors name.
 
     Raises:
       ValueError: out is not an array, has another dtype or shape, is read-only, or shares memory with an operand,

@@ -21,11 +21,11 @@ TININESS = ("after", "before")
 
 
 class Operation(NamedTuple):
-    """An elementwise operation with its checked keywords.
+    """An elementwise operation with its checked keywords, which decide its results.
 
-    name: of the function in `fpsim`, such as "add". formats: those of the operands. result: the result's format and how
-    it is rounded. input_subnormals, tininess: as in `fpsim.add`. integer: the dtype that from_int reads or to_int
-    returns; None for other operations.
+    name: of the function in `fpsim`, such as "add". formats: those of the operands, () for from_int. result: the
+    result's format and how it is rounded. input_subnormals, tininess: as in `fpsim.add`. integer: the dtype that
+    from_int reads or to_int returns; None for other operations.
     """
 
     name: str
@@ -80,7 +80,8 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     """Return the operation `name` after checking its keywords.
 
     Args:
-      formats: the operands' formats.
+      name: of the function in `fpsim`, such as "add".
+      formats: the operands' formats; () for from_int.
       out_fmt: the format of the result.
       keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer (a dtype).
 
@@ -102,10 +103,12 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
 def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: Any) -> Operation:
     """Return the operation after checking its keywords, from a cache.
 
-    words: keyword, value, keyword, value, ...; all arguments together are the key of the cache.
+    name, formats, out_fmt: as for `operation`. words: keyword, value, keyword, value, ...; all arguments together are
+    the key of the cache.
 
     Raises:
       ValueError: an unknown option, a stochastic mode without a seed, or a format that the operation does not accept.
+      TypeError: an argument cannot be hashed.
     """
     keywords = dict(zip(words[::2], words[1::2], strict=True))
     input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")
@@ -149,11 +152,16 @@ deciding = itemgetter("out_fmt", *WORDS)  # those of a call's complete keywords 
 def operation_of(
     name: str, formats: tuple[Format, ...], target: Any, integer: np.dtype[Any] | None, out_fmt: Any, *words: Any
 ) -> Operation:
-    """Return the operation of a call.
+    """Return the operation of a call after checking its options.
 
-    name: the operation's name. formats: those of the operands. target: the format that convert and from_int round to.
-    integer: the dtype of from_int's operand or to_int's result. out_fmt: as passed to the call. words: the values of
-    rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in this order.
+    name: the operation's name. formats: those of the operands. target: the format that convert and from_int round to,
+    not read for others. integer: the dtype of from_int's operand or to_int's result, else None. out_fmt: as passed to
+    the call.
+    words: the values of rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in this
+    order.
+
+    Raises:
+      ValueError: an unknown option or format, or operands in different formats without out_fmt.
     """
     fmt = _result_format(name, formats, out_fmt, target)
     return operation(name, formats, fmt, integer=integer, **dict(zip(WORDS, words, strict=True)))
@@ -161,6 +169,8 @@ def operation_of(
 
 def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
     """Return the format of a result: the target of a conversion, else out_fmt, else that of all operands.
+
+    name: of the operation; for comparisons the formats may differ, and the first one is returned.
 
     Raises:
       ValueError: the operands have different formats, and out_fmt is None.

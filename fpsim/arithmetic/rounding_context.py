@@ -12,7 +12,11 @@ from fpsim.formats.rounding import Rounding
 
 
 class _Block(NamedTuple):
-    """A `with` block that is active: its `rounding` object, the number of seeds used, and the enclosing block."""
+    """An active `with` block of `rounding`, linked to the block that encloses it.
+
+    owner: its `rounding` object; spent: number of seeds that operations in it have used; outer: the enclosing block, or
+    None.
+    """
 
     owner: rounding
     spent: int
@@ -81,16 +85,21 @@ class rounding:
 
 
 def _without(block: _Block | None, owner: rounding) -> _Block | None:
-    """Return the stack of active blocks, of which `block` is the innermost, without the last that `owner` began."""
+    """Return the stack of active blocks without the innermost one that `owner` began; None if no block is left.
+
+    block: the innermost active block, which refers to the enclosing ones, or None. A stack without a block of `owner`
+    is returned unchanged.
+    """
     if block is None or block.owner is owner:
         return block and block.outer
     return block._replace(outer=_without(block.outer, owner))
 
 
 def rounding_keywords() -> dict[str, Any]:
-    """Return the keywords rounding, seed and random_bits for the next operation in the current context.
+    """Return the keywords `rounding`, and if stochastic `seed` and `random_bits`, for the next operation.
 
-    Each call in a stochastic block uses up one seed.
+    They are those of the innermost `with fpsim.rounding` block of the current context; outside of any block the mode is
+    nearest even. Each call in a stochastic block uses up one seed.
     """
     block = _BLOCK.get()
     if block is None:

@@ -40,8 +40,9 @@ Call = Callable[[list[Array], Array, Array, Array], None]
 def route(operation: Operation, size: int) -> Run:
     """Return the fastest loop that computes `size` results of an operation.
 
-    The loop is run(operands, targets, first) -> None. operands: tuple of code arrays. targets: (results,), or (results,
-    uint8 flags), which it fills. first: flat index of the arrays' first element, which random numbers depend on.
+    The loop is run(operands, targets, first) -> None. operands: tuple of 1-D code arrays of unsigned integers. targets:
+    (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, which random
+    numbers depend on. If the operation is stochastic without a seed, the loop takes a keyword argument `seed`, too.
     """
     if operation.result.seed is not None:
         return with_seed(route(operation.with_seed(None), size), operation)
@@ -58,13 +59,16 @@ def route(operation: Operation, size: int) -> Run:
 
 
 def core_below(operation: Operation) -> int:
-    """Return the number of results below which `route` always chooses the integer core."""
+    """Return the number of results below which `route` always chooses the integer core for this operation."""
     tabulated, _ = _preference(operation)
     return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
 
 
 def _table_from(operation: Operation) -> int:
-    """Return the number of results from which on building a table of all possible results saves time."""
+    """Return the number of results from which on building a table of all possible results saves time.
+
+    It is a quarter of the number of combinations of the operands' codes, rounded up.
+    """
     return -(-(1 << operation.operand_bits) // 4)
 
 
@@ -75,7 +79,10 @@ def _preference(operation: Operation) -> tuple[bool, bool]:
 
 
 def _has_table(operation: Operation) -> bool:
-    """Return whether a table of all possible results is small enough."""
+    """Return whether all possible results of an operation fit in a table of 2**16 entries at most.
+
+    It must not be stochastic, and have one or two operands with at most 16 bits together.
+    """
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     return few and not operation.is_stochastic
 
@@ -84,7 +91,10 @@ def _has_table(operation: Operation) -> bool:
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop over the integer core, or over float64 arithmetic for an elementary function of float32."""
+    """Return the loop over the integer core, or over float64 arithmetic for an elementary function of float32.
+
+    The loop is run(operands, targets, first) -> None, as `route` describes it.
+    """
     if float32.serves(operation):
         return float32.loop(operation)
     if operation.result.seed is not None:
@@ -93,17 +103,18 @@ def by_core(operation: Operation) -> Run:
 
 
 def with_seed(run: Run, operation: Operation) -> Run:
-    """Return the loop with its argument `seed` fixed to the operation's if that is stochastic, else unchanged."""
+    """Return the loop `run` with its argument `seed` fixed to the operation's if that is stochastic, else unchanged."""
     draw: Any = run
     return partial(draw, seed=operation.result.seed) if operation.is_stochastic else run
 
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """Return the loop over the integer core, run(operands, targets, first, seed=None), which works in pieces.
+    """Return the loop over the integer core, run(operands, targets, first, seed=None) -> None, which works in pieces.
 
-    operands: tuple of code arrays. targets: (results,), or (results, uint8 flags), which it fills. first: flat index of
-    the arrays' first element, on which random numbers depend. seed: of a stochastic operation, else None.
+    operands: tuple of 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. first: flat
+    index of the arrays' first element, on which random numbers depend. seed: of a stochastic operation, 0 to 2**64 - 1,
+    else None.
     """
     call, stochastic = _core_call(operation), operation.is_stochastic
 
@@ -128,7 +139,7 @@ def _by_core(operation: Operation) -> Run:
 
 
 def _random_words(first: int, size: int, seed: int) -> Array:
-    """Return the random uint32 of elements first .. first + size - 1 for a 64-bit seed."""
+    """Return the random uint32 of elements first .. first + size - 1, a 1-D array; seed: 0 to 2**64 - 1."""
     skip = first % 4  # each value of the counter yields four words
     words = np.empty(-(-(skip + size) // 4) * 4, np.uint32)
     random_kernel()(words, u64(first // 4), u64(seed & 0xFFFFFFFF), u64(seed >> 32))
@@ -138,7 +149,8 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 def _core_call(operation: Operation) -> Call:
     """Return the loop over the integer core as a function (operands, random, results, flags) -> None.
 
-    operands: list of uint64 arrays. random: uint32, empty unless stochastic. results: uint64. flags: uint8.
+    It fills results and flags. operands: list of 1-D uint64 arrays. random: uint32, empty unless stochastic. results:
+    uint64. flags: uint8.
     """
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
@@ -176,7 +188,7 @@ def _core_call(operation: Operation) -> Call:
 
 
 def _rounding_loop(name: str) -> Any:
-    """Return the integer core's kernel of an operation that rounds, by name."""
+    """Return the integer core's kernel of an operation that rounds; name: "add", "fma", "sqrt", ..."""
     if name == "fma":
         return exact.fma_kernel()
     return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
@@ -189,7 +201,8 @@ def _rounding_loop(name: str) -> Any:
 def _by_float(operation: Operation) -> Run:
     """Return the fastest float loop of an operation, or the integer core's loop if there is none.
 
-    The loop uses the integer core where the processor does not keep IEEE 754's defaults (rounding, subnormals).
+    The loop is run(operands, targets, first, **seed) -> None, as `route` describes it. It uses the integer core if the
+    processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if it cannot compute flags.
     """
     exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
@@ -204,9 +217,10 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True that runs FP16's or BF16's loop to nearest even.
+    """Return the function (operands, targets) -> True that runs the loop for FP16 or BF16 to nearest even.
 
-    Return None if no such loop computes the operation. The function writes results into `targets`; True says so.
+    Return None if no such loop computes the operation. operands: tuple of 1-D uint16 code arrays. targets: (results,),
+    or (results, uint8 flags), which the function fills; they may be operands. True says that it did.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -240,7 +254,8 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible.
 
-    The function writes results into `targets`; True says so.
+    It is for comparisons, minimum and maximum. operands: tuple of 1-D code arrays. targets: (results,), or (results,
+    uint8 flags), which the function fills. True says that it did.
     """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
@@ -270,7 +285,8 @@ def _same_memory(a: Array, b: Array) -> bool:
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> bool of the float loop for any mode and policy; None if there is none.
 
-    It returns False, without results, if targets include flags that it cannot compute.
+    operands: tuple of 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. It returns True,
+    or False, without results, if targets include flags that it cannot compute.
     """
     plan = float_plan(operation)
     if plan is None:
@@ -307,7 +323,11 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
-    """Return the loop that looks results up in a table of all of them, run(operands, targets, first)."""
+    """Return the loop that looks results up in a table of all of them, run(operands, targets, first) -> None.
+
+    operands: tuple of one or two 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. first
+    is not used. The table is computed at the first call for an operation, and cached.
+    """
     results, flags = _tables(operation)
     if len(operation.formats) == 1:
 
@@ -330,7 +350,11 @@ def _by_table(operation: Operation) -> Run:
 
 
 def _tables(operation: Operation) -> tuple[Array, Array]:
-    """Return (results, uint8 flags) for every combination of the operands' codes, computed by the integer core."""
+    """Return (results, uint8 flags) for every combination of the operands' codes, computed by the integer core.
+
+    Both arrays are 1-D. They are indexed by the code, or by (code of a) << (bits of b) | (code of b). The dtype of the
+    results is that of the operation's results.
+    """
     index = np.arange(1 << operation.operand_bits)
     if len(operation.formats) == 1:
         sources: tuple[Array, ...] = (index,)

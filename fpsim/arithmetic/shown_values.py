@@ -10,9 +10,10 @@ from fpsim.arrays import Array
 
 
 def shown_values(values: Array, suffix: str) -> str:
-    """Return values as text, laid out as by NumPy, each in the fewest digits that identify it in its dtype.
+    """Return an array's values as text, laid out as by NumPy, each in the fewest digits that identify it in its dtype.
 
-    suffix: text that will follow, for which the last line leaves space.
+    suffix: text that will follow, for which the last line leaves space. The lines are laid out for text after
+    "fp.array(".
     """
     if not values.ndim:
         return _text(values[()])
@@ -35,6 +36,6 @@ def shown_values(values: Array, suffix: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as text, without a final .0 unless it is -0.0."""
+    """Return a float as text, without a final ".0" unless it is -0.0."""
     text = str(value)
     return text if text == "-0.0" else text.removesuffix(".0")  # Python reads -0 as 0

@@ -47,7 +47,10 @@ def thread_seconds() -> float:
 
 
 def spent() -> float:
-    """Return the seconds of real time in which this process has compiled or loaded kernels."""
+    """Return the seconds of real time in which this process has compiled or loaded kernels.
+
+    Seconds in which several threads did so count once.
+    """
     with _lock:
         return _spent + (time.perf_counter() - _since if _compiling else 0.0)
 
@@ -64,7 +67,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Stop the clock inside a `with` block; blocks of several threads may overlap, and blocks may be nested."""
+    """Return a context in which this module's clock stops; contexts of threads may overlap, and be nested."""
     global _compiling, _since, _spent
     with _lock:
         if not _compiling:

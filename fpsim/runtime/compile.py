@@ -29,7 +29,7 @@ KERNELS: list[Any] = []  # every kernel of this process, for tables of what comp
 
 
 class _Flags(set[str]):
-    """LLVM's fast-math flags as a set whose text, part of a kernel's key, is the same in every process."""
+    """LLVM's fast-math flags as a set whose repr, part of a kernel's key, is the same in every process."""
 
     def __repr__(self) -> str:
         return repr(sorted(self))
@@ -42,21 +42,24 @@ Dispatcher: Any = object if PRIVATE is None else PRIVATE.dispatcher
 
 
 class Helper(Dispatcher):  # type: ignore[misc]
-    """A function inside kernels, which Python calls as plain Python.
+    """numba's dispatcher of a function inside kernels; Python calls it as plain Python.
 
     Compiling it for calls from Python would take as long as compiling it for kernels.
     """
 
     def __call__(self, *args: Any) -> Any:
-        """Run the function as plain Python."""
+        """Run the function as plain Python, and return what it returns."""
         return self.py_func(*args)
 
 
 class Kernel(Dispatcher):  # type: ignore[misc]
-    """A compiled loop that Python calls; Ctrl-C is deferred while it is compiled or loaded."""
+    """numba's dispatcher of a compiled loop that Python calls; Ctrl-C is deferred while it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        """Return the machine code for some argument types, loaded from the disk or compiled; signature: the types."""
+        """Return the entry point of the machine code for some argument types, loaded from the disk or compiled.
+
+        signature: numba's types of the arguments, as a tuple or signature.
+        """
         assert PRIVATE is not None
         # within the compiler's lock, for which forks wait: else a child would have no garbage collection
         with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
@@ -66,8 +69,8 @@ class Kernel(Dispatcher):  # type: ignore[misc]
 def _helper(function: Any, **options: Any) -> Any:
     """Return numba's dispatcher of a function that kernels call, or the function itself if compiling is disabled.
 
-    options: numba's, all passed explicitly, as numba would otherwise take a missing option from whichever caller
-    compiles it first.
+    function: a plain Python function. options: numba's compile options, all passed explicitly, as numba would otherwise
+    take a missing option from whichever caller compiles it first.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -87,34 +90,42 @@ def _scalar(plain: Any) -> Any:
 
 
 def scalar(function: Function) -> Function:
-    """Compile a scalar function for calls inside kernels, on the CPU and on CUDA; LLVM inlines it.
+    """Compile a scalar function for calls inside kernels, on the CPU and on CUDA; return its dispatcher.
 
-    numba could inline it too, but would then copy and type it again for every call, which takes seconds.
+    function: a Python function, or a dispatcher, of which the Python function is taken; it is returned unchanged if
+    numba's compiler is disabled. Compiling happens at the first call from a kernel; LLVM inlines it. numba could inline
+    it too, but would then copy and type it again for every call, which takes seconds.
     """
     compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
 
 
 def inner_loop(function: Function) -> Function:
-    """Compile a loop over arrays for calls inside kernels, as a separate function unless LLVM inlines it.
+    """Compile a loop over arrays for calls inside kernels, and return its dispatcher.
 
-    A call takes some nanoseconds per array argument, so the loop should have more than about a hundred elements.
+    It is a separate function unless LLVM inlines it. A call takes some nanoseconds per array argument, so the loop
+    should have more than about a hundred elements.
     """
     compiled: Function = _helper(function)
     return compiled
 
 
 def reordered_sums(function: Function) -> Function:
-    """Compile an inner loop whose own sums LLVM may reorder and fuse with products, so that they are vectorised.
+    """Compile a loop for calls inside kernels whose sums LLVM may reorder and fuse with products.
 
-    Functions that it calls keep their order: operations that must not be rearranged, such as differences, belong there.
+    Return its dispatcher. So the sums are vectorised. Functions that it calls keep their order: operations that must
+    not be rearranged, such as differences, belong there.
     """
     compiled: Function = _helper(function, fastmath=SUMS)
     return compiled
 
 
 def kernel(function: Function) -> Function:
-    """Compile a loop over arrays that Python calls: without the GIL or fast-math, kept on disk for later processes."""
+    """Compile a loop over arrays that Python calls, without the GIL or fast-math; return its dispatcher.
+
+    It is compiled at its first call for each list of argument types, and kept on disk for later processes. If numba's
+    compiler is disabled, the function is returned unchanged.
+    """
     if numba.config.DISABLE_JIT:
         return function
     options = {"nogil": True, "error_model": "numpy", "fastmath": False}
@@ -131,9 +142,10 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Tell a terminal, on stderr and once per process, that kernels are compiled in a `with` block, if that takes long.
+    """Return a context that tells a terminal, on stderr, that kernels are compiled, if that takes long.
 
-    Long is more than PATIENCE seconds, earlier blocks of this process included.
+    Long is more than PATIENCE (2) seconds in such contexts, earlier ones of this process included. It is told once per
+    process.
     """
     if _said or not _is_terminal():
         yield
@@ -167,7 +179,7 @@ def _say() -> None:
 
 @contextmanager
 def garbage_waits() -> Iterator[None]:
-    """Turn off garbage collection inside a `with` block, as it would make compiling a tenth slower."""
+    """Return a context that turns off garbage collection, as it would make compiling a tenth slower."""
     searching = gc.isenabled()
     gc.disable()
     try:
@@ -181,7 +193,7 @@ _handlers: list[Any] = []  # former handlers of Ctrl-C, while the main thread de
 
 
 def _restore_interrupts() -> None:
-    """Restore the handler of Ctrl-C in a child process that was forked within `interrupts_wait`."""
+    """Restore the handler of Ctrl-C in a child process that was forked within a block of `interrupts_wait`."""
     if _handlers:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, _handlers[0])
@@ -194,10 +206,10 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def interrupts_wait() -> Iterator[None]:
-    """Defer Ctrl-C to the end of a `with` block; without effect outside the main thread.
+    """Return a context that defers Ctrl-C to its end; without effect outside the main thread.
 
-    llvmlite has one lock for all of LLVM. A signal during one of its calls would become an exception before the
-    lock is released, and other threads that compile would then wait forever.
+    llvmlite has one lock for all of LLVM. A signal during one of its calls would become an exception before the lock is
+    released, and other threads that compile would then wait forever.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

@@ -31,7 +31,7 @@ if numba.config.DISABLE_JIT:
         return np.ceil(x)
 
     def fused(x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z of three floats of one type, rounded once."""
+        """Return x * y + z of three floats of one type, float32 or float64, rounded once to that type."""
         if np.isfinite(x) and np.isfinite(y) and not np.isfinite(z):
             return z  # Inf or NaN, although the product alone may be beyond the range
         plain = x * y + z
@@ -55,7 +55,7 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _unary(name: str) -> Any:
-        """Return a function for kernels that calls the LLVM intrinsic `name` on one float64."""
+        """Return a function of one float64 for kernels, which calls the LLVM intrinsic `name` and returns a float64."""
 
         def typing(_typing: Any, x: Any) -> Any:
             def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
@@ -72,7 +72,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def fused(_typing: Any, x: Any, y: Any, z: Any) -> Any:
-        """Return x * y + z of three floats of one type, rounded once."""
+        """Return x * y + z of three floats of one type, float32 or float64, rounded once to that type."""
 
         def build(_context: Any, builder: Any, sig: Any, args: Any) -> Any:
             name = "llvm.fma.f32" if sig.return_type == types.float32 else "llvm.fma.f64"

@@ -19,7 +19,11 @@ _replaced: dict[Any, int] = {}  # loop -> multiply-adds that a general loop did 
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Allow small work inside a `with` block to be done by general loops while those of its format are not compiled."""
+    """Return a context that allows general loops, which handle every format, to do small work.
+
+    They do it in place of the loops for the work's own format while these are not compiled; the results have the same
+    bits.
+    """
     token = _allowed.set(True)
     try:
         yield
@@ -35,11 +39,11 @@ def allows_general_loops() -> bool:
 def replaces(loop: Any, work: int) -> bool:
     """Return whether a general loop may do `work` in place of `loop`, which is not compiled yet; if so, count the work.
 
-    True only inside a block of `general_loops`, and up to MOST multiply-adds in all for each loop.
+    True only inside a block of `general_loops`, and up to MOST (2**25) multiply-adds in all for each loop.
 
     Args:
       loop: a kernel.
-      work: multiply-adds.
+      work: number of multiply-adds.
 
     Example:
       >>> from fpsim.runtime.general_loops import general_loops, replaces

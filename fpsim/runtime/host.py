@@ -10,7 +10,9 @@ from llvmlite import binding
 
 @cache
 def host_features() -> frozenset[str]:
-    """Return the names of the features of an x86-64 processor; empty for others, or if LLVM cannot tell.
+    """Return LLVM's names of the features of this x86-64 processor, such as "avx2".
+
+    Empty for other processors, or if LLVM cannot tell.
 
     Example:
       >>> from fpsim.runtime.host import host_features

@@ -71,7 +71,10 @@ def compiler() -> str:
 
 
 class KernelFiles:
-    """The compiled versions of one function on disk, with the methods that numba's dispatchers call."""
+    """The compiled versions of one function on disk, with the methods that numba's dispatchers call.
+
+    A file holds the machine code for one list of argument types.
+    """
 
     def __init__(self, function: Callable[..., Any], dispatcher: Any, private: PrivateNames) -> None:
         self._function = function
@@ -80,14 +83,14 @@ class KernelFiles:
 
     @cached_property
     def _key(self) -> str | None:
-        """Key of the function's code; None if `key_of` cannot compute one, so that nothing is kept on disk."""
+        """Key of the function's code, 40 hexadecimal digits; None if `key_of` has none: nothing is stored then."""
         try:
             return key_of(self._dispatcher)
         except UnknownPart:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the path of the file of a kernel for argument types, or None if nothing can be kept on disk.
+        """Return the path of the file of a kernel for argument types, or None if nothing can be stored on disk.
 
         signature: numba's types of the arguments.
         """
@@ -123,7 +126,8 @@ class KernelFiles:
     def save_overload(self, signature: Any, result: Any) -> None:
         """Store a compiled kernel on disk for later processes; a full or read-only disk is ignored.
 
-        signature: numba's types of the arguments; result: the kernel.
+        Kernels that numba says cannot be loaded by other processes are not stored. signature: numba's types of the
+        arguments; result: numba's compile result.
         """
         path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
@@ -144,7 +148,7 @@ class KernelFiles:
 def read_whole(path: Path) -> bytes | None:
     """Return the content of a file that `write_whole` wrote, or None if it is absent or was changed.
 
-    Update its time.
+    Set the file's time of modification to now if it is more than a day old, as the time of its last use.
     """
     try:
         stored = path.read_bytes()
@@ -157,7 +161,13 @@ def read_whole(path: Path) -> bytes | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a digest and the content to a temporary file, and move that to `path` at once."""
+    """Write a digest and the content to a temporary file, and move that to `path` at once.
+
+    Missing folders are created.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(prefix=path.stem[:60], suffix=".draft", dir=path.parent)
     try:
@@ -174,8 +184,8 @@ def write_whole(path: Path, content: bytes) -> None:
 def tidy(folder: Path) -> None:
     """Remove kernels unused for KEEP_DAYS, those used longest ago beyond KEEP_BYTES, and old folders of old versions.
 
-    It runs once per process. Older versions of fpsim used a folder for each state of the sources, named by 20
-    hexadecimal digits; those unchanged for KEEP_DAYS are removed.
+    It runs once per process for a folder. Older versions of fpsim used a folder for each state of the sources, named by
+    20 hexadecimal digits; those unchanged for KEEP_DAYS are removed.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

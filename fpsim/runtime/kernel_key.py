@@ -21,12 +21,12 @@ OWN = ("fpsim", "tests", "benchmarks", "__main__")  # other packages are identif
 class UnknownPart(TypeError):
     """The error for a function that refers to an object which this module cannot describe as text for a key.
 
-    The kernels of such a function are not kept on disk.
+    The kernels of such a function are not stored on disk.
     """
 
 
 def key_of(function: Callable[..., Any]) -> str:
-    """Return the key of a function, or of its dispatcher: 40 hexadecimal digits.
+    """Return the key of a function, or of its numba dispatcher: 40 hexadecimal digits.
 
     Raises:
       UnknownPart: the function refers to an object of a class that this module cannot describe.
@@ -37,7 +37,13 @@ def key_of(function: Callable[..., Any]) -> str:
 
 
 def functions_of(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-    """Return the Python functions that a function's key covers; the function itself is the first."""
+    """Return the Python functions that a function's key covers; the function itself is the first.
+
+    function: a Python function or a numba dispatcher.
+
+    Raises:
+      UnknownPart: the function refers to an object of a class that this module cannot describe.
+    """
     parts = _Parts()
     parts.reference(function)
     return parts.functions
@@ -68,7 +74,11 @@ class _Parts:
         return f"@{place}{options}"
 
     def _text(self, function: Callable[..., Any]) -> str:
-        """Return the description of a function: its code, its defaults, and what it captures."""
+        """Return the description of a function: its code, defaults, captured values and the globals that it reads.
+
+        Raises:
+          UnknownPart: the function refers to an object without description, or imports a module of fpsim when it runs.
+        """
         code = function.__code__
         names = sorted(set(_names(code)))
         parts = [_code_text(code, function.__doc__, self), self.describe(function.__defaults__, names)]
@@ -83,7 +93,7 @@ class _Parts:
         return " ".join(parts)
 
     def _cell(self, cell: Any, names: list[str]) -> str:
-        """Return the description of a captured value, "empty" if it has none yet.
+        """Return the description of the value in a closure cell, or "empty" if it has none yet.
 
         names: names of attributes in the function's code; of a module or enumeration, only these members are described.
         """
@@ -97,6 +107,9 @@ class _Parts:
 
         names: names of attributes in a function's code; of a module or enumeration, only members with these names are
         described.
+
+        Raises:
+          UnknownPart: no text is known for the value's class.
         """
         if value is None or isinstance(value, (bool, int, str, bytes, complex, type(...))):
             return f"{type(value).__name__}:{value!r}"
@@ -165,9 +178,10 @@ class _Parts:
 
 
 def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
-    """Return bytecode and constants as text, without the docstring `doc`, which is the first constant.
+    """Return bytecode and constants as text, without the docstring.
 
-    code: a function's code object; parts: describes the constants, and collects the functions among them.
+    code: a function's code object; doc: its docstring, which is then the first constant, or None; parts: describes the
+    constants, and collects the functions among them.
     """
     constants = list(code.co_consts)
     if constants and doc is not None and constants[0] == doc:
@@ -182,7 +196,7 @@ def _code_text(code: types.CodeType, doc: str | None, parts: _Parts) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Yield the global and attribute names that code uses, and those that functions defined in it use."""
+    """Yield the global and attribute names that a code object uses, and those that functions defined in it use."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -190,7 +204,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_library(module: str) -> bool:
-    """Return whether a module belongs to another package, whose version identifies its code."""
+    """Return whether a module, named `module`, belongs to another package, whose version identifies its code."""
     return module.partition(".")[0] not in OWN
 
 

@@ -38,7 +38,11 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 
 
 class PrivateNames(NamedTuple):
-    """The private objects of numba that fpsim uses; PLACES says which field is which object."""
+    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`.
+
+    dispatcher: the class CPUDispatcher. results: the class CompileResultCacheImpl. dumps: the function that serialises.
+    runtime: rtsys. lock: the compiler's lock. identity: the class FunctionIdentity. library: the class CodeLibrary.
+    """
 
     dispatcher: Any
     results: Any
@@ -65,7 +69,8 @@ PLACES = {
 def names() -> PrivateNames | None:
     """Return numba's private objects that fpsim uses, cached.
 
-    If one is missing or numba is too new, warn and return None.
+    If one is missing or numba is too new, warn and return None. Its first call also makes forks wait for numba's
+    compiler lock.
     """
     try:
         private = _found()
@@ -101,13 +106,13 @@ def _found() -> PrivateNames:
 
 
 def _check(thing: Any, attributes: tuple[str, ...]) -> None:
-    """Raise an AttributeError unless `thing`, an object of numba's, has these attributes."""
+    """Raise an AttributeError unless `thing`, an object of numba's, has all the attributes named."""
     for attribute in attributes:
         getattr(thing, attribute)
 
 
 def version() -> tuple[int, ...]:
-    """Return numba's version as numbers, such as (0, 68, 1)."""
+    """Return numba's version as up to three numbers, such as (0, 68, 1)."""
     return tuple(map(int, re.findall(r"\d+", numba.__version__)[:3]))
 
 
@@ -119,10 +124,11 @@ def _numbers() -> Iterator[int]:
 
 @contextmanager
 def own_numbers(private: PrivateNames) -> Iterator[None]:
-    """Give functions in a `with` block numbers that no other process uses, while holding the compiler's lock.
+    """Return a context in which numba gives functions numbers that no other process uses; it holds the compiler's lock.
 
-    numba names machine code by functions and their numbers, which begin at 1 in every process. Two kernels loaded from
-    disk whose helpers had the same names would both call the helper that was loaded first, whatever its code.
+    private: numba's objects, as `names` returns them. numba names machine code by functions and their numbers, which
+    begin at 1 in every process. Two kernels loaded from disk whose helpers had the same names would both call the
+    helper that was loaded first, whatever its code.
     """
     with private.lock:
         before = private.identity._unique_ids

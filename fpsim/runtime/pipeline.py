@@ -22,9 +22,9 @@ AS_IT_IS = nullcontext()
 
 
 class Stage(NamedTuple):
-    """One kernel of a pipeline: `run(source, target, first)` on contiguous 1-D arrays; dtype: of the target.
+    """One kernel of a pipeline: run(source, target, first) fills `target`; dtype: of the target.
 
-    first: flat index of the piece's first element in the whole array.
+    source, target: contiguous 1-D arrays of one size; first: flat index of their first element in the whole array.
     """
 
     run: Callable[[Array, Array, int], None]
@@ -34,7 +34,8 @@ class Stage(NamedTuple):
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
     """Fill `target`, of the source's shape, by running the stages in sequence, each on the previous one's result.
 
-    first: flat index of the source's first element in the whole array.
+    source, target: arrays of any memory layout. first: flat index of the source's first element in the whole array, on
+    which random numbers depend.
     """
     flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
     if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):
@@ -82,7 +83,7 @@ def _settings() -> Any:
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
     """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order.
 
-    first: flat index of the source's first element in the whole array.
+    target is filled in place. first: flat index of the source's first element in the whole array.
     """
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
@@ -95,14 +96,14 @@ def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first:
 
 
 def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
-    """Return scratch arrays of `size` elements for the results of all stages but the last."""
+    """Return 1-D scratch arrays of `size` elements for the results of all stages but the last."""
     return [np.empty(size, stage.dtype) for stage in stages[:-1]]
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
     """Run the stages in sequence on one piece, from `source` by way of `buffers` to `target`.
 
-    first: flat index of the piece's first element.
+    All are 1-D arrays; buffers and target are overwritten. first: flat index of the piece's first element.
     """
     for stage, buffer in zip(stages, buffers, strict=False):
         stage.run(source, buffer[: source.size], first)

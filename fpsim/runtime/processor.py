@@ -29,7 +29,7 @@ HALF_ULP = 2.0**-53  # of 1; a variable, so that the sums below are not computed
 
 
 def rounds_to_nearest() -> bool:
-    """Return whether this thread's processor rounds to nearest even."""
+    """Return whether this thread's processor rounds float64 to nearest even."""
     return 1.0 + HALF_ULP == 1.0 and -1.0 - HALF_ULP == -1.0 and 1.0 + 1.5 * HALF_ULP > 1.0
 
 
@@ -72,7 +72,10 @@ def _set_to_ieee() -> Iterator[None]:
 
 
 def under_ieee(function: Function) -> Function:
-    """Decorate a function to run while this thread's processor rounds to nearest even and keeps subnormals."""
+    """Return `function` wrapped so that it runs while this thread's processor keeps IEEE 754's defaults.
+
+    These are rounding to nearest even and subnormals. It is a decorator.
+    """
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -83,7 +86,7 @@ def under_ieee(function: Function) -> Function:
 
 
 def _machine() -> str:
-    """Return LLVM's name of the processor's architecture, such as "x86_64"."""
+    """Return LLVM's name of the processor's architecture, such as "x86_64" or "aarch64"."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
@@ -92,7 +95,7 @@ class Control(NamedTuple):
     """The control register of a processor's float unit: its width in bits, and values that select rounding modes.
 
     ieee: value for IEEE arithmetic to nearest even with all exceptions masked; directed: by name of another mode, "up",
-    "down" or "toward_zero", the bits to set for it.
+    "down" or "toward_zero", the bits to set in addition.
     """
 
     width: int
@@ -121,14 +124,20 @@ def has_fma() -> bool:
 
 
 def rounding_control(mode: str) -> int:
-    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero."""
+    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero.
+
+    Only for processors for which `has_control` is True.
+    """
     control = CONTROL[_machine()]
     return control.ieee | (0 if mode == "nearest_even" else control.directed[mode])
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange_control(_typing: Any, value: Any) -> Any:
-    """Write the control register of the processor's float unit, and return its former value; both are uint64."""
+    """Write `value` to the control register of the processor's float unit, and return its former value.
+
+    Both are uint64. Only for processors for which `has_control` is True.
+    """
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         width = CONTROL[_machine()].width
@@ -152,7 +161,10 @@ def exchange_control(_typing: Any, value: Any) -> Any:
 
 @cache
 def _exchange_control() -> Any:
-    """Return the compiled function `(value)` that sets the control register and returns its former value."""
+    """Return the compiled function `(value)`, which sets the control register and returns its former value.
+
+    Both are integers below 2**64.
+    """
 
     def exchange(value: Any) -> Any:
         return exchange_control(np.uint64(value))

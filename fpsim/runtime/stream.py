@@ -26,7 +26,7 @@ LINE = 64  # bytes of a cache line; the target of a block starts on one
 if numba.config.DISABLE_JIT:
 
     def stream_block(out: Any, start: int, block: Any) -> None:
-        """Set out[start : start + BLOCK] to `block`."""
+        """Set out[start : start + BLOCK] to `block`; BLOCK is 128."""
         out[start : start + BLOCK] = block
 
     def prefetch_block(sources: Any, start: int) -> None:
@@ -41,16 +41,20 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _prefetch(builder: Any, address: Any) -> None:
-        """Emit LLVM code that loads the cache line at an address into the L1 cache."""
+        """Emit LLVM code that loads the cache line at `address`, an LLVM pointer, into the L1 cache.
+
+        builder: llvmlite's IRBuilder.
+        """
         read, keep, data = v.WORD(0), v.WORD(3), v.WORD(1)
         place = builder.bitcast(address, v.BYTE.as_pointer())
         v.call(builder, "llvm.prefetch.p0", ir.VoidType(), place, read, keep, data)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
-        """Set out[start : start + BLOCK] to `block`, bypassing the caches.
+        """Set out[start : start + BLOCK] to `block`, bypassing the caches; BLOCK is 128.
 
-        The address of out[start] must be the start of a cache line.
+        out, block: contiguous 1-D arrays of one dtype, block of BLOCK elements. The address of out[start] must be the
+        start of a cache line (64 bytes).
         """
         signature = types.void(out, types.intp, block)
 
@@ -71,9 +75,9 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK elements that are AHEAD bytes after element `start`; they may be beyond the array's end.
+        """Prefetch BLOCK (128) elements that are AHEAD (8192) bytes after element `start` of each source.
 
-        sources: an array, or a tuple of arrays.
+        They may be beyond the array's end. sources: a 1-D array, or a tuple of 1-D arrays.
         """
         signature = types.void(sources, types.intp)
 
@@ -92,7 +96,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_line(_typing: Any, source: Any, index: Any) -> Any:
-        """Prefetch the cache line of source[index], which may be beyond the array's end."""
+        """Prefetch the cache line of source[index], a 1-D array; it may be beyond the array's end."""
         signature = types.void(source, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -115,9 +119,9 @@ else:
 
 @scalar
 def aligned_empty(size: Any, like: Any) -> Any:
-    """Return an uninitialised 1-D array of `size` elements that starts on a cache line, so that no vector spans two.
+    """Return an uninitialised 1-D array of `size` elements that starts on a cache line (64 bytes).
 
-    like: an array of its dtype.
+    So no vector of 64 bytes spans two lines. like: an array of its dtype.
     """
     space = np.empty(size + LINE // like.itemsize, like.dtype)
     start = (-space.ctypes.data) % LINE // like.itemsize
@@ -126,13 +130,18 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """Return (start, stop) of the part of a contiguous array that is streamed: whole blocks, from a cache line on."""
+    """Return (start, stop) of the part of a contiguous 1-D array that is streamed.
+
+    It consists of whole blocks of BLOCK (128) elements, from the first start of a cache line on.
+    """
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK
 
 
 def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
     """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of arrays.
+
+    sources: a 1-D array or a tuple of 1-D arrays; target: 1-D array, written in place; facts: passed on to `fill`.
 
     Args:
       fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
@@ -166,9 +175,10 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts).
+    """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts) for all i.
 
-    streamed: whether results bypass the caches.
+    source, target: 1-D arrays. convert: scalar function; facts: its second argument, such as a layout. streamed:
+    whether results bypass the caches.
     """
     convert = scalar(convert)
 

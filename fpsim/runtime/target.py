@@ -31,9 +31,9 @@ def target() -> CompileTarget:
 
 @cache
 def _features(with_avx: bool) -> str:
-    """Return this processor's features as LLVM's text, "" if unknown.
+    """Return this processor's features as LLVM's text, such as "+avx2,-avx512f", or "" if unknown.
 
-    Without `with_avx`, AVX features are turned off.
+    with_avx: False turns AVX features off.
     """
     try:
         features = binding.get_host_cpu_features()
@@ -51,7 +51,7 @@ def assembly_of(module: ir.Module) -> str:
 
 
 def target_machine() -> Any:
-    """Return LLVM's code generator for the processor for which numba compiles."""
+    """Return llvmlite's code generator (TargetMachine) for the processor for which numba compiles."""
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     triple, name, features = target()

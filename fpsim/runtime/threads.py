@@ -17,6 +17,8 @@ ALIGNMENT = 4096  # spans start at multiples, so that no two threads share a cac
 def thread_count() -> int:
     """Return the number of threads per call: FPSIM_NUM_THREADS, else OMP_NUM_THREADS, else `cores()`.
 
+    Of a list such as "4,2", as OMP_NUM_THREADS may be, the first number counts.
+
     Raises:
       ValueError: a variable is set to something else than an integer >= 1.
     """
@@ -49,9 +51,9 @@ class Task(NamedTuple):
 class Workers:
     """Daemon threads that wait for tasks.
 
-    Ctrl-C may interrupt the caller at any point. The executors of the standard library can then lose a thread that
-    they have just started, or keep a lock forever, so that the process never ends. Here all shared state is a queue
-    written in C: a thread that was not recorded serves tasks like the others, and a thread left over blocks nothing.
+    Ctrl-C may interrupt the caller at any point. The executors of the standard library can then lose a thread that they
+    have just started, or keep a lock forever, so that the process never ends. Here all shared state is a queue written
+    in C: a thread that was not recorded serves tasks like the others, and a thread left over blocks nothing.
     """
 
     def __init__(self) -> None:
@@ -80,7 +82,10 @@ class Workers:
         return answers
 
     def _serve(self) -> None:
-        """Run tasks from the queue until one is None."""
+        """Run tasks from the queue until one is None; the body of each thread.
+
+        It puts None, or the exception of the task's function, in the task's queue of answers.
+        """
         _this_thread.is_worker = True
         while (task := self._tasks.get()) is not None:
             try:
@@ -104,7 +109,7 @@ _workers = Workers()
 
 
 def _start_anew() -> None:
-    """Replace the workers in a forked child process, which has none of the parent's threads."""
+    """Replace the workers by new ones in a forked child process, which has none of the parent's threads."""
     global _workers
     _workers = Workers()
 
@@ -115,7 +120,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of about `parts` equal parts of range(size), each starting at a multiple of `alignment`."""
+    """Yield (start, stop) of at most `parts` equal parts of range(size), each starting at a multiple of `alignment`.
+
+    The last part may be shorter. size must not be 0.
+    """
     step = -(-size // parts)
     step += -step % alignment
     for start in range(0, size, step):
@@ -123,9 +131,10 @@ def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
 
 
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
-    """Call work(first, stop) for spans of range(count), on several threads if the work is long enough.
+    """Call work(first, stop) for spans that cover range(count), on several threads if the work is long enough.
 
-    cost: time that one unit takes, as the number of elements that a cast converts in that time.
+    cost: time that one of the `count` units takes, as the number of elements that a cast converts in that time. An
+    exception of `work` is raised to the caller.
     """
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
 
@@ -174,6 +183,8 @@ def over_tasks(count: int, work: Callable[[int], object]) -> None:
 
 def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALIGNMENT, weight: float = 1.0) -> None:
     """Call work(start, stop) for spans that cover range(size), on several threads if the work is long enough.
+
+    An exception of `work` is raised to the caller after all spans have ended.
 
     Args:
       size: the number of elements.

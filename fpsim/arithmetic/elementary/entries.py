@@ -34,9 +34,9 @@ AT_ZERO = {"exp": ONE, "cos": ONE, "erfc": ONE, "sigmoid": ONE / 2}
 
 
 class ExactResult(NamedTuple):
-    """A nonzero result: (-1)**negative * significand * 2**(exponent - TOP), with 2**TOP <= significand < 2**(TOP + 1).
+    """A nonzero result, (-1)**negative * significand * 2**(exponent - TOP), with 2**TOP <= significand < 2**(TOP + 1).
 
-    TOP is 61. The lowest bit of the significand is sticky: set if any bit below it is set, as in `fpsim.core.number`.
+    TOP is 61. The lowest bit of the significand is sticky: it is also set if any bit after it is 1.
     """
 
     negative: bool
@@ -45,9 +45,10 @@ class ExactResult(NamedTuple):
 
 
 def exact_result(name: str, x: float) -> ExactResult:
-    """Return the result of the function `name` at x, a finite value of its domain.
+    """Return the result of the function `name` at x as an ExactResult: 61 bits and a sticky bit.
 
-    The result must be neither zero nor infinite.
+    x: a finite value of the function's domain, at which the result is neither zero nor infinite. name: one of the
+    elementary functions, such as "exp".
     """
     beside = _beside(name, x)
     if beside is not None:
@@ -57,7 +58,7 @@ def exact_result(name: str, x: float) -> ExactResult:
 
 
 def _by_ziv(name: str, x: float) -> ExactResult:
-    """Return the result of function `name` at x, evaluated with rising precision until its first 61 bits are proven.
+    """Return the ExactResult of function `name` at x, evaluated with more and more bits until 61 are proven.
 
     The exact result must have more than 61 bits.
 
@@ -111,7 +112,7 @@ def _exact(name: str, x: float) -> Fraction | None:
 
 
 def _root(value: Fraction, degree: int) -> Fraction | None:
-    """Return the square root (degree 2) or cube root (degree 3) of a fraction if it is rational, else None."""
+    """Return the square root (degree 2) or cube root (degree 3) of a nonzero fraction if it is rational, else None."""
     negative, value = value < 0, abs(value)
     roots = []
     for part in (value.numerator, value.denominator):
@@ -125,7 +126,7 @@ def _root(value: Fraction, degree: int) -> Fraction | None:
 
 
 def _beside(name: str, x: float) -> ExactResult | None:
-    """Return the result of function `name` at x if it is extremely close to a limit, or extremely large or small.
+    """Return the ExactResult of function `name` at x if it is extremely close to a limit, or extremely large or small.
 
     The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close:
     with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself. Extremely large or
@@ -151,9 +152,10 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
 
 def _below(limit: float) -> ExactResult:
-    """Return the ExactResult of any number of limit's sign whose magnitude is below |limit| by less than 2**-70 of it.
+    """Return the ExactResult of a number whose magnitude is less than |limit| by less than 2**-70 of |limit|.
 
-    It is the next smaller significand after limit's, whose lowest bit is set, as if nonzero bits followed.
+    All such numbers, with the sign of `limit`, have one: the next smaller significand after limit's, whose lowest bit
+    is set, as if nonzero bits followed.
     """
     at = _of_fraction(Fraction(limit))
     if at.significand > 1 << TOP:

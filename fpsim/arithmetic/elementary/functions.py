@@ -14,6 +14,13 @@ from fpsim.arithmetic.keywords import Rounded, rounded
 def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a elementwise, rounded once; +0 for -Inf.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.exp)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.exp(np.float16([0, 1, 12]), flags=True)
@@ -26,6 +33,13 @@ def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 2**a elementwise, rounded once; exact where a is an integer and 2**a a value of the result's format.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.exp2)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.exp2(np.float16([3, 0.5, -np.inf]))
@@ -37,6 +51,13 @@ def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a - 1 elementwise, rounded once, without cancellation near 0; -1 for -Inf.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.expm1)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -52,6 +73,13 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     log(0) is -Inf with the flag DIVIDE_BY_ZERO; negative numbers become NaN with the flag INVALID.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.log)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.log(np.float16([1, 10, 0, -1]), flags=True)
@@ -63,6 +91,13 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def log2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the logarithm to base 2 elementwise, rounded once; 0 and negative numbers are treated as by `fpsim.log`.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.log2)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -78,6 +113,13 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     log1p(-1) is -Inf with the flag DIVIDE_BY_ZERO; numbers below -1 become NaN with the flag INVALID.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.log1p)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.log1p(np.float16([0.001, -1]))
@@ -90,6 +132,13 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the sine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.sin)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.sin(np.float16([0.5, 65504, np.inf]))
@@ -101,6 +150,13 @@ def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cosine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.cos)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -116,6 +172,13 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     NaN and the flag INVALID for Inf.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.tan)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.tan(np.float16([0.5, 65504]))
@@ -127,6 +190,13 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the hyperbolic tangent elementwise, rounded once; 1 for +Inf, -1 for -Inf.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.tanh)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -140,6 +210,13 @@ def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / (1 + e**-a) elementwise, rounded once.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.sigmoid)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.sigmoid(np.float16([0, 1, -np.inf]))
@@ -152,6 +229,13 @@ def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the error function elementwise, rounded once: 2 / sqrt(pi) times the integral of e**(-t**2) from 0 to a.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.erf)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.erf(np.float16([0.5, -np.inf]))
@@ -163,6 +247,13 @@ def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 - erf(a) elementwise, rounded once, without cancellation.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.erfc)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -178,6 +269,13 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     A zero becomes Inf of its sign, with the flag DIVIDE_BY_ZERO; negative numbers become NaN, with the flag INVALID.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.rsqrt)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.rsqrt(np.float16([4, 2, -0.0]), flags=True)
@@ -189,6 +287,13 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / a elementwise, rounded once; results and flags are those of `fpsim.divide`.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.reciprocal)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -202,6 +307,13 @@ def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cube root elementwise, rounded once; negative numbers have negative roots.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.cbrt)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.cbrt(np.float16([-27, 10]))
@@ -213,6 +325,13 @@ def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def softplus(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute log(1 + e**a) elementwise, rounded once.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.softplus)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp
@@ -228,6 +347,13 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     This is not the approximation by tanh.
 
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.gelu)` lists them, and describes the result.
+
     Example:
       >>> import fpsim as fp
       >>> fp.gelu(np.float16([1, -1, -np.inf]))
@@ -239,6 +365,13 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 @rounded
 def silu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a / (1 + e**-a) elementwise, rounded once (a * sigmoid(a) rounds twice); -0, the limit, for -Inf.
+
+    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
+    holds codes.
+
+    Args:
+      a: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: options of formats, rounding and flags; `help(fpsim.silu)` lists them, and describes the result.
 
     Example:
       >>> import fpsim as fp

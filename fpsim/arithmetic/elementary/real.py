@@ -1,7 +1,8 @@
 """Elementary functions of real numbers to any precision, by mpmath's integers; loads mpmath.
 
-A number of mpmath is (sign, mantissa, exponent, bits): (-1)**sign * mantissa * 2**exponent. Each function is passed one
-and a precision in bits, and returns the result with a relative error below 2**(MARGIN_BITS - precision).
+A Real is mpmath's number (sign, mantissa, exponent, bits), with the value (-1)**sign * mantissa * 2**exponent. Each
+function takes a Real and a precision in bits, and returns a Real with a relative error below 2**(MARGIN_BITS -
+precision).
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ MARGIN_BITS = 8  # the errors of a few operations, each less than 2**(1 - precis
 
 
 def magnitude(x: Real) -> int:
-    """Return the integer e for which 2**(e - 1) <= |x| < 2**e; x is not zero."""
+    """Return the integer e for which 2**(e - 1) <= |x| < 2**e; x is a Real, mpmath's number, other than zero."""
     return int(x[2] + x[3])
 
 
 def _extra(x: Real) -> int:
-    """Return by how many bits exp(x) amplifies a relative rounding error of x, plus 8."""
+    """Return by how many bits exp(x) amplifies a relative rounding error of x, plus 8; x: a Real, mpmath's number."""
     return max(magnitude(x), 0) + 8
 
 
@@ -61,14 +62,14 @@ def _exp(x: Real, precision: int) -> Real:
 def _exp2(x: Real, precision: int) -> Real:
     """Return 2**x to `precision` bits, as exp(x * log(2)).
 
-    The larger x, the more extra bits the product is computed with.
+    The larger |x|, the more extra bits the product is computed with.
     """
     working = precision + _extra(x)
     return mpf_exp(mpf_mul(x, mpf_ln2(working), working), precision)  # type: ignore[no-any-return]
 
 
 def _expm1(x: Real, precision: int) -> Real:
-    """Return exp(x) - 1 to `precision` bits.
+    """Return exp(x) - 1 to `precision` bits, for x other than 0.
 
     The exponential is computed with extra bits for those that the difference cancels.
     """
@@ -121,7 +122,7 @@ def _softplus(x: Real, precision: int) -> Real:
 def _half_gauss(square: Real, working: int) -> tuple[Any, Real]:
     """Return (the sum of (2 * square)**n / (1 * 3 * ... * (2n + 1)) over n >= 0, exp(-square)), parts of erf.
 
-    The sum is an integer in units of 2**-working; `working` is the precision in bits.
+    square: x**2 as a Real. The sum is an integer in units of 2**-working; `working` is the precision in bits.
     """
     twice = to_fixed(mpf_shift(square, 1), working)
     term = total = MPZ_ONE << working
@@ -189,7 +190,7 @@ def _gelu(x: Real, precision: int) -> Real:
 
 
 def _plain(function: Any) -> Function:
-    """Return mpmath's function as a function of exactly two arguments, (x, precision)."""
+    """Return a function of mpmath as a function of exactly two arguments, (x, precision)."""
     return lambda x, precision: function(x, precision)
 
 

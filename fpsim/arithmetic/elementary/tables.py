@@ -42,11 +42,13 @@ DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
 class ExactTable(NamedTuple):
-    """Exact results of a function for every code of a format, and the flags that they raise; arrays indexed by code.
+    """Exact results of a function for every code of a format, and the flags that they raise.
 
-    A result is +-significand * 2**(field - BIAS - TOP), as in `fpsim.core.number.Number`.
+    The fields are 1-D arrays indexed by code. A finite result is +-significand * 2**(field - BIAS - TOP), with BIAS
+    2**14 and TOP 61, as a `fpsim.core.number.Number`.
 
-    significands: 0, or TOP + 1 bits of which the lowest is set, too, if any bit after it is. fields: biased exponents.
+    significands: 0, or 62 bits of which the highest is set, and the lowest also if any bit after it is 1.
+    fields: exponents plus BIAS.
     states: bit 0 is set for a negative result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits from
     3 on are the flags of the exact result (INVALID, DIVIDE_BY_ZERO).
     """
@@ -60,8 +62,9 @@ class ExactTable(NamedTuple):
 def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
     """Return the exact results of function `name` for every code of a format, from memory, from disk, or computed.
 
-    A computed table of a format of 10 bits or more is stored on disk. input_subnormals: "keep", or "flush" for the
-    results of zeros in place of those of subnormal codes.
+    A computed table of a format of 10 bits or more is stored on disk, in the kernels' cache folder. input_subnormals:
+    "keep", or "flush" for the results of zeros in place of those of subnormal codes. The format must have 16 bits or
+    fewer.
     """
     if input_subnormals == "flush" and fmt.has_zero:
         codes = np.arange(1 << fmt.bits)
@@ -83,7 +86,7 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
 
 
 def _unpacked(content: bytes, size: int) -> ExactTable:
-    """Return a table from the content of its file; size: number of entries."""
+    """Return the ExactTable that is stored in `content`, the bytes of its file; size: number of entries."""
     return ExactTable(
         np.frombuffer(content, "<u8", size).astype(np.uint64),
         np.frombuffer(content, "<u2", size, 8 * size).astype(np.uint16),
@@ -103,7 +106,7 @@ def _path(name: str, fmt: Format) -> Path | None:
 
 
 def _computed(name: str, fmt: Format) -> ExactTable:
-    """Compute the table of function `name` for a format, code by code."""
+    """Compute the ExactTable of function `name` for a format, code by code."""
     values = fmt.table().tolist()
     signalling = _signalling(fmt)
     rows: list[tuple[int, int, int]] = []
@@ -123,7 +126,7 @@ def _computed(name: str, fmt: Format) -> ExactTable:
 
 
 def _signalling(fmt: Format) -> Any:
-    """Return a function from a code, which must be a NaN, to whether it is signalling; None if all NaNs are quiet."""
+    """Return a function from a code, which must be a NaN, to True if it is signalling; None if all NaNs are quiet."""
     if fmt.nan != "ieee":
         return None
     quiet_bit = 1 << (fmt.mantissa_bits - 1)
@@ -166,7 +169,7 @@ def _limit(name: str, x: float) -> tuple[int, int, int] | None:
 
 
 def _special(value: float, raised: Flags = Flags.NONE) -> tuple[int, int, int]:
-    """Return the entry of ExactTable, (significand, field, state), of a float result; raised: flags that it holds."""
+    """Return an entry of ExactTable, (significand, field, state), for a result that is a float; raised: its flags."""
     state = int(math.copysign(1.0, value) < 0) | int(raised) << RAISED_SHIFT
     if math.isnan(value):
         return 0, FIELD_OF_ZERO, NAN << KIND_SHIFT | int(raised) << RAISED_SHIFT

@@ -27,9 +27,10 @@ RULES = len(EncodeLayout._fields)  # where the rules of `pack` are in a target
 def tabulated_kernel() -> Any:
     """Return the kernel (a, random, codes, flags, significands, fields, states, target, mode) -> None of look-ups.
 
-    a: codes that index the table. random: uint32, empty unless stochastic. codes, flags: uint64 and uint8 results.
-    significands, fields, states: the arrays of an ExactTable. target: array of the result's EncodeLayout and, as its
-    last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: number of a rounding mode.
+    It writes codes and flags. a: 1-D uint64 codes that index the table. random: uint32, empty unless stochastic. codes,
+    flags: uint64 and uint8 results.
+    significands, fields, states: the arrays of an ExactTable. target: uint64 array of the result's EncodeLayout and, as
+    its last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: number of a rounding mode.
     """
 
     def look_up(
@@ -49,7 +50,10 @@ def tabulated_kernel() -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of the function `name` of float32; x, results: 1-D uint32 bits."""
+    """Return the kernel (x, results) -> None of the function `name` of float32; it writes results, which may be x.
+
+    x, results: 1-D uint32 bits of float32. name: one of the elementary functions, such as "exp".
+    """
     function = FUNCTIONS[name]
     if name in NEAR_FUNCTIONS:
         return _angle_kernel(name)
@@ -62,9 +66,10 @@ def float32_kernel(name: str) -> Any:
 
 
 def _angle_kernel(name: str) -> Any:
-    """Return the kernel (x, results) -> None of sin, cos or tan: vectorised up to 2**20, scalar for larger angles.
+    """Return the kernel (x, results) -> None of sin, cos or tan; it writes results, which may be x.
 
-    x, results: 1-D uint32 bits of float32; name: "sin", "cos" or "tan".
+    Angles up to 2**20 are computed in vector registers, larger ones one by one. x, results: 1-D uint32 bits of float32.
+    name: "sin", "cos" or "tan".
     """
     function, near = FUNCTIONS[name], NEAR_FUNCTIONS[name]
 
@@ -88,9 +93,10 @@ def _angle_kernel(name: str) -> Any:
 
 @cache
 def float32_flags_kernel(name: str) -> Any:
-    """Return the kernel (x, results, flags, before) -> None that writes the flags of float32 results.
+    """Return the kernel (x, results, flags, before) -> None that writes the flags of the results of function `name`.
 
-    x, results: uint32 bits. flags: uint8. before: 1 if tininess is detected before rounding, else 0.
+    x, results: 1-D uint32 bits of float32. flags: uint8, bits of `fp.Flags`. before: 1 if tininess is detected before
+    rounding, else 0.
     """
     flags_of = flags_function(name)
 

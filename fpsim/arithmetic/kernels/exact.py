@@ -29,9 +29,11 @@ NO_WORD = u64(0)
 def unary_kernel(name: str) -> Any:
     """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
 
-    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a and EncodeLayout
-    of the result as rows of integers. mode: number of a rounding mode. rules: facts on the result's format that decide
-    flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
+    name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags. All arrays but layouts are 1-D.
+    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`. layouts: uint64, the
+    UnpackLayout of a and the EncodeLayout of the result as rows. mode: number of a rounding mode.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
     operation = UNARY[name]
 
@@ -49,9 +51,12 @@ def unary_kernel(name: str) -> Any:
 def binary_kernel(name: str) -> Any:
     """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
 
-    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a and of b and
-    EncodeLayout of the result as rows. mode: number of a rounding mode. rules: facts on the result's format that decide
-    flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
+    name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags. All arrays but
+    layouts are 1-D.
+    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`. layouts: uint64, the
+    UnpackLayouts of a and b and the EncodeLayout of the result as rows. mode: number of a rounding mode.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
     operation = BINARY[name]
 
@@ -69,9 +74,11 @@ def binary_kernel(name: str) -> Any:
 def fma_kernel() -> Any:
     """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
 
-    a, b, c, codes: uint64. random: uint32, empty unless stochastic. flags: uint8. layouts: UnpackLayout of a, b and c
-    and EncodeLayout of the result as rows. mode: number of a rounding mode. rules: facts on the result's format that
-    decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
+    It writes codes and flags. All arrays but layouts are 1-D. a, b, c, codes: uint64. random: uint32, empty unless
+    stochastic. flags: uint8, bits of `fp.Flags`. layouts: uint64, the UnpackLayouts of a, b and c and the EncodeLayout
+    of the result as rows. mode: number of a rounding mode.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -90,9 +97,10 @@ def fma_kernel() -> Any:
 
 @cache
 def comparison_kernel(name: str) -> Any:
-    """Return the kernel (a, b, results, flags, la, lb) -> None of "equal", "less" or "less_equal"; NaN is False.
+    """Return the kernel (a, b, results, flags, la, lb) -> None of `name`: "equal", "less" or "less_equal".
 
-    a, b: uint64 codes. results: 1 for True. flags: uint8. la, lb: UnpackLayout of a and of b as integers.
+    It writes results and flags. a, b: 1-D uint64 codes. results: uint64, 1 for True, 0 for False and for NaN operands.
+    flags: uint8, bits of `fp.Flags`. la, lb: fields of the UnpackLayouts of a and of b, uint64.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -112,9 +120,11 @@ def comparison_kernel(name: str) -> Any:
 def from_integer_kernel() -> Any:
     """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
 
-    n: uint64, two's complement if signed is 1. random: uint32, empty unless stochastic. codes: uint64. flags: uint8.
-    out: EncodeLayout of the result as integers. mode: number of a rounding mode. rules: facts on the result's format
-    that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of `fpsim.core.pack`).
+    It writes codes and flags. n: 1-D uint64, two's complement if signed is 1. random: uint32, empty unless stochastic.
+    codes: uint64. flags: uint8, bits of `fp.Flags`. out: fields of the result's EncodeLayout, uint64. mode: number of a
+    rounding mode.
+    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
+    of `fpsim.core.pack`).
     """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
@@ -133,9 +143,9 @@ def from_integer_kernel() -> Any:
 def to_integer_kernel() -> Any:
     """Return the kernel (a, random, n, flags, la, lowest, highest, mask, mode) -> None that rounds to integers.
 
-    a: uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n: uint64 results, two's
-    complement. flags: uint8. la: UnpackLayout of a as integers. lowest, highest: the largest magnitudes of negative and
-    of positive results. mode: number of a rounding mode.
+    It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n:
+    uint64 results, two's complement, clamped to -lowest .. highest (uint64). flags: uint8, bits of `fp.Flags`. la:
+    fields of the UnpackLayout of a, uint64. mode: number of a rounding mode.
     """
 
     def to_integer(
@@ -153,8 +163,8 @@ def to_integer_kernel() -> Any:
 def neighbour_kernel() -> Any:
     """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
 
-    a, codes: uint64. downward: 1 for the next smaller one. flags: uint8, INVALID for signalling NaNs. la, out:
-    UnpackLayout and EncodeLayout of the format, integers.
+    a, codes: 1-D uint64. downward: 1 for the next smaller one, else 0. flags: uint8, written too: INVALID for
+    signalling NaNs. la, out: fields of the format's UnpackLayout and EncodeLayout, uint64.
     """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
@@ -167,9 +177,9 @@ def neighbour_kernel() -> Any:
 
 @cache
 def classify_kernel() -> Any:
-    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes.
+    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes to `classes`.
 
-    a: uint64 codes. classes: integers. la: UnpackLayout of the format as integers.
+    a: 1-D uint64 codes. classes: integers. la: fields of the format's UnpackLayout, uint64.
     """
 
     def classes(a: Any, target: Any, la: Any) -> None:
@@ -182,9 +192,9 @@ def classify_kernel() -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the kernel (a, codes, la, out) -> None that writes the codes of -a ("negative") or |a| ("absolute").
+    """Return the kernel (a, codes, la, out) -> None that writes the codes of -a (name "negative") or |a| ("absolute").
 
-    a, codes: uint64. la, out: UnpackLayout and EncodeLayout of the format as integers.
+    a, codes: 1-D uint64. la, out: fields of the format's UnpackLayout and EncodeLayout, uint64.
     """
     negates = name == "negative"
 

@@ -32,10 +32,10 @@ EVERY_KIND: Any = np.int64(FULL)
 
 @reloadable
 class Thresholds(NamedTuple):
-    """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded.
+    """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded to the format.
 
     overflow, negative_overflow: the smallest magnitude of a positive, and of a negative, result that overflows. tiny,
-    negative_tiny: the smallest one that is not tiny.
+    negative_tiny: the smallest one of a positive, and of a negative, result that is not tiny. All are uint32 or uint64.
     """
 
     overflow: Any
@@ -48,7 +48,12 @@ thresholds_of = fields_of(Thresholds)
 
 
 class Width:
-    """The compiled scalar functions on bits of one float dtype, float32 (width 32) or float64 (width 64)."""
+    """The compiled scalar functions on bits of one float dtype, float32 (width 32) or float64 (width 64).
+
+    word, real: the unsigned integer and the float type of that width. Bits are values of type `word`.
+    decode, encode: `decode_bits` and `encode_parts` of fpsim.core for that width. The other attributes are the
+    functions defined in `__init__`.
+    """
 
     def __init__(self, width: int) -> None:
         word: Any = np.uint32 if width == 32 else np.uint64
@@ -63,7 +68,10 @@ class Width:
 
         @scalar
         def to_odd(total: Any, error: Any) -> Any:
-            """Return the bits of total + error rounded to odd; total is the sum rounded to nearest, error exact."""
+            """Return the bits of total + error rounded to odd.
+
+            total: the float sum rounded to nearest; error: the exact difference of the sum from it, a float.
+            """
             bits = word(real(total).view(word))
             error_bits = word(real(error).view(word))
             # NaN, which is the error of an infinite total, compares false
@@ -79,7 +87,7 @@ class Width:
 
         @scalar
         def sum_to_odd(first: Any, second: Any) -> Any:
-            """Return the bits of first + second, rounded to odd."""
+            """Return the bits of first + second, two floats, rounded to odd."""
             total = real(first + second)
             back = real(total - first)
             error = real(real(first - real(total - back)) + real(second - back))
@@ -87,31 +95,38 @@ class Width:
 
         @scalar
         def add(x: Any, y: Any, mode: int) -> Any:
-            """Return the bits of x + y, rounded to odd, from the bits of x and y; mode DOWN makes an exact zero -0."""
+            """Return the bits of x + y, rounded to odd; x, y: bits of floats. The NaN of the result has no sign.
+
+            mode: number of a rounding mode; in mode DOWN an exact zero from operands of unlike signs is -0, else +0.
+            """
             bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
             signs = word(word(x | y) & sign) if mode == DOWN else zero
             return without_sign(word(bits | signs) if word(bits & magnitude_mask) == zero else bits)
 
         @scalar
         def root(x: Any) -> Any:
-            """Return the bits of the square root, rounded to nearest; rounding it again to the format is correct."""
+            """Return the bits of the square root of x, rounded to nearest; rounding it again to the format is correct.
+
+            x: bits of a float. The NaN of the result has no sign.
+            """
             return without_sign(word(real(np.sqrt(word(x).view(real))).view(word)))
 
         @scalar
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
-            """Return the bits of (x * y + z rounded to odd, x * y), if the float holds the product exactly.
+            """Return (bits of x * y + z rounded to odd, bits of x * y); the float must hold the product exactly.
 
-            x, y, z: float bits. mode: number of the rounding mode, which decides the sign of an exact zero sum.
+            x, y, z: bits of floats. mode: number of the rounding mode, which decides the sign of an exact zero sum: -0
+            in mode DOWN if the operands' signs differ, else +0.
             """
             product = word(real(word(x).view(real) * word(y).view(real)).view(word))
             return word(add(product, z, mode)), product
 
         @scalar
         def flags(bits: Any, rest: Any, limits: Thresholds) -> Any:
-            """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a result; 0 for Inf and NaN.
+            """Return the flags INEXACT, UNDERFLOW and OVERFLOW of rounding a result, as a word; 0 for Inf and NaN.
 
-            bits: the result before it is rounded to its format. rest: nonzero if that rounding drops something. limits:
-            the magnitudes from which flags change.
+            bits: the float result before it is rounded to its format. rest: nonzero if that rounding drops nonzero
+            bits. limits: the magnitudes from which flags change.
             """
             magnitude = word(bits & magnitude_mask)
             negative = bits >= sign
@@ -136,9 +151,10 @@ class Width:
 
         @scalar
         def signals(code: Any, f: DecodeLayout, quiet_from: Any) -> Any:
-            """Return whether a code is a signalling NaN; quiet_from: the smallest magnitude code of a quiet NaN.
+            """Return whether a code is a signalling NaN of a format with IEEE 754's NaNs; False for other formats.
 
-            f: the layout of the code's format.
+            code: a word; f: DecodeLayout, the constants of the code's format; quiet_from: the smallest magnitude code
+            of a quiet NaN, 0 if all NaNs are quiet.
             """
             magnitude = word(code & f.magnitude_mask)
             return (magnitude > f.infinity) & (magnitude < quiet_from)
@@ -156,15 +172,16 @@ def real_width(width: int) -> Width:
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of "add", "multiply" or "divide".
+    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of `name`: "add", "multiply" or "divide".
 
-    width: bits of the float that computes, 32 or 64. nearest: compile for nearest even only, a third faster.
+    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only, a third faster, and
+    the kernel ignores `mode`.
 
     Arguments of the kernel:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
-      layouts: DecodeLayout of a and b and EncodeLayout of the result as rows.
+      layouts: DecodeLayouts of a and b and EncodeLayout of the result as rows, unsigned integers of `width` bits.
       mode: number of a rounding mode.
-      flip: the float's sign bit to subtract b, else 0.
+      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
     """
     w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
@@ -184,17 +201,18 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide".
+    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of an operation with two operands.
 
-    width: bits of the float that computes, 32 or 64. nearest: compile for nearest even only, a third faster.
+    name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
+    nearest even only, a third faster, and the kernel ignores `mode`.
 
     Arguments of the kernel:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
-      flags: 1-D uint8, which is written too.
-      layouts: DecodeLayout of a and b and EncodeLayout of the result as rows.
+      flags: 1-D uint8, which is written too: bits of `fp.Flags`.
+      layouts: DecodeLayouts of a and b and EncodeLayout of the result as rows, unsigned integers of `width` bits.
       limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
       mode: number of a rounding mode.
-      flip: the float's sign bit to subtract b, else 0.
+      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
     """
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
@@ -225,8 +243,9 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 def sqrt_kernel(width: int) -> Any:
     """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
 
-    width: bits of the float that computes, 32 or 64. layouts: DecodeLayout of a and EncodeLayout of the result as rows.
-    mode: number of a rounding mode.
+    a, codes: 1-D arrays of unsigned integers. layouts: DecodeLayout of a and EncodeLayout of the result as rows,
+    unsigned integers of `width` bits. mode: number of a rounding mode. width: bits of the float that computes, 32 or
+    64.
     """
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
@@ -243,11 +262,13 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots.
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags.
 
-    a: codes; codes, flags (uint8): results, written. layouts: DecodeLayout of a and EncodeLayout of the result as rows.
+    a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: DecodeLayout of a and
+    EncodeLayout of the result as rows, unsigned integers of `width` bits.
     limits: the fields of Thresholds, then the smallest magnitude code of a quiet NaN of a. mode: number of a rounding
-    mode. width: bits of the float that computes, 32 or 64.
+    mode.
+    width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
@@ -271,10 +292,12 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, layouts, mode) -> None of a * b + c.
+    """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`.
 
-    width: bits of the float that computes, 32 or 64. nearest: compile for nearest even only. layouts: DecodeLayout of
-    a, b and c and EncodeLayout of the result as rows. mode: number of a rounding mode.
+    a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: DecodeLayouts of a, b and c and EncodeLayout of the
+    result as rows, unsigned integers of `width` bits. mode: number of a rounding mode.
+    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
+    ignored.
     """
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
@@ -295,12 +318,14 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c.
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c; it writes codes and flags.
 
-    a, b, c: codes; codes, flags (uint8): results, written. layouts: DecodeLayout of a, b and c and EncodeLayout of the
-    result as rows. limits: the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
-    mode: number of a rounding mode. width: bits of the float that computes, 32 or 64. nearest: compile for nearest even
-    only.
+    a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: DecodeLayouts of
+    a, b and c and EncodeLayout of the result as rows, unsigned integers of `width` bits.
+    limits: the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN. mode: number of
+    a rounding mode.
+    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
+    ignored.
     """
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
@@ -329,10 +354,11 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 
 
 def _operation(name: str, w: Width) -> Any:
-    """Return the scalar function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y.
+    """Return the compiled function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y; the NaN has no sign.
 
-    Sums are rounded to odd, products and quotients to nearest. mode: number of a rounding mode, which only sums read:
-    DOWN makes an exact zero -0.
+    name: "add", "multiply" or "divide"; w: the functions for floats of one width, which bits have. Sums are rounded to
+    odd, products and quotients to nearest. mode: number of a rounding mode, which only sums read: DOWN makes an exact
+    zero -0.
     """
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign

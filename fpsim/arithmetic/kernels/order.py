@@ -27,9 +27,10 @@ _fields = fields_of(OrderLayout)
 
 @scalar
 def _read(code: Any, f: OrderLayout) -> Any:
-    """Return (the position of a code in the order of values, whether it is NaN, whether it is a signalling NaN).
+    """Return (position, is NaN, is a signalling NaN) of a code; the position is that in the order of values.
 
-    The position is int32: negative for negative values, 0 for both zeros. f: the layout of the code's format.
+    The position is int32: negative for negative values, 0 for both zeros. code: uint32; f: OrderLayout, the constants
+    of its format.
     """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
@@ -40,9 +41,10 @@ def _read(code: Any, f: OrderLayout) -> Any:
 
 @cache
 def comparison_kernel(name: str, flagged: bool) -> Any:
-    """Return the kernel (a, b, results, flags, layout) -> None of "equal", "less" or "less_equal".
+    """Return the kernel (a, b, results, flags, layout) -> None of `name`: "equal", "less" or "less_equal".
 
-    a, b: codes of one format. results: bool. flags: uint8, not used unless flagged. layout: OrderLayout as integers.
+    It writes results, and flags if `flagged`. a, b: 1-D codes of one format, unsigned integers. results: bool; a NaN
+    makes it False. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
     """
     equals, orders, quiet = name != "less", name != "equal", name == "equal"
 
@@ -62,9 +64,11 @@ def comparison_kernel(name: str, flagged: bool) -> Any:
 
 @cache
 def extremum_kernel(name: str, flagged: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layout) -> None of "minimum", "maximum" or their "_number" variants.
+    """Return the kernel (a, b, codes, flags, layout) -> None of a minimum or maximum; -0 is less than +0.
 
-    a, b, codes: codes of one format. flags: uint8, not used unless flagged. layout: OrderLayout as integers.
+    name: "minimum", "maximum", or "minimum_number", "maximum_number", which ignore a single NaN.
+    The kernel writes codes, and flags if `flagged`. a, b, codes: 1-D codes of one format, unsigned integers; codes may
+    be a or b. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
     """
     largest, number = name.startswith("maximum"), name.endswith("number")
 

@@ -45,13 +45,13 @@ INEXACT, TINY_AND_INEXACT = u32(Flags.INEXACT), u32(Flags.INEXACT | Flags.UNDERF
 
 @scalar
 def bits_of(x: Any) -> Any:
-    """Return the bits of a float32 as uint32."""
+    """Return the bits of a float32 as a uint32."""
     return u32(f32(x).view(np.uint32))
 
 
 @scalar
 def float_of(bits: Any) -> Any:
-    """Return the float32 that uint32 bits encode."""
+    """Return the float32 that has the given bits, a uint32."""
     return f32(u32(bits).view(np.float32))
 
 
@@ -60,29 +60,32 @@ def float_of(bits: Any) -> Any:
 
 @scalar
 def load_bfloat(code: Any) -> Any:
-    """Return the value of a BF16 code as float32."""
+    """Return the value of a BF16 code, an unsigned integer, as float32."""
     return float_of(u32(u32(code) << u32(16)))
 
 
 @scalar
 def round_bfloat(magnitude: Any) -> Any:
-    """Return the BF16 code nearest to a nonnegative float32, given as bits, that is not NaN; ties to even."""
+    """Return the uint32 BF16 code nearest to a nonnegative float32, ties to even.
+
+    magnitude: the uint32 bits of the float32, which is not NaN.
+    """
     odd = u32(u32(magnitude >> u32(16)) & ONE)
     return u32(u32(u32(magnitude + u32(0x7FFF)) + odd) >> u32(16))
 
 
 @scalar
 def round_signed_bfloat(bits: Any) -> Any:
-    """Return the BF16 code nearest to a float32, given as bits, that is not NaN; ties to even.
+    """Return the uint32 BF16 code nearest to a float32 of any sign, ties to even.
 
-    A carry never changes the sign.
+    bits: the uint32 bits of the float32, which is not NaN. A carry never changes the sign.
     """
     return round_bfloat(bits)
 
 
 @scalar
 def store_bfloat(x: Any) -> Any:
-    """Return the BF16 code nearest to a float32, ties to even; NaN becomes the canonical NaN."""
+    """Return the uint32 BF16 code nearest to a float32, ties to even; NaN becomes the canonical NaN."""
     return round_bfloat(bits_of(x)) if x == x else BFLOAT_NAN
 
 
@@ -90,8 +93,9 @@ def store_bfloat(x: Any) -> Any:
 def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
     """Return (the BF16 magnitude code of a result that was scaled by 2**shift, whether rounding it is inexact).
 
-    scaled: nonnegative float32. shift: as an addend to float32 bits, shift << 23. magic: a float32 whose last bit is
-    worth 2**shift times BF16's smallest subnormal; adding it rounds subnormal results.
+    The code is a uint32. scaled: the result times 2**shift, a nonnegative float32. shift: passed as shift << 23, a
+    uint32 that is subtracted from float32 bits. magic: a float32 whose last bit is worth 2**shift times BF16's smallest
+    subnormal; adding it rounds subnormal results.
     """
     magnitude = u32(bits_of(scaled) - shift)
     raised = f32(scaled + magic)
@@ -103,7 +107,7 @@ def _round_scaled(scaled: Any, shift: Any, magic: Any) -> Any:
 
 @scalar
 def _multiply_scaled(p: Any, q: Any) -> Any:
-    """Return (p * q * 2**shift as float32, shift << 23) for BF16 magnitude codes p and q.
+    """Return (p * q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q.
 
     shift is 127 if one factor is below 2**-63 and the other below 2**7, where products may be too small for a normal
     float32, else 0.
@@ -115,7 +119,7 @@ def _multiply_scaled(p: Any, q: Any) -> Any:
 
 @scalar
 def _divide_scaled(p: Any, q: Any) -> Any:
-    """Return (p / q * 2**shift as float32, shift << 23) for BF16 magnitude codes p and q.
+    """Return (p / q * 2**shift as float32, shift << 23 as uint32) for uint32 BF16 magnitude codes p and q.
 
     shift is 118 if the dividend p is below 4 and the divisor q above 2**-7, where quotients may be too small for a
     normal float32, else 0.
@@ -127,13 +131,15 @@ def _divide_scaled(p: Any, q: Any) -> Any:
 def _make_scaled(scale: Any, magic: Any) -> Any:
     """Return the functions (a, b) -> code and (a, b, tiny_below) -> (code, flags) of BF16 products or quotients.
 
+    a, b: BF16 codes; codes and flags are uint32. tiny_below: float32 bits of the smallest magnitude that is not tiny,
+    as `tiny_below` (float_plan.py) returns them if `scaled`.
     scale: the function that returns a scaled result and its shift, `_multiply_scaled` or `_divide_scaled`. magic: a
     float32 whose last bit is worth 2**shift times BF16's smallest subnormal.
     """
 
     @scalar
     def without_flags(a: Any, b: Any) -> Any:
-        """Return the code of the result, from the codes of the operands."""
+        """Return the uint32 BF16 code of the result, rounded to nearest even, for operands with BF16 codes a and b."""
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
         code, _ = _round_scaled(scaled, shift, magic)
@@ -141,9 +147,10 @@ def _make_scaled(scale: Any, magic: Any) -> Any:
 
     @scalar
     def with_flags(a: Any, b: Any, tiny_below: Any) -> Any:
-        """Return (the code of the result, its flags INEXACT and UNDERFLOW), from the codes of the operands.
+        """Return (BF16 code of the result, its flags INEXACT and UNDERFLOW), for operands with the BF16 codes a and b.
 
-        tiny_below: float32 bits of the smallest magnitude that is not tiny.
+        Both are uint32; flags of Inf and NaN results are not right. tiny_below: float32 bits of the smallest magnitude
+        that is not tiny.
         """
         sign = u32(u32(u32(a) ^ u32(b)) & CODE_SIGN)
         scaled, shift = scale(u32(u32(a) & CODE_MAGNITUDE), u32(u32(b) & CODE_MAGNITUDE))
@@ -161,7 +168,7 @@ divide_bfloat, flagged_divide_bfloat = _make_scaled(_divide_scaled, QUOTIENT_MAG
 
 @scalar
 def narrow_to_odd(wide: Any) -> Any:
-    """Return the float32 bits of a float64 rounded to odd."""
+    """Return the uint32 bits of a float64 rounded to float32, to odd."""
     near = f32(wide)
     error = f64(wide - f64(near))
     bits = bits_of(near)
@@ -186,17 +193,17 @@ def _from_half(_typing: Any, code: Any) -> Any:
 
 @scalar
 def load_half(code: Any) -> Any:
-    """Return the value of an FP16 code as float32."""
+    """Return the value of an FP16 code, an unsigned integer, as float32."""
     return f32(_from_half(u16(code)))
 
 
 @scalar
 def to_half_of(x: Any) -> Any:
-    """Return the FP16 code nearest to a float32, ties to even; a NaN keeps the high bits of its payload."""
+    """Return the uint16 FP16 code nearest to a float32, ties to even; a NaN keeps the high bits of its payload."""
     return u16(to_half(bits_of(x)))
 
 
 @scalar
 def store_half(x: Any) -> Any:
-    """Return the FP16 code nearest to a float32, ties to even; NaN becomes the canonical NaN."""
+    """Return the uint32 FP16 code nearest to a float32, ties to even; NaN becomes the canonical NaN."""
     return u32(to_half(bits_of(x))) if x == x else HALF_NAN

@@ -22,7 +22,8 @@ BLOCK = 512  # indices: 1 KiB
 def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, state: int) -> int:
     """Set results[i] to table[a[start + i] << bits | b[start + i]] for i < count <= BLOCK; return `state` unchanged.
 
-    pair: (a, b). facts: (bits of a code of b, the table, a buffer for BLOCK indices).
+    pair: (a, b), 1-D arrays of codes of 16 bits together. facts: (bits of a code of b, the 1-D table, a uint16 buffer
+    for BLOCK indices, which is overwritten). state: not used; `block_loop` passes it from call to call.
     """
     (a, b), (bits, table, block) = pair, facts
     x, y = a[start : start + count], b[start : start + count]
@@ -35,10 +36,11 @@ def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, 
 
 @cache
 def pair_kernel(streamed: bool = False) -> Any:
-    """Return the kernel (a, b, bits, table, results) -> None for operands of up to 16 bits together.
+    """Return the kernel (a, b, bits, table, results) -> None for operands of up to 16 bits together; it writes results.
 
-    a, b: codes. bits: of a code of b. table: results by (code of a) << bits | (code of b). streamed: write results
-    around the caches.
+    a, b: 1-D codes, unsigned integers. bits: of a code of b, uint16. table: results by (code of a) << bits | (code of
+    b).
+    streamed: True if results are written around the caches, for arrays that would not stay in them.
     """
     loop = block_loop(_look_up_pairs, streamed, BLOCK)
 
@@ -52,8 +54,9 @@ def pair_kernel(streamed: bool = False) -> Any:
 def flagged_pair_kernel() -> Any:
     """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    a, b: codes of up to 16 bits together. bits: of a code of b. table, flag_table (uint8): results and flags by
-    (code of a) << bits | (code of b).
+    It writes results and flags. a, b: 1-D codes, unsigned integers of up to 16 bits together. bits: of a code of b,
+    uint16.
+    table, flag_table (uint8): results and flags by (code of a) << bits | (code of b).
     """
 
     def look_up(a: Any, b: Any, bits: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
@@ -73,7 +76,10 @@ def flagged_pair_kernel() -> Any:
 
 @cache
 def single_kernel() -> Any:
-    """Return the kernel (a, table, results) -> None that sets each result to table[code of a]."""
+    """Return the kernel (a, table, results) -> None that sets results[i] to table[a[i]].
+
+    a: 1-D codes, unsigned integers; results: of the table's dtype.
+    """
 
     def look_up(a: Any, table: Any, results: Any) -> None:
         for i in range(results.size):
@@ -86,7 +92,8 @@ def single_kernel() -> Any:
 def flagged_single_kernel() -> Any:
     """Return the kernel (a, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    a: codes. table, flag_table (uint8): results and flags by code of a.
+    It writes results and flags. a: 1-D codes, unsigned integers. table, flag_table (uint8): results and flags by code
+    of a.
     """
 
     def look_up(a: Any, table: Any, flag_table: Any, results: Any, flags: Any) -> None:
