@@ -331,7 +331,7 @@ class StepGradients:
     process alone without `fmt` averages its micro-batches as if each came from another process.
 
     Args:
-      fmt: the format in which a process keeps its sum, `Recipe.gradients`; None for float32.
+      fmt: the format in which a process stores its sum, `Recipe.gradients`; None for float32.
       reduction: the format, accumulator and divisor of the mean.
       ranks: the processes that train together.
     """
@@ -365,11 +365,12 @@ class StepGradients:
 class GradientSum:
     """A running sum of micro-batches' gradients that is stored in a format, as frameworks store `.grad`.
 
-    Each gradient is rounded into the format, to nearest even, and so is each sum. No float32 sum is kept: a gradient
+    Each gradient is rounded into the format, to nearest even, and so is each sum. There is no float32 sum: a gradient
     smaller than half an ulp of the sum is lost.
 
     Args:
       fmt: the format, by name, dtype or object; float32 must represent its values.
+
     Raises:
       TypeError, ValueError: fmt is not such a format.
 

@@ -40,8 +40,8 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
     """Return the digest after a step: the version of training's arithmetic, a hyphen, and 32 hexadecimal digits.
 
     The digits are the first 16 bytes of a SHA-256. It covers the text "digest-before step loss", with the loss as
-    float.hex writes it ("nan" for every NaN); then, for each array, the text "name shape" and its float32 elements in
-    C order, low byte first, every NaN as 0x7FC00000. Texts end with a line feed.
+    float.hex writes it ("nan" for every NaN). Then it covers, for each array, the text "name shape" and its float32
+    elements in C order, low byte first, every NaN as 0x7FC00000. Texts end with a line feed.
 
     Args:
       before: the digest before the step, "" before the first one.
@@ -63,7 +63,10 @@ def next_digest(before: str, step: int, loss: float, arrays: Iterable[tuple[str,
 
 
 def require_version(digest: str) -> None:
-    """Raise a ValueError, listing what changed since, unless a digest is of this version of training's arithmetic."""
+    """Raise a ValueError unless a digest is of this version of training's arithmetic; the message lists the changes.
+
+    digest: text as `next_digest` returns it. A text of another form raises a ValueError too.
+    """
     version, _, digits = digest.partition("-")
     if not version.isdigit() or int(version) < 1 or len(digits) != DIGITS:
         raise ValueError(f"a digest must be a version, a hyphen and 32 hexadecimal digits; got {digest!r}.")
@@ -79,7 +82,10 @@ def require_version(digest: str) -> None:
 
 
 def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -> list[tuple[str, Array]]:
-    """Return (name, array) of all that a digest covers, sorted: the optimizer's arrays, then the model's weights."""
+    """Return (name, array) of all that a digest covers, sorted: the optimizer's arrays, then the model's weights.
+
+    optimizer, weights: {name: array}. Names of weights are prefixed by "model/".
+    """
     return [*sorted(optimizer.items()), *sorted((f"model/{name}", array) for name, array in weights.items())]
 
 
@@ -87,7 +93,7 @@ def state_arrays(optimizer: Mapping[str, Array], weights: Mapping[str, Array]) -
 
 
 def machine() -> dict[str, str]:
-    """Return {property: text} of what decides the bits of torch's own operations on this machine.
+    """Return {property: text} of this machine: everything that decides the bits of torch's own operations on it.
 
     It lists system, processor, versions, torch's CPU capability, and environment variables of torch, MKL and oneDNN
     that are set.
@@ -106,7 +112,7 @@ def machine() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Return the processor's name; "" if the system does not tell it."""
+    """Return the processor's name; "" if the system does not report it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -115,7 +121,7 @@ def _processor() -> str:
 
 
 def save(run: Any, path: str | os.PathLike[str]) -> None:
-    """Write a `Run` as a JSON file; the file is complete or not there at all."""
+    """Write a `Run` as a JSON file, completely or not at all; weights are not included."""
     fields = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
     fields["recipe"], fields["settings"] = run.recipe.to_plain(), run.settings.to_plain()
     text = fields["settings"]["text"]
@@ -154,7 +160,9 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _kept(folder: Path) -> dict[str, Any]:
-    """Return {field: value} of the run whose newest checkpoint a folder holds, without its text path and machine.
+    """Return {field: value} of the `Run` whose newest checkpoint a folder holds.
+
+    The text's path and the machine are missing; the validation loss is NaN.
 
     Raises:
       ValueError: the folder holds no run's checkpoint.

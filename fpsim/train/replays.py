@@ -73,10 +73,10 @@ class ReplayedRun:
 
 
 class _Difference(NamedTuple):
-    """The first operation whose results differ between two runs of a step; "" if none does.
+    """The first operation whose results differ between two runs of a training step.
 
     Attributes:
-      operation: the operation's name.
+      operation: the operation's name; "" if no results differ.
       element: (index, value in the recorded run, value here) of its first different element; None if not known.
       place: the index of the operation in the trace; None if traces were not compared.
     """
@@ -108,7 +108,7 @@ def replay(
       arithmetic: "specified" or "torch"; None for the recorded run's.
       text: path of the run's training text on this machine; None for the recorded path.
       steps: the number of steps to compare; None for all.
-      progress: called with the share done, 0 to 1, and a text.
+      progress: called with the finished share of the work, 0 to 1, and a text.
 
     Raises:
       ValueError: the run is incomplete or has another version of training's arithmetic, the training data differ, or
@@ -156,8 +156,9 @@ def replay(
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
     """Return the name of the second run in reports, such as "the run on B200" or "the run by torch arithmetic".
 
-    The backend or chip names it if that is not the recorded run's backend, else the arithmetic if that differs, else it
-    is "the run here". words: the name of its backend or chip; arithmetic: "specified" or "torch".
+    The backend or chip names it if that is not the recorded run's backend. Otherwise the arithmetic does if that
+    differs; if both are equal, it is "the run here". words: the name of its backend or chip. arithmetic: "specified" or
+    "torch". recorded: the recorded run.
     """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
@@ -196,10 +197,10 @@ class _Case(NamedTuple):
 
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
-    """Return the result of a replay for its first step whose digests differ: the operation and the product that do.
+    """Return the result of a replay for its first step whose digests differ: the differing operation and product.
 
-    case: the recorded run and the replay. before: the trainer's state before that step; row: the step's row in the log
-    of the replay.
+    case: the recorded run and the replay. before: the arrays and fields of the trainer before that step, as its `state`
+    returns them. row: the step's row in the log of the replay.
     """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
     difference, divergence, remark = _Difference(""), None, ""
@@ -248,8 +249,8 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
 def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) -> _Difference:
     """Return the first difference between recorded results of a step and those of a trainer that takes it now.
 
-    kept: (name, result) of the recorded operations; alike: whether both runs have the same arithmetic, and so the same
-    operations; else only products and modules' results are compared.
+    kept: (name, result) of the recorded operations. trainer: the trainer before the step. alike: True if both runs have
+    the same arithmetic, and so the same operations; else only results of products and modules are compared.
     """
     others = iter(kept)
     differences: list[_Difference] = []
@@ -275,7 +276,7 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
     """Return the first operation whose name or digest differs between the recorded run's trace and the replay's.
 
-    theirs, mine: the two traces of a step, lists of (name, digest).
+    theirs, mine: the traces of a step in the recorded run and in the replay, lists of (name, digest).
     """
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
@@ -350,7 +351,7 @@ def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
 def _sentence(difference: _Difference, case: _Case) -> str:
     """Return a sentence on the first operation that differs: its element and values, and which library computes it.
 
-    difference: the operation; case: the recorded run and the replay.
+    difference: the operation. case: the recorded run and the replay.
     """
     text = f"The first operation with another result is {difference.operation}"
     if difference.element is not None:
@@ -364,7 +365,7 @@ def _sentence(difference: _Difference, case: _Case) -> str:
 
 
 def _machines(recorded: Run) -> str:
-    """Return, in parentheses, the differences between a run's machine and this one; "" if none is known."""
+    """Return, in parentheses, the differences between a recorded run's machine and this one; "" if none is known."""
     here = machine()
     unlike = [
         f"{name} {recorded.machine.get(name, 'unset')} there, {here.get(name, 'unset')} here"

@@ -1,4 +1,4 @@
-"""The function `fp.train.run`, and its result: losses, rounding losses of products, checkpoints and plots."""
+"""The function `fp.train.run`, and its result: losses, rounding errors of products, checkpoints and plots."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Run:
       measured: a dict for each operand of each product, every `settings.measure` steps: step, layer, product, operand,
         underflow, saturation, at_maximum, sqnr_db. docs/training.md explains them.
       changes: a dict for each change of a layer's precision level: step, layer, watched, figure, before, after.
-      stopped: why the run ended early, or "".
+      stopped: the reason why the run ended early; "" if it did not.
       seconds: the time of all steps, in seconds.
       checkpoint: the folder that the run was saved to, or None.
       data: SHA-256 of the text or the examples.
@@ -92,7 +92,7 @@ class Run:
 
     @property
     def failed(self) -> bool:
-        """True if the run was stopped or diverged, so that its final loss says nothing about a recipe's precision."""
+        """True if the run was stopped or diverged, so that its final loss does not measure a recipe's precision."""
         return bool(self.stopped) or self.diverged
 
     def to_frame(self) -> Any:
@@ -156,6 +156,8 @@ class Run:
 
 def smoothed(losses: list[float], keep: float = 0.9) -> list[float]:
     """Return the running means m = keep * m + (1 - keep) * loss, from m = 0, each divided by its sum of weights.
+
+    keep: the weight of the earlier mean, 0 to 1.
 
     Example:
       >>> from fpsim.train.runs import smoothed
@@ -251,7 +253,8 @@ def _finished(
 ) -> Run:  # fmt: skip
     """Train to the last step, or until training stops, saving checkpoints on the way, and return the run.
 
-    kept: the open folder of checkpoints, or None; trace: whether to record every operation.
+    trainer: it may have taken steps before. kept: the open folder of checkpoints, or None. progress: called with the
+    finished share of the work, 0 to 1, and a text, or None. trace: whether to record every operation.
     """
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
@@ -286,7 +289,7 @@ def traced_step(trainer: Trainer) -> dict[str, Any]:
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """Return all that must be equal for a run to continue from a checkpoint, as plain values for JSON.
+    """Return everything that must be equal for a run to continue from a checkpoint, as a dict for JSON.
 
     These are the version of the arithmetic, the recipe, the settings that can change a bit, the digest of the data, the
     shapes of the weights, and the number of processes.
@@ -303,7 +306,7 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
-    """Save the trainer's state and the run's identity as a checkpoint."""
+    """Save the trainer's state and the run's identity as a checkpoint in the open folder `kept`."""
     arrays, fields = trainer.state()
     kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 
@@ -334,7 +337,10 @@ def _resume(trainer: Trainer, folder: Path) -> None:
 
 
 def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's identity with current names of settings: `accumulate` became `micro_batches`."""
+    """Return a checkpoint's identity with the current names of settings: `accumulate` became `micro_batches`.
+
+    identity: a dict as the function `identity` returns it, maybe of an older fpsim.
+    """
     settings = identity.get("settings")
     if not isinstance(settings, Mapping) or "accumulate" not in settings:
         return dict(identity)

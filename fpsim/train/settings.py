@@ -39,7 +39,12 @@ FRUITLESS_FIXED, FRUITLESS = 10, 64
 
 
 class ModelKeywords(TypedDict, total=False):
-    """The keyword arguments of every function that trains a small model, as `fpsim.train.run` describes them."""
+    """The keyword arguments of every function that trains a small model.
+
+    model: "transformer" or "perceptron". text: path of the training text, None for the default text. batch: sequences
+    or vectors in a micro-batch, None for the default. context: tokens in a sequence. width: the transformer's width.
+    micro_batches: micro-batches in a step.
+    """
 
     model: str
     text: str | os.PathLike[str] | None
@@ -50,7 +55,12 @@ class ModelKeywords(TypedDict, total=False):
 
 
 class RunKeywords(ModelKeywords, total=False):
-    """The keyword arguments that `fpsim.train.run` and `fpsim.train.compare` share."""
+    """The keyword arguments that `fpsim.train.run` and `fpsim.train.compare` share, besides those of the model.
+
+    steps: steps of the optimizer. backend: the backend that multiplies. arithmetic: "specified" or "torch". measure:
+    steps from one measurement to the next, 0 for none. recompute: share of the blocks that are computed again, or a
+    `Recompute`. offload: share of the blocks whose activations wait in files.
+    """
 
     steps: int
     backend: str
@@ -74,14 +84,14 @@ with_run_keywords = with_keywords(RunKeywords, RUN_DEFAULTS)
 @reloadable
 @dataclass(frozen=True)
 class Recompute:
-    """The activations of a model that the backward pass computes again instead of keeping them.
+    """The activations of a model that the backward pass computes again instead of storing them.
 
-    By "layer", only the input of a whole block is kept; the perceptron is one block. By slices ("m", "n" or "k"), the
-    results of `layers` are not kept, nor is what the operation that reads them would keep: both are computed again from
-    the layer's input, slice by slice. Slices of "m" (tokens) and "n" (features) have the bits of the whole product,
-    because operands are quantised whole and each element is summed in the same order. Slices of "k" (terms of each sum)
-    are added in float32, one after another, which changes the bits. SwiGLU consumes each slice of "m" or "n" of
-    `mlp.gate_up` before the next one is computed; slices of other results are joined.
+    By "layer", only the input of a whole block is stored; the perceptron is one block. By slices ("m", "n" or "k"), the
+    results of `layers` are not stored, nor is what the operation that reads them would store. Both are computed again
+    from the layer's input, slice by slice. Slices of "m" (tokens) and "n" (features) have the bits of the whole
+    product, because operands are quantised whole and each element is summed in the same order. Slices of "k" (terms of
+    each sum) are added in float32, one after another, which changes the bits. SwiGLU consumes each slice of "m" or "n"
+    of `mlp.gate_up` before the next one is computed; slices of other results are joined.
 
     Args:
       share: the share of the blocks, 0 to 1, rounded up to whole blocks, counted from the first block.
@@ -162,12 +172,12 @@ class Recompute:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a shell pattern matches a layer's name, or the last part of it."""
+    """Return whether a shell pattern matches a layer's dotted name, or the last part of it."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern)
 
 
 def _block_of(name: str) -> int:
-    """Return the number of the block that a layer is in; 0 for layers outside of blocks."""
+    """Return the number of the block that a layer is in, such as 1 for "blocks.1.attn.qkv"; 0 outside of blocks."""
     parts = name.split(".")
     return int(parts[1]) if parts[0] == "blocks" else 0
 
@@ -264,7 +274,7 @@ class Settings:
             raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled object; in old pickles `micro_batches` is named `accumulate`."""
+        """Restore a pickled object from its fields; in old pickles the field `micro_batches` is named `accumulate`."""
         names = {"accumulate": "micro_batches"}
         self.__dict__.update({names.get(name, name): value for name, value in state.items()})
 
@@ -301,7 +311,8 @@ class Settings:
 def _own_model(model: Any) -> str:
     """Return the error text for a user's own model, which names the first module that torch's operations compute.
 
-    Those do not have the same bits on every machine; torch.nn.Linear, Embedding and ReLU do, as fpsim computes them.
+    model: a torch module. Torch's operations do not have the same bits on every machine. torch.nn.Linear, Embedding and
+    ReLU have, as fpsim computes them.
     """
     specified = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ReLU)
     leaves = [(name, part) for name, part in model.named_modules() if not any(part.children())]
@@ -317,7 +328,13 @@ setattr(Settings, "__init__", renamed_arguments(accumulate="micro_batches")(Sett
 
 
 def settings_of(*, model: str = "transformer", batch: int | None = None, **fields: Any) -> Settings:
-    """Return the settings of a run from keyword arguments; `batch` None means 8, or 128 for the perceptron."""
+    """Return the settings of a run from keyword arguments; `batch` None means 8, or 128 for the perceptron.
+
+    fields: the other fields of `Settings`.
+
+    Raises:
+      TypeError, ValueError: `Settings` refuses an argument.
+    """
     if batch is None:
         batch = 128 if model == "perceptron" else 8
     return Settings(model=model, batch=batch, **fields)

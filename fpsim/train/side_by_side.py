@@ -67,11 +67,11 @@ def lockstep(
       recipe: as for `fp.train.run`, or a pair for the two runs.
       backends: two names, or one for both: "emulated", "float32", "gpu", "hardware" as for `fp.train.run`, or a chip
         such as "H100", "B200", "MI300X", "ampere", "sm_90" or "H100 cuBLAS", whose matrix units are emulated. If the
-        recipe names another chip's unit, the chip's unit for the same operands replaces it; the schedule is that of
-        the named library, or none if the recipe's belongs to another chip.
+        recipe names another chip's unit, the chip's unit for the same operands replaces it; the schedule is that of the
+        named library, or none if the recipe's belongs to another chip.
       steps: the largest number of steps of the optimizer to take.
       seed, model, text, batch, context, width, micro_batches: as for `fp.train.run`, equal for both runs.
-      progress: called with the share done, 0 to 1, and a text.
+      progress: called with the finished share of the work, 0 to 1, and a text.
 
     Returns:
       A Divergence; None if all bits of all steps are equal, or if a run stopped before any bit differed.
@@ -107,7 +107,10 @@ def lockstep(
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Return [first, second] for a pair, or [value, value]; name: the argument's name for the error message."""
+    """Return [first, second] for a pair, or [value, value] for a single value; any list or tuple counts as a pair.
+
+    name: the argument's name for the ValueError that a list of another length raises.
+    """
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:
@@ -128,10 +131,14 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: bool = True) -> RunSide:
-    """Return a run of a recipe before its first step; name: the run's name in explanations.
+    """Return a run of a recipe, before its first step, for a comparison with another run.
 
-    word: the name of its backend or chip; settings: its other settings. watched: True to make all linear layers show
-    their products to watchers, those in float32 too.
+    name: the run's name in explanations. word: the name of its backend or chip. settings: its other settings. watched:
+    True to make all linear layers show their products to watchers, those in float32 too.
+
+    Raises:
+      ValueError: an unknown chip, or one that cannot compute the recipe's products.
+      fpsim.gpu.GpuError: the backend needs a GPU, and there is none.
     """
     place = ""
     remarks: tuple[str, ...] = ()
@@ -160,7 +167,7 @@ def _watched(trainer: Trainer) -> Trainer:
 def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
     """Train both runs for a step, and return their first difference in products or weights; None if there is none.
 
-    names: of both runs, for the explanation; step: the step's number.
+    names: those of both runs, for the explanation. step: the number of the step.
     """
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
@@ -198,7 +205,10 @@ class _RunBeside:
         self._pair: tuple[Product | None, Product | None] | None = None
 
     def see(self, call: ProductCall) -> None:
-        """Compare a product with the other run's next one, unless a difference was found before."""
+        """Compare a matrix product with the next recorded one of the other run, unless a difference was found before.
+
+        call: the layer, the product, its operands and its result.
+        """
         if self._pair is not None:
             return
         mine, other = as_product(call, self._place), self._others.popleft() if self._others else None
@@ -210,7 +220,7 @@ class _RunBeside:
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
         """Return the first difference in products once the step is complete; None if there is none.
 
-        names, step: of the two runs, and the step's number, for the explanation.
+        names: those of the two runs. step: the number of the step. Both are for the explanation.
         """
         if self._pair is None and self._others:
             self._pair = self._others[0], None
@@ -221,7 +231,11 @@ class _RunBeside:
 
 
 def as_product(call: ProductCall, place: str = "") -> Product:
-    """Return a watched product for `fpsim.divergence`; place: the device that computed it, "" for this processor."""
+    """Return a watched matrix product as a record for `fpsim.divergence`, without copying its arrays.
+
+    call: the layer, the product, its operands and its result. place: the device that computed it, "" for this
+    processor.
+    """
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
@@ -230,7 +244,7 @@ def as_product(call: ProductCall, place: str = "") -> Product:
 
 
 def _kept(product: Product) -> Product:
-    """Return a copy of a product, whose operands may be weights that change in place at the end of the step."""
+    """Return a copy of a recorded product, whose operands may be weights that change in place in the same step."""
     bias = None if product.bias is None else product.bias.copy()
     return product._replace(
         a=_copy(product.a), b=_copy(product.b), result=product.result.copy(), bias=bias
@@ -238,7 +252,7 @@ def _kept(product: Product) -> Product:
 
 
 def _copy(operand: Any) -> CastOperand:
-    """Return a copy of an operand before and after its cast; a cast array that is separate is not copied."""
+    """Return a copy of an operand: of its values before the cast, and of those after it if they are the same array."""
     source = operand.source.copy()
     copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded

@@ -18,7 +18,7 @@ Function: Any = torch.autograd.Function
 
 
 class SlicedResult:
-    """The result of a linear layer that is not kept for the backward pass, but computed again in slices.
+    """The result of a linear layer that is not stored for the backward pass, but computed again in slices.
 
     Args:
       replay: the layer's forward product, which can be repeated.
@@ -47,10 +47,10 @@ class SlicedResult:
         return self._times(result).reshape(self.shape)
 
     def parts(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """Yield (rows, columns, gate, up) for each slice of SwiGLU's input; rows and columns index its result.
+        """Yield (rows, columns, gate, up) for each slice of SwiGLU's input; rows and columns index SwiGLU's result.
 
-        Slices of "k" are added first, so that one piece, the whole input, is yielded. The operands are released after
-        the last slice.
+        gate, up: the two halves of the slice. Slices of "k" are added first, so that one piece, the whole input, is
+        yielded. The operands are released after the last slice.
         """
         rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
         by, slices = self.recompute.by, self.recompute.slices
@@ -70,12 +70,12 @@ class SlicedResult:
         self.replay.forget()
 
     def _times(self, x: Tensor) -> Tensor:
-        """Return x times the factor."""
+        """Return x times the factor of unit scaling; x itself if that is 1."""
         return x if self.factor == 1.0 else x * self.factor
 
 
 class SlicedSum(NamedTuple):
-    """The sum keep * residual + share * result of a residual and a layer, of which only the residual is kept.
+    """The sum keep * residual + share * result of a residual and a layer; only the residual is stored.
 
     Attributes:
       residual: the residual.
@@ -95,12 +95,12 @@ class SlicedSum(NamedTuple):
 
 
 def read_again(x: Tensor, then: Callable[[Tensor], Tensor], again: SlicedResult | SlicedSum | None) -> Tensor:
-    """Return then(x) without keeping x or intermediate results; the backward pass computes x and then(x) again.
+    """Return then(x) without storing x or intermediate results; the backward pass computes x and then(x) again.
 
     Args:
       x: the result of a layer, or its sum with a residual.
       then: the operation that reads x; its layers draw the same random numbers in both runs.
-      again: recomputes x; None to call `then` alone, so that it keeps what its backward pass needs.
+      again: recomputes x; None to call `then` alone, so that it stores what its backward pass needs.
     """
     if again is None or not torch.is_grad_enabled():
         return then(x)
@@ -139,7 +139,7 @@ class _ReadAgain(Function):  # type: ignore[misc]
 def cut_evenly(length: int, slices: int, tile: int = 1) -> list[slice]:
     """Return `slices` slices of 0 to length - 1, each of whole tiles or each within one tile.
 
-    tile: elements that share a scale.
+    tile: the number of neighbouring elements that share a scale.
 
     Raises:
       ValueError: there are fewer elements than slices, or slices would cross the edge of a tile.
@@ -194,7 +194,7 @@ def sum_again(branch: Any, residual: Tensor, factors: tuple[float, float] = (1.0
 class SwiGLU(Storing):
     """The module silu(gate) * up, where gate and up are the halves of the input's last axis.
 
-    It keeps only its input for the backward pass, or nothing if `again` is passed to `forward`, which recomputes the
+    It saves only its input for the backward pass, or nothing if `again` is passed to `forward`, which recomputes the
     input slice by slice.
     """
 
@@ -204,11 +204,14 @@ class SwiGLU(Storing):
         self.stash: Stash | None = None
 
     def store(self, stash: Stash) -> None:
-        """Keep `stash(x)` instead of the module's input x for the backward pass."""
+        """Make the module save `stash(x)` instead of its input x for the backward pass.
+
+        stash: a function from a tensor to a tensor of its shape and dtype.
+        """
         self.stash = stash
 
     def forward(self, x: Tensor, again: SlicedResult | None = None) -> Tensor:
-        """Return silu(gate) * up; again: recomputes x in slices in the backward pass, None to keep x."""
+        """Return silu(gate) * up; again: recomputes x in slices in the backward pass, None to save x."""
         product: Tensor = _SwiGLU.apply(x, self.stash, again, self.operations)
         return product
 
@@ -217,7 +220,7 @@ class SwiGLU(Storing):
 class _SwiGLU(Function):  # type: ignore[misc]
     """A torch function: SwiGLU, silu(gate) * up, for an input x (..., 2 n) whose halves are gate and up.
 
-    For the backward pass it keeps nothing if `again` recomputes x slice by slice; else stash(x), or x itself if `stash`
+    For the backward pass it saves nothing if `again` recomputes x slice by slice; else stash(x), or x itself if `stash`
     is None.
     """
 

@@ -41,8 +41,8 @@ class Clipping(NamedTuple):
 def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) -> Clipping:
     """Clip gradients in place, by value and then by norm, as torch.nn.utils does; return norm, share and factor.
 
-    recipe: has the limits, `clip_value` and `clip_norm`. specified: True to add the norm in 32 partial sums in float64,
-    False for torch's norm.
+    gradients: float32 tensors. recipe: it has the limits, `clip_value` and `clip_norm`, None for no limit. specified:
+    True to add the norm in 32 partial sums in float64, False for torch's norm.
     """
     limit, most, limited = recipe.clip_value, recipe.clip_norm, 0
     if limit is not None:
@@ -60,7 +60,7 @@ def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) 
 
 
 def norm(gradients: Sequence[Tensor], specified: bool) -> float:
-    """Return the Euclidean norm of all elements of some gradients together, a float32 number.
+    """Return the Euclidean norm of all elements of several float32 gradients together, as a float32 number.
 
     specified: True to add squares in 32 partial sums in float64, False for torch's norm.
     """
@@ -174,8 +174,8 @@ def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) ->
 class StepReport:
     """The measured effects of one step of the optimizer.
 
-    An update is the change that AdamW asks for in float32, weight decay included. Kept weights are the masters, or the
-    weights themselves without masters.
+    An update is the change of a weight that AdamW computes in float32, weight decay included. Stored weights are the
+    float32 masters, or the weights themselves without masters.
 
     Attributes:
       step: the number of the step, from 0.
@@ -184,10 +184,10 @@ class StepReport:
       clipped_share: share of gradients' elements that clip_value limited.
       clip_factor: the factor by which clipping by norm multiplied all gradients; 1.0 if it changed nothing.
       updates: number of elements whose update is not 0.
-      unchanged: number of these whose kept weight did not change.
+      unchanged: number of these whose stored weight did not change.
       lost: number of unchanged ones whose update had no other effect and no chance of one: it did not change Kahan's
         compensation, and no random draw could have rounded it up.
-      ratios: {e: number of elements with 2**e <= abs(update) / abs(kept weight) < 2**(e + 1)}, -126 <= e <= 127.
+      ratios: {e: number of elements with 2**e <= abs(update) / abs(stored weight) < 2**(e + 1)}, -126 <= e <= 127.
       nonfinite: names of the arrays that hold an Inf or NaN after the step, such as "first_moment/head.weight".
     """
 
@@ -209,7 +209,7 @@ class StepReport:
 
     @property
     def update_ratio(self) -> float:
-        """Median of abs(update) / abs(kept weight), rounded down to a power of two; NaN if there were no updates."""
+        """Median of abs(update) / abs(stored weight), rounded down to a power of two; NaN if there were no updates."""
         counted, half = 0, sum(self.ratios.values()) / 2
         for exponent in sorted(self.ratios):
             counted += self.ratios[exponent]
@@ -219,7 +219,7 @@ class StepReport:
 
 
 class UpdateCounts(NamedTuple):
-    """The counts of one weight's updates.
+    """The counts of the updates of one weight tensor's elements.
 
     Attributes:
       updates: number of elements whose update is not 0.
@@ -237,7 +237,8 @@ class UpdateCounts(NamedTuple):
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
     """Return the counts of a weight's updates: nonzero, unchanged, lost, and by exponent of update / weight.
 
-    before, weight: the weight before and after the update; lost: bool tensor, or None if all unchanged ones are lost.
+    before, weight: float32, the weight before and after the update. update: float32 of this shape. lost: bool tensor,
+    or None if all unchanged ones are lost.
     """
     exponents = np.zeros(256, np.int64)  # 0 counts zero and subnormal quotients, 255 quotients by a weight of 0
     moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
@@ -251,7 +252,8 @@ def report_of(
 ) -> StepReport:
     """Return the report of a step, adding up the counts of all weights.
 
-    nonfinite: names of arrays that hold an Inf or NaN.
+    lr: the learning rate. clipping: the result of clipping the gradients. counts: one for each weight. nonfinite: names
+    of arrays that hold an Inf or NaN.
     """
     ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
     return StepReport(
