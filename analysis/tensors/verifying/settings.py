@@ -182,7 +182,7 @@ def _packed(one: Recognised) -> Iterator[Finding]:
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
     """Yield a finding if g_idx assigns a group more inputs than the group size, or no input.
 
-    one: the weight, with its stored tensors and layout.
+    one: the weight, with its stored tensors and layout. size: the group size.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]

@@ -36,7 +36,10 @@ def _nvfp4(
 
 
 def _four_over_six(x: Floats) -> Floats:
-    """Quantise x (n, 16) to NVFP4 with each row's largest magnitude at 4 or 6, by smaller squared error; decode it."""
+    """Quantise x (n, 16) to NVFP4, scaling each row's largest magnitude to 6 or to 4; return decoded values (n, 16).
+
+    Of the two versions of a row, the one with the smaller squared error is taken, at a tie the one scaled to 6.
+    """
     tensor = np.abs(x).max() / (6 * 256)
     candidates = []
     for block_max in (6, 4):
