@@ -243,7 +243,7 @@ class _ScaledGradients(NamedTuple):
 
 
 def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradients:
-    """Return the facts on the gradients of one training step, arrays of floats, times a scale and rounded to a format."""
+    """Return the facts on the gradients of one training step, float arrays, times a scale and rounded to a format."""
     count = overflows = underflows = strange = 0
     amax, squares = 0.0, 0.0
     for part in gradients:

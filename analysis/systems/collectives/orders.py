@@ -60,7 +60,7 @@ def ranks_in(order: Order) -> Iterator[int]:
 
 
 def substituted(order: Order, leaf: Callable[[int], Order]) -> Order:
-    """Return an order, nested tuples of ranks, with every rank r replaced by leaf(r), such as the order inside node r."""
+    """Return an order, nested tuples of ranks, with every rank r replaced by leaf(r), e.g. the order inside node r."""
     if isinstance(order, int):
         return leaf(order)
     return type(order)(substituted(operand, leaf) for operand in order)

@@ -185,7 +185,7 @@ def _integers(ranks: Any) -> list[Any]:
 
 
 def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
-    """Return codes of sums, divided by `ranks` and rounded by `adder` if `average` is "divide_after", else unchanged."""
+    """Return codes of sums divided by `ranks` and rounded by `adder` if `average` is "divide_after", else unchanged."""
     return adder.scaled(codes, average, ranks, 0, AVERAGE) if average == "divide_after" else codes
 
 
