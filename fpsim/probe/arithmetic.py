@@ -128,7 +128,7 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 
 
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs whose two-operand additions have different formats: those whose precision each addition shows.
+    """Yield programs in which two-operand additions have different formats, from the measured bits of each addition.
 
     counter: the Counter of the black box, which measures the bits of its sums. order: the order of the black box's
     additions. Nothing is yielded if an addition takes more than two numbers, or if the terms' range is too small to
@@ -287,7 +287,7 @@ GROWS = {
 
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
-    """Return terms (i, j, k) such that i and j are added to each other, and k to their sum; None if there are none."""
+    """Return indices (i, j, k) of terms: i and j are added to each other, then k to their sum; None if no terms are."""
     stack = [branch]
     while stack:
         node = stack.pop()

@@ -201,8 +201,9 @@ def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
 def _takes(element: object, operand: ProbedOperand) -> bool:
     """Return whether an element type of a matrix unit takes an operand.
 
-    Elements that are passed as float32, such as TF32, take FP32 and TF32 operands; others take operands of their own
-    format. element: a unit's `Element`, with its format `fmt` and the format `carrier` in which it is passed.
+    FP32 and TF32 operands are taken by elements that are passed as float32, such as TF32. Operands of another format
+    are taken by elements of that format. element: a unit's `Element`, with its format `fmt` and the format `carrier` in
+    which it is passed.
     """
     carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
     if operand.fmt in (FP32, TF32):
@@ -213,8 +214,9 @@ def _takes(element: object, operand: ProbedOperand) -> bool:
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
     """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K.
 
-    The promotion interval is the number of terms of the order's first partial sum; the number of splits is the number
-    of its partial sums. Nothing is yielded if the order is None or has a single partial sum.
+    Promotion adds partial sums of a fixed number of terms to a float32 total; this number is that of the order's first
+    partial sum. The number of splits is the number of the order's partial sums. Nothing is yielded if the order is None
+    or has a single partial sum.
     """
     if order is None or order.widest == 1:
         return

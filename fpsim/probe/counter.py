@@ -135,7 +135,7 @@ class Counter:
         """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power.
 
         Raises:
-          NoOrderError: no tried exponent does.
+          NoOrderError: for each tried exponent, a sum differs from the power.
         """
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
@@ -149,7 +149,7 @@ class Counter:
         """Return the largest tried exponent of M for which M and -M cancel at several pairs of terms.
 
         Raises:
-          NoOrderError: no tried exponent does.
+          NoOrderError: for each tried exponent, M and -M do not cancel at some pair.
         """
         n, high = self.box.n, self.box.exponents[1]
         first, middle, last = self._ends()

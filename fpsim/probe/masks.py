@@ -58,8 +58,8 @@ def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
 class _TreeSearch:
     """The recursive search for a tree of additions: a huge M stays at one term, the pivot; -M moves over the others.
 
-    Small terms that are added to M or to -M before these cancel are lost in rounding; the result counts the other
-    terms.
+    Small terms that are added to M or to -M before M and -M cancel are lost: rounding removes them. The result counts
+    the other small terms. Terms are named by their indices.
     """
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
@@ -100,10 +100,14 @@ class _TreeSearch:
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
         """Return pairs (count, group), one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        group: int64, indices of the terms that the node adds to that partial sum. count: 1 + the number of terms that
-        are lost with M at the pivot and -M at one of the group, that one included. If the node adds two numbers, this
-        is the number of terms in its sum. others, terms: int64, indices of the searched terms without and with the
-        pivot.
+        Args:
+          pivot: index of the term that holds the huge M.
+          others, terms: int64, indices of the searched terms without and with the pivot.
+
+        Returns:
+          group: int64, indices of the terms that the node adds to that partial sum. count: 1 + the number of terms that
+            rounding removes with M at the pivot and -M at a term of the group; that term is included. If the node adds
+            two numbers, the count is the number of terms in its sum.
         """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
@@ -116,9 +120,9 @@ class _TreeSearch:
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
         """Return `members` in groups, one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        members: int64, indices of terms, too many to be counted at once. A group holds the members that its node adds.
-        With -M at one of a group, all members of lower groups must be lost; return None if some are not, because a node
-        adds several numbers exactly.
+        pivot: index of the term that holds the huge M. members: int64, indices of terms, too many to be counted at
+        once. A group holds the members that its node adds. With -M at one of a group, rounding must remove all members
+        of lower groups. If it doesn't, because a node adds several numbers exactly, None is returned.
         """
         done: list[Array] = []
         waiting = [members]
@@ -143,8 +147,9 @@ class _TreeSearch:
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
         """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
 
-        The count of a member is the number of lost terms with M at the pivot and -M at that member. Return None if a
-        group does not lose all terms of `small` in groups before it. All arguments are indices of terms.
+        The count of a member is the number of terms that rounding removes with M at the term `pivot` and -M at that
+        member. Return None if a group does not lose all terms of `small` in groups before it. All arguments are indices
+        of terms.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -154,7 +159,7 @@ class _TreeSearch:
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
         """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is.
 
-        All arguments and the result are indices of terms.
+        All arguments and the result are indices of terms. The pivot is the term that holds the huge M.
         """
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
@@ -162,9 +167,9 @@ class _TreeSearch:
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether, with M at the pivot and -M in a group of terms, the terms of the group before it are lost.
+        """Return whether, with M at the pivot and -M in a group of terms, rounding removes the group before it.
 
-        One term of each group is tested. pivot, parts: indices of terms.
+        One term of each group is tested. pivot: index of a term. parts: the groups, int64 indices of terms.
         """
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
@@ -181,9 +186,9 @@ class _TreeSearch:
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return, for each of `others`, how many `small` terms are lost with M at the pivot and -M at that term.
+        """Return, for each of `others`, how many `small` terms rounding removes with M at the pivot, -M at that term.
 
-        All arguments are indices of terms; the result is int64, like `others`.
+        All arguments are indices of terms. The result is int64, with one count for each of `others`.
 
         Raises:
           NoOrderError: more terms are in the result than were set.
@@ -195,19 +200,20 @@ class _TreeSearch:
         return lost
 
     def _survives(self, i: int, j: int, k: int) -> bool:
-        """Return whether term k is not lost in the sum with M at term i and -M at term j."""
+        """Return whether term k counts in the sum with M at term i and -M at term j; else rounding removes it."""
         return bool(self.masks.survivors(np.array([i]), np.array([j]), np.array([k]))[0])
 
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
 
         Such a node adds several branches exactly. So with M at the pivot and -M in one branch, terms of the other
-        branches survive; the first term of `shared` is tested.
+        branches count in the result; the first term of `shared` is tested.
 
         Args:
-          pivot, shared, members: indices of terms.
-          size: number of terms in each branch of `members`. It is the number of terms that are lost with -M at a
-            member, without those that were in the pivot's sum before that node.
+          pivot: index of the term that holds M.
+          shared, members: indices of terms.
+          size: number of terms in each branch of `members`. It is the number of terms that rounding removes with -M at
+            a member, without those that were in the pivot's sum before that node.
         """
         if size < 1 or members.size % size:
             return False
@@ -217,7 +223,8 @@ class _TreeSearch:
         """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.
 
         If all members seem to be one branch, but its topmost addition also takes the pivot, the operands of that
-        addition are returned instead. depth: the depth of the recursion.
+        addition are returned instead. pivot: index of the term that holds the huge M. depth: the depth of the
+        recursion.
 
         Raises:
           NoOrderError: no tree gives the counts of lost terms.
@@ -236,10 +243,10 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether one node adds the pivot and all members.
+        """Return whether one node adds the term `pivot` and all terms `members`, given as indices.
 
-        It does if a small pivot is lost with M and -M at any two members; with more than PAIRS members, some pairs are
-        tested.
+        It does if a small pivot does not count in the sum with M and -M at any two members. With more than PAIRS
+        members, some pairs are tested.
         """
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False

@@ -317,7 +317,7 @@ class Model:
         return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
-        """Return a copy for a black box that returns values of `out` in a wider format `fmt`, with more `calls`."""
+        """Return a copy that returns values of `out` in a wider format `fmt` and counts `calls` more calls."""
         return Model(
             self.call, self.out, order=self.order, alike=self.alike, program=self.program, unknown=self.unknown,
             calls=self.calls + calls, returned=fmt,

@@ -98,10 +98,12 @@ class ProbedOperand(NamedTuple):
 
 
 def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
-    """Return an argument of a model as an array (..., n).
+    """Return an argument of a model as an array (..., n); n is the number of probed terms.
+
+    name: the argument's name, for the message.
 
     Raises:
-      ValueError: the last axis does not have n elements, the number of probed terms. name: the argument's name.
+      ValueError: the last axis does not have n elements.
     """
     array = as_array(x, name)
     if array.ndim == 0 or array.shape[-1] != n:

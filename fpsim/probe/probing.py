@@ -109,7 +109,7 @@ def matmul(
       layout: memory layouts of a and b, as in BLAS: "n" is row-major, "t" is a transposed view of a row-major matrix;
         `x @ w.T` passes "nt". Libraries have different kernels for some layouts, above all for one row or column.
 
-    Results and errors are those of `fp.probe.sum`.
+    The Model that is returned has been compared with fn bit for bit. Errors are those of `fp.probe.sum`.
 
     Example:
       >>> import fpsim as fp
@@ -283,7 +283,7 @@ def _typed(box: BlackBox, codes: Array) -> Array:
 
 
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's bits; schedules that libraries refuse only if no other one fits.
+    """Return the candidates with the black box's bits; schedules that libraries do not offer only if no other one fits.
 
     order: the order of additions that candidates must have; None to try all. witness: the black box's results.
     """
@@ -293,8 +293,8 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
     """Return the candidates with the black box's order and bits.
 
-    order: the order that candidates must have; None to try all. witness: the black box's results. refused: whether to
-    try the schedules that libraries refuse for these operands, instead of the others.
+    order: the order that candidates must have; None to try all. witness: the black box's results. refused: True to try
+    only the schedules that libraries refuse for these operands, False to try all candidates but these.
     """
     groups: dict[Tree, list[AdderCandidate]] = {}
     for candidate in dict.fromkeys(_candidates(box, order, refused)):
@@ -313,8 +313,8 @@ def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
     """Yield the candidates for the operands of a black box.
 
-    order: the order of additions that candidates must have; None for all. refused: whether to yield the schedules that
-    libraries refuse for these operands, instead of the others.
+    order: the order of additions that candidates must have; None for all. refused: True for only the schedules that
+    libraries refuse for these operands, False for all candidates but these.
     """
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])

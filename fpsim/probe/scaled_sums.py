@@ -56,7 +56,10 @@ def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
 
 
 class UnscaledBox(BlackBox):
-    """A black box whose results are divided by its factor, so that sums of few bits are exact again, in float64."""
+    """A black box whose results are divided by its factor, so that sums of few bits are exact again, in float64.
+
+    box: the black box whose results have the factor. factor: what it multiplies sums by, such as 1 / n for a mean.
+    """
 
     def __init__(self, box: BlackBox, factor: float) -> None:
         self.__dict__ |= box.__dict__
@@ -108,8 +111,8 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
     """Yield copies of a program whose sum is multiplied by a factor, or divided by an integer whose reciprocal it is.
 
-    Copies round to the format of the sums, then to that of the results. They only multiply if the factor is a power of
-    two.
+    Each copy rounds the scaled sum, to the format of the sums or to that of the results; both are yielded. Copies that
+    divide are left out if the factor is a power of two, or if `divisor_of` finds no such integer.
     """
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)

@@ -100,7 +100,7 @@ def _relative(branch: Branch, run: TermRun) -> Order:
 
 
 def _plain(order: Order) -> str | None:
-    """Return the clause for an order that is one chain, one addition or a regular tree of pairs; None for others."""
+    """Return the clause for an order that is one chain, one addition or a regular tree of pairs; None if it is none."""
     n, chain = order.terms, order.chain
     if n == 1:
         return "there is one term"

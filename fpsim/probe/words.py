@@ -148,7 +148,10 @@ def _lost(model: Described) -> Iterator[str]:
 
 
 def _rows(model: Described) -> Iterator[str]:
-    """Yield a sentence on the entries of `SUM_ROWS` with this order, unless the order is a single chain."""
+    """Yield a sentence on the entries of `fp.schedules.SUM_ROWS` that have the model's order of additions.
+
+    Nothing is yielded if there are none, or if the order is unknown or a single chain.
+    """
     if model.order is not None and not model.order.chain and model.sum_rows:
         yield f"So adds fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
 

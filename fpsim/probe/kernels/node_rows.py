@@ -1,7 +1,7 @@
 """Loops that run a tree of additions over many sums at once; an addition cuts its numbers, or rounds their sum once.
 
 They compute in float64, which represents the operands of additions in formats up to float32. A sum that needs more bits
-or comes near the end of a format's range is marked, and the specification computes it instead.
+or comes near the end of a format's range is marked; slower code, `Specification`, computes it instead.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Target(NamedTuple):
 
 @reloadable
 class Cut(NamedTuple):
-    """The cut of an addition's terms before they are added.
+    """The rounding of an addition's terms to common last bits, before they are added.
 
-    Terms are rounded fraction_bits (-1: not) below their largest exponent, and their sum to result_bits mantissa bits
-    (-1: as the format). If `of_operands`, a product's exponent is its operands' sum, each at least least_a or least_b.
+    Terms keep fraction_bits bits (-1: all) below their largest exponent, by the mode `rounding`; sums keep result_bits
+    mantissa bits (-1: the format's). If `of_operands`, a product's exponent is that of a plus that of b, each at least
+    least_a or least_b.
     """
 
     fraction_bits: int  # -1 for no cut
@@ -56,8 +57,7 @@ class Cut(NamedTuple):
 class Addition(NamedTuple):
     """The arithmetic of an addition.
 
-    to: the format of sums. product: that of products; with mantissa_bits 0, they are not rounded. cut: the cut of
-    terms. begins: whether zero products are +0.
+    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
     """
 
     to: Target

@@ -80,7 +80,7 @@ class Program:
 
     @cached_property
     def _steps(self) -> PairSteps | None:
-        """Order as steps of two-operand additions, if it has no others; None if one takes two unrounded products."""
+        """Order of additions as steps of two operands; None if a step adds two unrounded products or the sum is one."""
         return pair_steps(self.order, self.exact)
 
     @cached_property
@@ -152,9 +152,10 @@ class Program:
         return self._encoded(sums)
 
     def _read(self, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return float64 operands of any shape, with subnormal inputs made zero if the rule flushes inputs.
+        """Return operands of any shape, float64, as the additions take them.
 
-        If the program multiplies terms by a factor, so is the first operand.
+        If the rule flushes inputs, subnormal inputs become zeros. If the program multiplies terms by a factor, the
+        first operand is multiplied by it.
         """
         least = self.rule.least_inputs
         values = tuple(map(flushed, values, least)) if least else values
@@ -164,7 +165,7 @@ class Program:
 
     @cached_property
     def _flushes_alike(self) -> bool:
-        """True if the rule flushes all numbers or none, as the compiled matrix product `tree_products` does."""
+        """True if subnormal sums and terms all stay, or all become zero, as the loop `tree_products` requires."""
         flushes = {*self.rule.flushes} & {"products", "sums", "starts"}
         held = {x for x, _ in self._chain_starts} | (set(range(self.n)) - self.exact)
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
@@ -231,7 +232,10 @@ class Program:
         return np.asarray(sums[steps.result])
 
     def _by_products(self, a: Array, b: Array) -> Array:
-        """Return the product of (M, n) and (n, N) matrices by the loop `tree_products`."""
+        """Return the product (M, N) of (M, n) and (n, N) matrices by the compiled loop `tree_products`.
+
+        The result has the dtype `self._dtype`.
+        """
         rule, dtype = self.rule, self._dtype
         a, b = np.ascontiguousarray(a, dtype), np.ascontiguousarray(b, dtype)
         out = np.zeros((a.shape[0], b.shape[1]), dtype)
@@ -254,9 +258,10 @@ class Program:
         return product_steps(self.order, self.exact, plain and FAST.get(self.rule.fmt, AS_IT_IS) == AS_IT_IS)
 
     def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
-        """Return sums by the loop over nodes: (1, R) for operands (n, R), or (M, N) for matrices if `of_matrices`.
+        """Return float64 sums by the compiled loop over nodes of the tree of additions.
 
-        Sums that the loop marks as undecided are computed by the specification.
+        They are (1, R) for operands (n, R); or (M, N) for (M, n) and (n, N) matrices if `of_matrices`. The loop marks
+        sums that it cannot decide, which the slower `Specification` computes.
         """
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
@@ -282,7 +287,10 @@ class Program:
         return sums
 
     def _addition(self, operands: int) -> Addition:
-        """Return the rule as the loop over nodes reads it; operands: their number, 1 or 2."""
+        """Return the rule as an `Addition`, the record that the compiled loop over nodes takes.
+
+        operands: their number, 1 for sums of terms and 2 for sums of products.
+        """
         rule = self.rule
         least = rule.operand_exponents if operands == 2 else None
         cut = Cut(
@@ -296,12 +304,12 @@ class Program:
 
     @cached_property
     def _depth(self) -> int:
-        """Largest number of values on the stack at once."""
+        """Largest number of values on the stack at once while `order.program` runs."""
         depths = np.cumsum([1 if step >= 0 else step + 1 for step in self.order.program])
         return int(depths.max())
 
     def _by_nodes(self, values: Sequence[Array]) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand by the slow specification."""
+        """Return the float64 sums (R,) of rows (R, n) of each operand by the slow `Specification` of the bits."""
         how = Specification(self.order, self.rule, self.exact, frozenset(self._flushed_terms))
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 

@@ -72,10 +72,11 @@ class Specification(NamedTuple):
         return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
 
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
-        """Return the exponents (R, n) by which terms are aligned.
+        """Return the exponents (R, n) by which terms are aligned, as integers.
 
-        They are those of `products` (or terms), or the sums of both operands' (`values`), each at least the lower limit
-        in `rule.operand_exponents`, if that is set.
+        With one operand, or if `rule.operand_exponents` is None, they are the exponents of `products` (R, n), which
+        holds the terms of a plain sum. Else each is the sum of the exponents of both operands in `values`, each at
+        least its limit in the rule.
         """
         least = self.rule.operand_exponents
         if least is None or len(values) < 2:

@@ -46,18 +46,32 @@ class Sweep(Mapping[int, Model]):
         return len(self.models)
 
     def sum(self, x: npt.ArrayLike) -> Any:
-        """Return the sums along the last axis by the model that was probed for its length; see `Model.sum`."""
+        """Return the sums (...) of x along its last axis, by the model of its length; see `Model.sum`.
+
+        Raises:
+          ValueError: the length of x was not probed, or `Model.sum` raises it.
+        """
         return self._of(x, "x").sum(x)
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
-        """Return the dot products along the last axis by the model that was probed for its length; see `Model.dot`."""
+        """Return the dot products (...) of a and b along the last axis, by the model of its length; see `Model.dot`.
+
+        Raises:
+          ValueError: the length of a was not probed, or `Model.dot` raises it.
+        """
         return self._of(a, "a").dot(a, b)
 
     def matmul(
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
         scale_b: npt.ArrayLike | None = None,
     ) -> Array:  # fmt: skip
-        """Return the product of two matrices by the model that was probed for their K; see `Model.matmul`."""
+        """Return the product (M, N) of matrices (M, K) and (K, N) by the model of their K; see `Model.matmul`.
+
+        scale_a, scale_b: the scales of block-scaled products; None for other products.
+
+        Raises:
+          ValueError: K was not probed, or `Model.matmul` raises it.
+        """
         return self._of(a, "a").matmul(a, b, scale_a, scale_b)
 
     def _of(self, x: npt.ArrayLike, name: str) -> Model:
@@ -109,7 +123,7 @@ def sweep(fn: Function, lengths: Iterable[int], *, kind: str = "matmul", **optio
       A Sweep: a mapping from each length to its Model, which computes sums of these lengths.
 
     Raises:
-      ValueError: lengths is empty, the kind is unknown, or the probe raises it.
+      ValueError: lengths is empty, the kind is unknown, or the probe raises a ValueError.
       TypeError: a length is not an integer, or the probe does not have an option.
 
     Example:

@@ -71,10 +71,11 @@ class ShapeThresholds:
 
     @staticmethod
     def _fitting(edges: list[ShapeEdge], same: list[ShapeEdge]) -> tuple[str, int, int] | None:
-        """Return (measure, largest value before an edge, smallest value after one); None if no measure explains it.
+        """Return (measure, largest value before an edge, smallest value after one) that explain all edges; else None.
 
-        The measure, such as "M x N", is the first of MEASURES with all edges across one threshold. same: pairs of
-        shapes with equal bits, which must not be on both sides of it.
+        The measure, such as "M x N", is the first of MEASURES of which one threshold lies between the two shapes of
+        every edge. same: pairs of shapes with equal bits, which must not be on both sides of the threshold. None if
+        there are no edges.
         """
         if not edges:
             return None
