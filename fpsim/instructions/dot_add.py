@@ -81,9 +81,10 @@ def dot_add(
 
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:
-    """Return the results of a unit for each row of operands, as uint64 codes of the accumulator, flat.
+    """Return the results of a unit for each row of operands, as uint64 codes of the accumulator, 1-D.
 
-    a, b: codes as `widened` returns them. c: codes of the start. p, q: codes of the block scales of a and b.
+    a, b: (..., K) codes as `widened` returns them. c: (...) codes at which sums start. p, q: (..., blocks) codes of the
+    block scales of a and b, which are not read for units without them.
     """
     plan = plans().unit_plan(unit)
     rows = [np.ascontiguousarray(x.reshape(c.size, x.shape[-1]), u64) for x in (a, b)]

@@ -14,7 +14,9 @@ from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 
 
 def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit, name: str) -> Array:
-    """Return an operand of an integer unit in the dtype of its element; name: the argument's name in errors.
+    """Return an operand of an integer unit in the dtype of its integer format `element`.
+
+    x: the caller's array. name: the argument's name in errors.
 
     Raises:
       ValueError: x has a dtype of the other signedness, or integers out of the element's range.
@@ -71,7 +73,10 @@ def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
 
 
 def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUnit, name: str) -> str:
-    """Return the error sentence for an operand x, converted to `array`, that does not hold integers."""
+    """Return the error sentence for an operand x that does not hold integers.
+
+    array: x as a NumPy array. element: the integer format that the unit needs. name: the argument.
+    """
     wanted = f"{unit.name} multiplies integers: {name} must be an array of {element.dtype}"
     if array.dtype.kind in "OUS":
         return f"{wanted}; got {shown(x)}. Pass integers {element.lowest} .. {element.highest}."
@@ -86,9 +91,9 @@ def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUni
 
 
 def _other_sign(unit: IntegerUnit, name: str) -> str:
-    """Return a sentence naming the unit of the same architecture that takes operand `name` with the other signedness.
+    """Return a sentence naming the unit that takes operand `name` with the other signedness, of the same architecture.
 
-    Return "" if there is none.
+    The sentence is "" if there is none.
     """
     changed = {
         field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"

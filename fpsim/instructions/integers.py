@@ -16,7 +16,7 @@ from fpsim.matrix_units.integer_unit import IntegerUnit
 
 @cache
 def facts_of(unit: IntegerUnit) -> IntegerFacts:
-    """Return an integer unit as the numbers that its compiled loops read."""
+    """Return the properties of an integer unit that its compiled loops read, as a record of int64 numbers."""
     pair = (0, 0) if unit.pair is None else (unit.pair.lowest, unit.pair.highest)
     facts = unit.terms, unit.d.lowest, unit.d.highest, unit.saturates, *pair
     return IntegerFacts(*(np.int64(x) for x in facts))
@@ -24,6 +24,8 @@ def facts_of(unit: IntegerUnit) -> IntegerFacts:
 
 def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, scale_b: Any) -> Array:
     """Return c + sum of a[n, k] * b[n, k] for every row n in the unit's accumulator dtype; see `fp.dot_add`.
+
+    a, b: (N, K) arrays of integers. c: (N,) integers, or None for 0. scale_a, scale_b: must be None.
 
     Raises:
       ValueError: shapes do not match, scales are passed, or integers are out of range or of the other signedness.

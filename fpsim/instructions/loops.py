@@ -1,4 +1,4 @@
-"""CPU loops of the matrix units' specification: each row of codes is one sum; one loop is compiled per rule."""
+"""Kernels of the matrix units' specification: each row of codes is one sum; one kernel is compiled per rule."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ STEPS = steps_by_rule()
 
 @cache
 def dot_add_kernel(rule: Rule) -> Any:
-    """Return the compiled loop of a unit's rule, which writes one sum per row of operands to `out`.
+    """Return the compiled kernel of a unit's rule, which writes one sum per row of operands to `out`.
 
-    Its arguments are (a, b, c, scale_a, scale_b, out, layouts, facts, digits): uint64 codes, in a and b one row per
-    sum; `layouts` and `facts` of a UnitPlan; and scratch space for an exact sum.
+    Arguments: `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)`. a, b: (rows, K), c, out: (rows,), scale_a,
+    scale_b: (rows, blocks), uint64 codes. layouts, facts: arrays of a UnitPlan. digits: int64 scratch array for an
+    exact sum.
     """
     one_step = STEPS[rule]
 
@@ -42,9 +43,10 @@ def dot_add_kernel(rule: Rule) -> Any:
 
 @cache
 def integer_rows() -> Any:
-    """Return the compiled loop (a, b, totals, facts) of integer units.
+    """Return the compiled kernel (a, b, totals, facts) -> None of integer units.
 
-    It adds the products of each row to int64 totals.
+    It adds the products of each row to `totals`, (rows,) int64, in place. a, b: (rows, K) int64. facts: an
+    IntegerFacts, the unit's properties.
     """
 
     def integer_rows(a: Any, b: Any, totals: Any, u: Any) -> None:

@@ -17,9 +17,10 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 
 
 def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> Array:
-    """Return an operand of a matrix unit as codes of its element, in the element's dtype; name: its name in errors.
+    """Return an operand of a matrix unit as codes of its format, in the dtype of these codes.
 
-    x: codes, an EncodedArray, or an array of the element's float dtype.
+    x: codes, an EncodedArray, or an array of the format's float dtype. element: the operand's format in the unit. unit:
+    the unit, which errors name. name: the argument's name in errors.
 
     Raises:
       ValueError: x has another format, or codes out of range.
@@ -84,7 +85,9 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 
 
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
-    """Return the scale codes of an operand's blocks, of the given shape; zeros for units without block scales.
+    """Return the scale codes of an operand's blocks as an array of this shape; zeros for units without block scales.
+
+    codes: the caller's scales, or None. name: the argument that errors name.
 
     Raises:
       ValueError: scales are missing, unwanted, or of another shape.
@@ -112,7 +115,7 @@ def _taken(unit: MatrixUnit) -> str:
 def _others(unit: MatrixUnit, fmt: Format) -> str:
     """Return a sentence naming the units of the same architecture that accept operands of a format.
 
-    Return "" if there are none.
+    The sentence is "" if there are none.
     """
     names = [
         candidate.name for candidate in units(unit.arch) if candidate.a == candidate.b and candidate.a.carrier == fmt
@@ -121,7 +124,10 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 
 
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
-    """Return codes in the format that the unit's emulation reads: those of FP8 as FP16 if its rule is TWO_PASSES."""
+    """Return codes in the format that the unit's emulation reads: FP16 for FP8 if the unit's rule is TWO_PASSES.
+
+    codes: array of codes of `element`, which is returned unchanged in all other cases.
+    """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     return _as_half(element.fmt)[codes]

@@ -1,4 +1,4 @@
-"""A matrix unit as the arrays and numbers that its compiled loops read."""
+"""The properties of a matrix unit as the arrays and numbers that its compiled kernels read."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ALL_BITS = -1  # as a 64-bit word
 
 @reloadable
 class UnitPlan(NamedTuple):
-    """A matrix unit as arguments of the compiled loop of its rule.
+    """The properties of a matrix unit as arguments of the compiled kernel of its rule.
 
     Attributes:
-      layouts: the fields of `Layouts`, one after the other.
-      facts: the fields of a `UnitLayout`, int64.
+      layouts: uint64 constants by which codes are read and written, the fields of `Layouts`, one after the other.
+      facts: the fields of a `UnitLayout`, int64, such as the number of terms and of fraction bits.
       digits: size of the scratch array for an exact sum.
     """
 
@@ -38,7 +38,7 @@ class UnitPlan(NamedTuple):
 
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
-    """Return the plan with which compiled loops compute a unit."""
+    """Return the properties of a matrix unit as arguments of the compiled kernel of its rule; cached."""
     a, b, d = unit.operand_format(unit.a), unit.operand_format(unit.b), unit.d.fmt
     flushes = unit.rule is Rule.FLUSHED_TREE
     # the layout of nearest even overflows to Inf, as units that truncate do too
@@ -70,12 +70,18 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
 
 
 def kept_bits(element: Element) -> int:
-    """Return a mask of the bits of an operand's code that the unit reads: of TF32, the upper 19 of a float32."""
+    """Return a mask of the bits of an operand's code that the unit reads: of TF32, the upper 19 of a float32.
+
+    The mask is a negative integer with zeros for the bits that are dropped; -1 if all bits are read.
+    """
     return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
 
 
 def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
-    """Return a format's layout without its last `lost` mantissa bits, so that `mantissa_bits` remain."""
+    """Return a copy of a format's layout without the last `lost` mantissa bits, so that `mantissa_bits` remain.
+
+    layout: uint64, the fields of EncodeLayout, by which kernels write codes.
+    """
     f = EncodeLayout(*(int(word) for word in layout))
     parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd
     moved = ("max_code", "flush_below", "overflow", "overflow_negative", "infinite", "nan", "nan_sign", "sign_bit")

@@ -49,7 +49,7 @@ def unit(name: str | Unit) -> Unit:
 
 
 def float_unit(name: str | MatrixUnit) -> MatrixUnit:
-    """Return the MatrixUnit, which multiplies floats, of a name as `unit` accepts it.
+    """Return the matrix unit for floats of a name, as `unit` accepts it.
 
     A MatrixUnit is returned unchanged.
 
@@ -60,7 +60,7 @@ def float_unit(name: str | MatrixUnit) -> MatrixUnit:
 
 
 def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
-    """Return the MatrixUnit, which multiplies floats, of a name; argument: what errors call the name.
+    """Return the matrix unit for floats of a name; argument: what errors call the name.
 
     A MatrixUnit is returned unchanged.
 
@@ -83,7 +83,7 @@ def named_unit(argument: str, name: str | Unit) -> MatrixUnit:
 
 
 def any_unit(argument: str, name: str | Unit) -> Unit:
-    """Return the unit of floats or of integers of a name; argument: what errors call the name.
+    """Return the matrix unit of a name, for floats or for integers; argument: what errors call the name.
 
     A unit is returned unchanged.
 
@@ -116,9 +116,10 @@ def _row(name: str) -> Unit | None:
 
 
 def _arch_and_operands(name: str) -> tuple[str, str]:
-    """Split a unit's name into (the architecture of the longest chip name that it begins with, the rest of the name).
+    """Split a unit's name into (architecture, remainder of the name).
 
-    Both are "" if it begins with no chip's name.
+    The architecture is that of the longest chip name with which the unit's name begins. Both are "" if it begins with
+    no chip's name.
     """
     parts = [part for part in re.split(BETWEEN, name) if part]
     for count in range(len(parts), 0, -1):

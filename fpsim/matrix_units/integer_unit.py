@@ -1,4 +1,4 @@
-"""The type of an integer matrix unit: the operands of one instruction, and how its sums wrap or saturate."""
+"""The class of an integer matrix unit: the operands of one instruction, and how its sums wrap or saturate."""
 
 from __future__ import annotations
 

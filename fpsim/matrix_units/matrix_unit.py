@@ -1,4 +1,4 @@
-"""The type of a matrix unit: how one instruction multiplies, aligns, adds and rounds."""
+"""The class of a matrix unit: how one instruction multiplies, aligns, adds and rounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ELEMENT = "an element of a unit, such as fp.unit('hopper_f16_f32').a"  # what er
 @reloadable
 @dataclass(frozen=True)
 class Element:
-    """The type of a matrix unit's operands or results: the format of its values and the codes that carry them.
+    """The number type of a matrix unit's operands or results: the format of its values and the codes that carry them.
 
     Args:
       name: as in PTX and in the unit's name, such as "e4m3", "bf16" or "tf32".

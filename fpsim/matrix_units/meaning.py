@@ -24,7 +24,7 @@ Check = Callable[[Described], Iterator[str]]
 
 
 def refuse_meaningless(unit: Described) -> None:
-    """Raise a ValueError that states the first contradiction in the description of a unit, if there is any."""
+    """Raise a ValueError that states the first contradiction in the description of a MatrixUnit, if there is any."""
     for check in (_accumulator, _sizes, _scales, OF_RULE[unit.rule]):
         for reason in check(unit):
             raise ValueError(f"{reason}.")
@@ -47,8 +47,8 @@ def refuse_carrier(fmt: Format, carrier: Format) -> None:
 def _accumulator(unit: Described) -> Iterator[str]:
     """Yield a sentence for each reason why a unit's accumulator cannot be computed.
 
-    It must be signed, with subnormals, IEEE 754 specials and its own codes, and be FP64 or held by FP32; result_bits
-    must not exceed its mantissa bits.
+    unit: a MatrixUnit. Its result format must be signed, with subnormals, IEEE 754's Inf and NaN and codes of that
+    format, and be FP64 or a format that FP32 holds; result_bits must not exceed its mantissa bits.
     """
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
@@ -61,7 +61,7 @@ def _accumulator(unit: Described) -> Iterator[str]:
 
 
 def _sizes(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a unit's number of terms, and one if its floor exponent, is out of range."""
+    """Yield a sentence if a MatrixUnit's number of terms is out of range, and one if its floor exponent is."""
     if unit.terms > MOST_TERMS:
         yield f"terms must be at most {MOST_TERMS}; got {unit.terms}"
     if abs(unit.floor_exponent) > FLOORS:
@@ -69,7 +69,7 @@ def _sizes(unit: Described) -> Iterator[str]:
 
 
 def _scales(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a unit has block scales but its rule does not, or the other way round."""
+    """Yield a sentence if a MatrixUnit has block scales but its rule does not, or the other way round."""
     scaled = unit.rule in (Rule.SCALED, Rule.GROUPED)
     if scaled and not unit.scale:
         yield f"{unit.rule.name} needs block scales: pass scale='ue8m0' and a block, or take Rule.FUSED"
@@ -81,9 +81,10 @@ def _scales(unit: Described) -> Iterator[str]:
 
 
 def _cut(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each bound that a unit exceeds, for rules that align terms and truncate them.
+    """Yield a sentence for each bound that a MatrixUnit exceeds, for rules that align terms and truncate them.
 
-    The operands' precisions together are bounded by PRODUCT_BITS, fraction_bits by what 64-bit sums of `terms` hold.
+    The operands' precisions together are bounded by PRODUCT_BITS (62), fraction_bits by what 64-bit sums of `terms`
+    hold.
     """
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
@@ -97,9 +98,9 @@ def _cut(unit: Described) -> Iterator[str]:
 
 
 def _scaled(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.SCALED` that a unit breaks.
+    """Yield a sentence for each requirement of `Rule.SCALED` that a MatrixUnit breaks.
 
-    They are those of `_cut`, UE8M0 scales, and a scale for one step or several whole ones.
+    They are those of `_cut`, UE8M0 scales, and blocks of one step's terms or a multiple of these.
     """
     yield from _cut(unit)
     if unit.scale != "ue8m0":
@@ -110,7 +111,7 @@ def _scaled(unit: Described) -> Iterator[str]:
 
 
 def _grouped(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.GROUPED` that a unit breaks.
+    """Yield a sentence for each requirement of `Rule.GROUPED` that a MatrixUnit breaks.
 
     They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that 64-bit sums hold.
     """
@@ -125,7 +126,7 @@ def _grouped(unit: Described) -> Iterator[str]:
 
 
 def _two_passes(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a unit breaks.
+    """Yield a sentence for each requirement of `Rule.TWO_PASSES` that a MatrixUnit breaks.
 
     They are those of `_cut`, operands whose values FP16 holds, and steps in multiples of 4 terms.
     """
@@ -138,15 +139,16 @@ def _two_passes(unit: Described) -> Iterator[str]:
 
 
 def _uncut(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a unit has fraction bits although its rule truncates nothing."""
+    """Yield a sentence if a MatrixUnit has fraction bits although its rule truncates nothing."""
     if unit.fraction_bits:
         yield f"{unit.rule.name} cuts nothing: fraction_bits must be 0; got {unit.fraction_bits}"
 
 
 def _flushed_tree(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a unit breaks.
+    """Yield a sentence for each requirement of `Rule.FLUSHED_TREE` that a MatrixUnit breaks.
 
-    They are full float32 results, no fraction bits, a power of two of terms, and operands other than FP64.
+    They are float32 results with all mantissa bits, no fraction bits, a power of two of terms, and operands other than
+    FP64.
     """
     yield from _uncut(unit)
     if unit.d.fmt != FP32 or unit.result_bits != FP32.mantissa_bits:
@@ -158,9 +160,10 @@ def _flushed_tree(unit: Described) -> Iterator[str]:
 
 
 def _flushed_chain(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a unit breaks.
+    """Yield a sentence for each requirement of x86's rules REVERSED_CHAIN and TWO_CHAINS that a MatrixUnit breaks.
 
-    They are full float32 results, no fraction bits, operands whose values FP32 holds, and for TWO_CHAINS even terms.
+    They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and for
+    TWO_CHAINS an even number of terms.
     """
     yield from _uncut(unit)
     name = unit.rule.name
@@ -174,9 +177,10 @@ def _flushed_chain(unit: Described) -> Iterator[str]:
 
 
 def _pair(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a unit breaks.
+    """Yield a sentence for each requirement of Arm's rules ODD_PAIR and FUSED_PAIR that a MatrixUnit breaks.
 
-    They are full float32 results, no fraction bits, operands whose values FP32 holds, and steps of 2 terms.
+    They are float32 results with all mantissa bits, no fraction bits, operands whose values FP32 holds, and steps of 2
+    terms.
     """
     yield from _flushed_chain(unit)
     if unit.terms != 2:
@@ -184,9 +188,9 @@ def _pair(unit: Described) -> Iterator[str]:
 
 
 def _separate(unit: Described) -> Iterator[str]:
-    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a unit breaks.
+    """Yield a sentence for each requirement of AMD's rules SEPARATE and EVEN_ODD that a MatrixUnit breaks.
 
-    They are those of `_cut`, and at most SEPARATE_BITS fraction bits.
+    They are those of `_cut`, and at most SEPARATE_BITS (32) fraction bits.
     """
     yield from _cut(unit)
     if unit.fraction_bits > SEPARATE_BITS:

@@ -47,26 +47,27 @@ class NormBackend(Protocol):
         """Return the result of an operation, rounded with `options`, as an array of the caller's library.
 
         name: operation of `fpsim.arithmetic`, such as "divide". operands: arrays that broadcast against each other.
-        typed: True for the result format's dtype, if the library has one, else codes.
+        options: format and rounding of the result. typed: True for an array of the result format's dtype, if the
+        library has one; False for codes.
         """
 
     def rounded(self, x: Values, fmt: Format) -> Values:
         """Return values rounded to nearest even to the format `fmt`."""
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, which keeps the size 1.
+        """Return the largest element along an axis, whose length becomes 1.
 
-        NaN if an element is NaN; +0 if the largest elements are zeros of both signs.
+        It is NaN if an element is NaN; +0 if the largest elements are zeros of both signs.
         """
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of elements, or of their squares, along an axis in the order of `accumulate`, in FP32.
+        """Return the FP32 sums of elements of x along an axis, in the order of `accumulate`; the result lacks the axis.
 
-        The result lacks the axis.
+        squares: True adds the squares of the elements instead.
         """
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of elements, or of their squares, along an axis by an accumulator, in its result format.
+        """Return the sums of elements of x along an axis, in the accumulator's result format, without the axis.
 
-        The result lacks the axis.
+        squares: True adds the squares of the elements instead.
         """

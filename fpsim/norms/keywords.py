@@ -59,7 +59,9 @@ with_norm_keywords: Callable[[Function], Function] = with_keywords(NormKeywords,
 
 
 def complete(function: Callable[..., Any], keywords: NormKeywords) -> dict[str, Any]:
-    """Return the keyword arguments of a call, with defaults for those that are missing.
+    """Return the keyword arguments of a call, with the defaults of softmax and the norms for those that are missing.
+
+    function: the function called, which errors name. keywords: those that the caller passed.
 
     Raises:
       TypeError: the function has no keyword argument of a given name.

@@ -26,6 +26,7 @@ def rms_norm(
       x: array of a float dtype, or unsigned codes with `fmt`.
       weight: (n,) array of a float dtype, or codes, for the n elements along the axis; None for no weight.
       eps: a number >= 0 that is added to the mean square.
+      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
 
     Example:
       >>> import fpsim as fp
@@ -43,15 +44,16 @@ def layer_norm(
 ) -> Any:  # fmt: skip
     """Compute x minus its mean, divided by its standard deviation along an axis, times weight, plus bias.
 
-    For n elements: u = R(R(sum of x) / n), c = R(x - u), q = R(sum of c * c), both sums by the accumulator,
-    v = R(R(q / n) + R(eps)), r = R(1 / sqrt(v)), correctly rounded. The result is c * r without weight and bias,
-    R(c * r) * weight without bias, R(c * r) + bias without weight, else R(R(c * r) * weight) + bias; it is rounded once
-    to the result format. R rounds to nearest even in the intermediate format.
+    For n elements: u = R(R(sum of x) / n), c = R(x - u), q = R(sum of c * c), both sums by the accumulator, v = R(R(q /
+    n) + R(eps)), r = R(1 / sqrt(v)), correctly rounded. The result is rounded once to the result format. It is c * r
+    without weight and bias, R(c * r) * weight without bias, R(c * r) + bias without weight, else R(R(c * r) * weight) +
+    bias. R rounds to nearest even in the intermediate format.
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
       weight, bias: (n,) arrays of a float dtype, or codes, for the n elements along the axis; None for none.
       eps: a number >= 0 that is added to the variance.
+      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
 
     Example:
       >>> import fpsim as fp
@@ -64,7 +66,11 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x` with the settings of the call; scale: the weight, or None; eps: as for rms_norm."""
+    """Return rms_norm of `method.x` with the settings of the call, as an array of the caller's library.
+
+    method: the checked call: operand, axis, formats and accumulator. scale: the weight, or None. eps: as for
+    `rms_norm`.
+    """
     factor = None if scale is None else method.along(scale, "weight")
     inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
     if factor is None:
@@ -73,9 +79,10 @@ def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x` with the settings of the call.
+    """Return layer_norm of `method.x` with the settings of the call, as an array of the caller's library.
 
-    scale, shift: weight and bias, or None for each. eps: as for `layer_norm`.
+    method: the checked call: operand, axis, formats and accumulator. scale, shift: weight and bias, or None for each.
+    eps: as for `layer_norm`.
     """
     following = []
     if scale is not None:
@@ -92,6 +99,9 @@ def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None,
 
 
 def _inverse_root(method: Method, squares: Values, eps: float) -> Values:
-    """Return 1 / sqrt(squares / n + eps), with every operation rounded; squares: sums of n squares along the axis."""
+    """Return 1 / sqrt(squares / n + eps), with every operation rounded to the intermediate format.
+
+    method: the checked call. squares: sums of n squares along the axis, whose length is 1.
+    """
     mean = method.divided_by_count(squares)
     return method.step("rsqrt", method.step("add", mean, method.number(checked_eps(eps))))

@@ -21,6 +21,7 @@ def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
 
     Example:
       >>> import fpsim as fp
@@ -37,11 +38,12 @@ def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
     """Compute the logarithm of softmax along an axis, with every rounding defined.
 
-    With m the largest element: d = R(x - m), s = R(sum of R(exp(d)) by the accumulator), l = R(log(s)). The result is
-    d - l, rounded once to the result format. R rounds to nearest even in the intermediate format.
+    With m the largest element: d = R(x - m), s = R(sum of R(exp(d)) by the accumulator), l = R(log(s)). The result is d
+    - l, rounded once to the result format. R rounds to nearest even in the intermediate format.
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
+      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
 
     Example:
       >>> import fpsim as fp
@@ -53,13 +55,19 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
 
 def softmax_steps(method: Method) -> Any:
-    """Return softmax of `method.x` with the settings of the call."""
+    """Return softmax of `method.x` with the settings of the call, as an array of the caller's library.
+
+    method: the checked call: operand, axis, formats and accumulator.
+    """
     powers = method.step("exp", _distances(method))
     return method.last("divide", powers, method.sum(powers))
 
 
 def log_softmax_steps(method: Method) -> Any:
-    """Return log_softmax of `method.x` with the settings of the call."""
+    """Return log_softmax of `method.x` with the settings of the call, as an array of the caller's library.
+
+    method: the checked call: operand, axis, formats and accumulator.
+    """
     distances = _distances(method)
     total = method.sum(method.step("exp", distances))
     return method.last("subtract", distances, method.step("log", total))

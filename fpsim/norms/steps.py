@@ -26,10 +26,13 @@ class Method(NamedTuple):
     """A checked call of softmax or a norm: the operand x, and the settings of all roundings.
 
     Attributes:
-      backend, x, axis: where to compute, the operand, and the axis, counted from 0.
-      intermediate, accumulate: format of intermediate results, and order and format of sums.
+      backend: the CPU's or a GPU's operations.
+      x: the operand: codes and their format.
+      axis: the axis along which the function is computed, counted from 0.
+      intermediate: format of intermediate results.
+      accumulate: order and format of sums.
       result: format and rounding of the result.
-      typed: whether all operands have float dtypes, so that the result has one as well.
+      typed: True if all operands have float dtypes, so that the result has one as well; False makes it codes.
     """
 
     backend: NormBackend
@@ -48,27 +51,27 @@ class Method(NamedTuple):
     def step(self, name: str, *operands: Values) -> Values:
         """Return the result of an operation, rounded to nearest even to the intermediate format.
 
-        name: operation of `fpsim.arithmetic`, such as "divide".
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: codes with their formats, which broadcast.
         """
         return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
         """Return the result of the last operation, rounded with the call's options, as an array for the caller.
 
-        name: operation of `fpsim.arithmetic`, such as "divide".
+        name: operation of `fpsim.arithmetic`, such as "divide". operands: codes with their formats, which broadcast.
         """
         return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:
-        """Return the sums along the axis by the accumulator, in the intermediate format; the axis keeps the size 1."""
+        """Return the sums along the axis by the accumulator, in the intermediate format; the axis gets the length 1."""
         return self._total(terms, squares=False)
 
     def sum_of_squares(self, terms: Values) -> Values:
-        """Return the sums of squares along the axis, in the intermediate format; the axis keeps the size 1."""
+        """Return the sums of squares along the axis, in the intermediate format; the axis gets the length 1."""
         return self._total(terms, squares=True)
 
     def _total(self, terms: Values, squares: bool) -> Values:
-        """Return sums along the axis, in the intermediate format; the axis keeps the size 1.
+        """Return sums along the axis, in the intermediate format; the axis gets the length 1.
 
         squares: whether to add the squares of the terms instead of the terms.
         """
@@ -91,7 +94,7 @@ class Method(NamedTuple):
         return self.step("divide", total, count)
 
     def largest(self) -> Values:
-        """Return the largest element of x along the axis, which keeps the size 1; NaN if an element is NaN."""
+        """Return the largest element of x along the axis, whose length becomes 1; NaN if an element is NaN."""
         return self.backend.largest(self.x, self.axis)
 
     def along(self, values: Values, name: str) -> Values:
@@ -114,13 +117,15 @@ class Method(NamedTuple):
 def read(
     name: str, operands: Mapping[str, Any], keywords: Mapping[str, Any], backend: NormBackend
 ) -> tuple[Method, list[Values | None]]:
-    """Check the arguments of a call of softmax or a norm; return (method, operands other than x, None if not given).
+    """Check the arguments of a call of softmax or a norm; return (the checked call, its other operands).
+
+    The list of other operands has a weight and a bias, as far as the function has them, with None for those not passed.
 
     Args:
       name: name of the function in error messages.
       operands: name -> array, x first, then weight and bias, which may be None.
       keywords: axis, fmt, out_fmt, intermediate, accumulate, and the keywords of a cast.
-      backend: where to compute.
+      backend: the operations of the CPU or a GPU.
 
     Raises:
       ValueError, TypeError: as the functions document.

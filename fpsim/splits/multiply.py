@@ -28,8 +28,8 @@ def split_parts(x: npt.ArrayLike, split: str | Split) -> list[npt.NDArray[Any]]:
       split: a row of `fp.splits`, its name, or another Split.
 
     Returns:
-      The parts, the leading one first: arrays of x's shape, in the dtype of the split's format. x is about the sum of
-      part[i] * 2**(-i * shift), with the split's shift.
+      List of the parts, the leading one first: arrays of x's shape, in the dtype of the split's format. x is about the
+      sum of part[i] * 2**(-i * shift), where `shift` is a field of the split.
 
     Raises:
       TypeError, ValueError: x is not an array of such floats, or the split is unknown.
@@ -128,7 +128,10 @@ def _padded(parts: list[Array], terms: int, axis: int) -> list[Array]:
 
 
 def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, shape: tuple[int, int]) -> Array:
-    """Return the float32 total of a group of products; of_a, of_b: parts of a and b; shape: (M, N)."""
+    """Return the float32 total (M, N) of a group of products of parts.
+
+    of_a, of_b: parts of a (M, K) and of b (K, N), the leading ones first. split: the recipe. shape: (M, N).
+    """
     k, terms = of_a[0].shape[1], split.terms
     if group.interval is None:
         return _chain(group.bands[0], of_a, of_b, split, slice(0, k), None)
@@ -149,10 +152,11 @@ def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, sha
 def _chain(
     band: tuple[tuple[int, int], ...], of_a: list[Array], of_b: list[Array], split: Split, part: slice, c: Array | None
 ) -> Array:
-    """Return c plus the products of one band of pairs over a slice of K, added in one chain of instructions.
+    """Return c plus the products of some pairs of parts over a slice of K, added in one chain of instructions.
 
-    band: pairs of parts (of a, of b); the instructions of the chain process them in turn. c: float32 (M, N), or None
-    for +0.
+    The result is (M, N) float32. band: pairs (index of a part of a, index of a part of b) of products of equal weight.
+    For each step of K, the chain has one instruction per pair, in this order. of_a, of_b: parts of a (M, K) and of b
+    (K, N). split: the recipe. part: the slice of K. c: float32 (M, N), or None for +0.
     """
     (m, n), terms = (len(of_a[0]), of_b[0].shape[1]), split.terms
     steps = (part.stop - part.start) // terms

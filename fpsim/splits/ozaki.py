@@ -87,7 +87,11 @@ def ozaki_matmul(a: npt.ArrayLike, b: npt.ArrayLike, *, slices: int = 9) -> npt.
 
 
 def _finite(x: npt.ArrayLike, name: str) -> Array:
-    """Return an array of floats as float64; raise a ValueError unless all are finite. name: its name in errors."""
+    """Return an array of floats as float64; name: the argument that errors name.
+
+    Raises:
+      ValueError: an element is Inf or NaN.
+    """
     array, _ = float_array(x, name)
     wide = array.astype(np.float64)
     if not np.isfinite(wide).all():
@@ -98,9 +102,11 @@ def _finite(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _slices(x: Array, axis: int, count: int, bits: int) -> tuple[list[Array], npt.NDArray[Any]]:
-    """Return the slices of x as float64 integers, and the exponents of the powers of two that divide rows or columns.
+    """Return (the slices of x, float64 integers; the exponents of the powers of two that divide its rows or columns).
 
-    axis: the axis of K. count: number of slices. bits: bits of a slice without the sign.
+    x: float64 matrix. axis: the axis of K; numbers along it share an exponent. count: number of slices. bits: bits of a
+    slice without the sign. The list has `count` arrays of x's shape, the leading slice first; exponents are an int
+    array with length 1 along `axis`.
     """
     largest = np.abs(x).max(axis=axis, initial=0.0, keepdims=True)
     exponents = np.frexp(largest)[1]

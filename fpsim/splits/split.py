@@ -48,14 +48,14 @@ class Group(NamedTuple):
 class Split:
     """A recipe for a float32 product that is computed from products of narrow parts.
 
-    Part 0 of a number x is x rounded to `fmt`. The rest, (x - part 0) * 2**shift, is split in the same way, so that x
-    is about part 0 + 2**-shift * (part 1 + 2**-shift * (...)).
+    Part 0 of a number x is x rounded to `fmt`. The remainder, (x - part 0) * 2**shift, is split in the same manner, so
+    that x is about part 0 + 2**-shift * (part 1 + 2**-shift * (...)).
 
     Args:
       name: name of the recipe in `repr` and reports.
       fmt: format of the parts, of up to 16 bits.
       parts: number of parts, 2 to 8.
-      shift: exponent of the power of two by which each rest is multiplied, 0 or more.
+      shift: exponent of the power of two by which each remainder is multiplied, 0 or more.
       rounding: rounding to the parts, a deterministic mode of `fpsim.encode`.
       overflow: a policy of `fpsim.encode` for numbers beyond the format's range.
       groups: groups of products; their float32 totals are added in this order, rounded to nearest even.
@@ -106,7 +106,11 @@ class Split:
         self._refuse_accumulators()
 
     def _refuse_groups(self) -> None:
-        """Raise an error unless groups are well formed and name existing parts."""
+        """Raise an error unless `groups` is a tuple of Group with pairs of existing parts.
+
+        Raises:
+          ValueError: it is not, or a group with several bands has no interval.
+        """
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
             raise ValueError(
                 f"groups must be a tuple of fp.splits.Group with pairs of parts; got {shown(self.groups)}."
@@ -121,7 +125,11 @@ class Split:
                 require_integer("interval", group.interval, 1)
 
     def _refuse_accumulators(self) -> None:
-        """Raise an error unless the accumulator accepts the format of the parts and adds in float32."""
+        """Raise an error unless `accumulate` accepts operands in the format of the parts and adds in float32.
+
+        Raises:
+          ValueError, TypeError: a matrix unit of other formats or with block scales; another kind of accumulator.
+        """
         unit = self.accumulate
         if isinstance(unit, MatrixUnit):
             if (unit.a.fmt, unit.b.fmt, unit.d.fmt.name) != (self.fmt, self.fmt, "FP32") or unit.scale:
@@ -140,7 +148,7 @@ class Split:
         return sum(len(group.pairs) for group in self.groups)
 
     def replace(self, **changes: Any) -> Split:
-        """Return this split with some fields changed."""
+        """Return a copy of this split in which the fields named by keyword arguments have new values."""
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Runs an accumulator over two matrices of codes: chooses the representation of sums in memory, and the loop.
+"""Sums of products of two matrices of codes by an accumulator: the choice of their representation in memory and loop.
 
-Imports numba.
+Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -49,13 +49,19 @@ FEW_PRODUCTS = 1 << 12  # number of products up to which digits are faster than 
 
 
 class SumProblem(NamedTuple):
-    """The operands of sums of products: codes, their formats, and options.
+    """The operands of M * N sums of K products each: codes, their formats, and options.
 
-    Each of the M * N sums is of a row of a (M, K) times a column of b (K, N). If `paired`, b is (M * K, 1), and row i
-    of a is multiplied by rows i * K to (i + 1) * K - 1 of b. If formats[0] is None, a is all ones, and the sums are
-    those of the columns of b. c: (M, N) codes from which sums start, or empty for 0; first: index of the first sum,
-    which determines its random words; products: with ones in a, True if b holds products of two operands, False if it
-    holds terms, which Sequential and Chunked do not round before they add them.
+    Each sum is of a row of a times a column of b.
+
+    Attributes:
+      a: (M, K) codes.
+      b: (K, N) codes; (M * K, 1) if `paired`.
+      c: (M, N) codes from which sums start, or empty for 0.
+      formats: formats of a and b. If formats[0] is None, a is all ones, and the sums are those of the columns of b.
+      paired: True if row i of a is multiplied by rows i * K to (i + 1) * K - 1 of b instead; N is 1 then.
+      first: index of the first sum, which determines its random numbers.
+      products: read if a is all ones. True: b holds products of two operands. False: b holds terms, which Sequential
+        and Chunked do not round before they add them.
     """
 
     a: Array
@@ -88,12 +94,12 @@ class SumProblem(NamedTuple):
 
     @property
     def step(self) -> int:
-        """Number of rows of b that belong to one row of a; 0 if all rows of a share b."""
+        """Number of rows of b that belong to one row of a, K; 0 if all rows of a are multiplied by the same b."""
         return self.terms if self.paired else 0
 
 
 def accumulated(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the sums, (M, N) codes of the accumulator's result format.
+    """Return the sums of a problem, (M, N) codes of the accumulator's result format.
 
     Raises:
       ValueError: operands are FP64, and the accumulator is neither Exact nor in FP64.
@@ -137,7 +143,7 @@ def canonical(codes: Array, fmt: Format) -> Array:
 
 
 def as_float64(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes as bit patterns of float64, in C order."""
+    """Return the values of codes of format `fmt` as bit patterns of float64, uint64 in C order."""
     if fmt == FP64:
         return np.ascontiguousarray(codes, u64)
     words = np.empty(codes.shape, u64)
@@ -146,14 +152,17 @@ def as_float64(codes: Array, fmt: Format) -> Array:
 
 
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
-    """Return codes as uint64 in C order, or if `in_float64`, their values as bit patterns of float64."""
+    """Return codes of format `fmt` as uint64 in C order, or their values as bit patterns of float64.
+
+    in_float64: True for the values.
+    """
     return as_float64(codes, fmt) if in_float64 else np.ascontiguousarray(codes, u64)
 
 
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
     """Return sums as codes of `fmt`; words: codes in uint64, or if `in_float64` bit patterns of float64.
 
-    A NaN keeps its sign, which tells of an overflow in formats without Inf.
+    A NaN keeps its sign, which distinguishes overflows in formats without Inf.
     """
     if fmt == FP64:
         return canonical(words, fmt)
@@ -166,7 +175,11 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
 
 
 def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> Array:
-    """Return the codes of the sums, computed in float32; parts that may leave its range are computed in 64 bits."""
+    """Return the codes (M, N) of the sums, computed in float32.
+
+    Blocks of the result whose sums may leave the range of float32 are computed in 64 bits instead. plan: the plan of
+    these sums in float32.
+    """
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
     c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C
@@ -182,7 +195,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
 
 
 def _as_float32(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes as bit patterns of float32, in C order."""
+    """Return the values of codes of format `fmt` as bit patterns of float32, uint32 in C order."""
     if fmt == FP32:
         return np.ascontiguousarray(codes, u32)
     words = np.empty(codes.shape, u32)
@@ -191,9 +204,9 @@ def _as_float32(codes: Array, fmt: Format) -> Array:
 
 
 def _encoded(words: Array, source: Format, fmt: Format) -> Array:
-    """Return codes of `fmt` for values of fmt that are given as bit patterns of the float format `source`.
+    """Return codes of `fmt` for values that are given as bit patterns of the float format `source`.
 
-    words: the bit patterns; NaN keeps its sign.
+    words: the bit patterns, of which each is a value of `fmt`. A NaN keeps its sign.
     """
     codes = np.empty(words.shape, fmt.storage)
     run_stages(encoding(source, exactly(fmt)), words, codes)
@@ -214,17 +227,17 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
     """Return the compiled loop of an accumulator that is not Exact.
 
-    way, outer_way: representations of sums and of Chunked's outer sums: "core" (codes), "double" (FP64), or the
-    rounding mode of values in float64, such as "nearest" or "any".
+    way: name of the representation of sums: "core" (codes), "double" (FP64), or for values in float64 the rounding
+    mode, such as "nearest" or "any". outer_way: the same of Chunked's outer sums.
     """
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the codes of the sums, computed in 64 bits.
+    """Return the codes (M, N) of the sums, computed in 64 bits.
 
-    way, outer_way: representations of sums and of Chunked's outer sums: "core" (codes), "double" (FP64), or the
-    rounding mode of values in float64, such as "nearest" or "any".
+    way: name of the representation of sums: "core" (codes), "double" (FP64), or for values in float64 the rounding
+    mode, such as "nearest" or "any". outer_way: the same of Chunked's outer sums.
     """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):
@@ -265,7 +278,8 @@ def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way:
 def _with_products(problem: SumProblem) -> SumProblem:
     """Return a paired problem as sums of the columns of a float64 array (K, M) of its products, computed beforehand.
 
-    Loops compute one sum of a paired problem at a time, but the sums of many columns at once.
+    A problem is paired if every row of a has separate factors in b. Loops compute one sum of a paired problem at a
+    time, but the sums of many columns at once.
     """
     a_format, b_format = problem.formats
     assert a_format is not None
@@ -300,11 +314,11 @@ def _exact(accumulator: Exact, problem: SumProblem) -> Array:
 
 
 def _fits_bins(problem: SumProblem) -> bool:
-    """Return whether exact sums can be computed in one or two float64 numbers ("bins"), by the kernel of `exact_bins`.
+    """Return whether the kernel of exact_bins.py can compute these exact sums in one or two float64 numbers ("bins").
 
-    It is if every term is a product, each of which float64 holds exactly, there are FEW_PRODUCTS of them or more, no
-    general loop replaces a kernel that is not compiled yet, numba compiles (it is not disabled), and the problem is
-    the product of two matrices (not `paired`, where each sum has factors of its own).
+    Conditions: every term is a product that float64 holds exactly; there are FEW_PRODUCTS products or more; numba
+    compiles; no general loop replaces a kernel that is not compiled yet; and the problem is the product of two matrices
+    (not `paired`, where each row of a has separate factors in b).
     """
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)
@@ -312,9 +326,10 @@ def _fits_bins(problem: SumProblem) -> bool:
 
 
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
-    """Return the function `(rows, out, first, stop, plan, random)` that computes exact sums in float64.
+    """Return the function (rows, out, first, stop, plan, random) -> None that computes exact sums in float64.
 
-    It fills strips first .. stop - 1 of `out`, (M, N) uint64 codes; rows: Rows; random: Randomness.
+    It fills blocks first .. stop - 1 (of 64 rows by 64 columns) of `out`, (M, N) uint64 codes. rows: a Rows, the
+    operands' codes. plan: an ExactPlan. random: a Randomness. problem: the operands and formats.
     """
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None

@@ -1,6 +1,7 @@
-"""Plans of sums in float32: the accumulators and formats whose sums float32 reproduces, and the arguments of the loops.
+"""Plans of sums in float32: the accumulators that float32 reproduces, and the arguments of the kernels.
 
-A panel is up to COLUMNS columns of b, decoded; a strip is STRIP rows of a that stay in the cache together with a panel.
+A panel is up to COLUMNS (128) columns of b, decoded. A strip is a block of the result, STRIP (16) rows of a by a panel;
+it stays in the cache while it is computed.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a lar
 
 
 class StripWay(NamedTuple):
-    """The arguments of the loops that sum a strip of rows in float32.
+    """The arguments of the kernels that sum a strip (a block of the result, 16 rows by a panel of columns) in float32.
 
-    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py; facts: constants
-    of the accumulator (StripFacts) as uint64, such as the limits within which float32 is exact; padding: bits of the
-    zero, +0 or -0, that changes no sum when added.
+    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py. facts: uint64,
+    constants of the accumulator (the fields of StripFacts), such as the limits within which float32 is exact. padding:
+    bits of the zero, +0 or -0, that changes no sum when added.
     """
 
     how: int
@@ -53,9 +54,10 @@ class StripWay(NamedTuple):
 class Float32Sums(NamedTuple):
     """The plan by which float32 computes the sums of an accumulator, for operands of two formats.
 
-    way: arguments of the loops; formats, storage: of the operands, and dtypes of their codes; layouts: DecodeLayouts of
-    the operands, None if codes of one become float32 by a table; result, dtype: format and dtype of the result; cast:
-    stage from float32 to codes of the result, None for FP32.
+    way: arguments of the kernels. formats: formats of a and b. storage: dtypes of their codes. layouts: for a and b,
+    the constants by which kernels decode codes to float32 (the fields of DecodeLayout); None if codes of one become
+    float32 by a table. result: format of the result. dtype: its dtype. cast: stage of a conversion from float32 to
+    codes of the result, None for FP32.
     """
 
     way: StripWay
@@ -69,9 +71,10 @@ class Float32Sums(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
-    """Return the plan of an accumulator, or None if float32 cannot reproduce its sums; cached.
+    """Return the plan of an accumulator for operands of two formats; None if float32 cannot reproduce its sums.
 
-    accumulator: with its seed removed (`seedless`); formats: of a and b; None for a means that a is all ones.
+    The result is cached. accumulator: with its seed removed (`seedless`). formats: of a and b; None for a means that a
+    is all ones.
     """
     way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
     if way is None:
@@ -96,7 +99,7 @@ def exactly(fmt: Format) -> CastOptions:
 
 
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
-    """Return the arguments of the loops that compute sums in float32, or None if float32 cannot reproduce them.
+    """Return the arguments of the kernels that compute sums in float32, or None if float32 cannot reproduce them.
 
     formats: of a and b; None for a means that a is all ones.
     """
@@ -136,16 +139,17 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
 
 
 def _served(fmt: Format) -> bool:
-    """Return whether the float32 loops can round sums to a format."""
+    """Return whether the float32 kernels can round sums to a format."""
     if fmt == FP32:
         return True
     return fmt.precision in PRECISIONS and fmt.signed and FP32.min_exponent <= fmt.min_exponent and FP32.holds(fmt)
 
 
 def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
-    """Return the number of the step in kernels/float32_rows.py that reproduces the accumulator; None if there is none.
+    """Return the number of the step in the float32 kernels that reproduces the accumulator; None if there is none.
 
-    precision: significand bits of a product, or of a term if `terms`.
+    A step multiplies, adds and rounds; its number is PLAIN, FUSED, ROUNDED, WIDE, ODD, PAIRS or PLAIN_PAIRS. precision:
+    significand bits of a product, or of a term. terms: True if a is all ones, so that b holds the terms.
     """
     if isinstance(accumulator, Pairwise):
         return PLAIN_PAIRS if accumulator.fmt == FP32 else PAIRS if precision <= FP32.precision else None
@@ -158,11 +162,11 @@ def _how(accumulator: Accumulator, precision: int, terms: bool) -> int | None:
 
 
 def _join(accumulator: Accumulator) -> int | None:
-    """Return how the loops add a partial sum to the outer sum: NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
+    """Return how the kernels add a partial sum to the outer sum: NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
 
-    NO_OUTER: the accumulator is not Chunked, so there is no outer sum; OUTER_FP32: a float32 addition; OUTER_ROUNDED: a
-    float32 addition, rounded to the outer format. None if the loops cannot add chunks: chunk is no multiple of STEPS,
-    or the outer format does not hold the values of the inner one.
+    NO_OUTER: the accumulator is not Chunked, so there is no outer sum. OUTER_FP32: a float32 addition. OUTER_ROUNDED: a
+    float32 addition, rounded to the outer format. The result is None if the kernels cannot add chunks: the chunk is no
+    multiple of 2 terms, or the outer format does not hold the values of the inner one.
     """
     if not isinstance(accumulator, Chunked):
         return loops.NO_OUTER
@@ -182,10 +186,11 @@ def _floor(fmt: Format) -> int:
 
 
 class Panels(NamedTuple):
-    """The operands of the loops as float32: a (rows, terms), padded, and b in panels (count, terms, width).
+    """The operands of the kernels as float32: a (rows, terms), padded, and b in panels (count, terms, width).
 
-    ranges: (2, rows + count) uint32: bits of the largest magnitude, and of the smallest nonzero one minus 1, of each
-    row of a, then of each panel. a is padded by zeros of the sign that changes no sum.
+    A panel is `width` columns of b. ranges: (2, rows + count) uint32: bits of the largest magnitude, and of the
+    smallest nonzero one minus 1, of each row of a, then of each panel. a is padded with zeros of the sign that changes
+    no sum.
     """
 
     a: Array
@@ -194,9 +199,10 @@ class Panels(NamedTuple):
 
 
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
-    """Return codes in the dtype that the loops read, in C order, and their DecodeLayout.
+    """Return (codes in the dtype that the kernels read, in C order; the constants by which they decode these codes).
 
-    Codes of a format that has no layout are converted to float32 bit patterns, and the layout is that of FP32.
+    The constants are the fields of a DecodeLayout. Codes of a format without a layout are converted to float32 bit
+    patterns, and the layout is that of FP32.
 
     Args:
       codes: codes of `fmt`.
@@ -212,7 +218,10 @@ def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1024)
 def float32_layout(fmt: Format) -> Array | None:
-    """Return the DecodeLayout of a format, or None if its codes are converted to float32 by a table; cached."""
+    """Return the constants by which kernels decode a format's codes to float32, the fields of a DecodeLayout; cached.
+
+    The result is None if codes of the format are converted by a table instead.
+    """
     plan = decode_plan(fmt, 32)
     return None if plan is None else plan.layout
 
@@ -220,9 +229,10 @@ def float32_layout(fmt: Format) -> Array | None:
 def panels_of(
     a: Array, b: Array, layouts: tuple[Array, Array], padding: np.uint32 = loops.MINUS_ZERO
 ) -> Panels:  # fmt: skip
-    """Decode (M, K) and (K, N) codes into the padded arrays that the loops read.
+    """Decode (M, K) and (K, N) codes into the padded float32 arrays that the kernels read.
 
-    layouts: DecodeLayouts of a and b; padding: bits of the zero with which a is padded.
+    layouts: the constants by which codes of a and b are decoded (fields of DecodeLayout). padding: bits of the zero, +0
+    or -0, with which a is padded.
     """
     (m, k), n = a.shape, b.shape[1]
     rows, terms = -(-m // ROWS) * ROWS, -(-k // GROUP) * GROUP
@@ -236,11 +246,12 @@ def panels_of(
 
 @lru_cache(maxsize=64)
 def strips_kernel(how: int) -> Any:
-    """Return the compiled loop for the step number `how` that computes the sums of strips of rows.
+    """Return the compiled kernel for the step number `how` that computes the sums of strips of the result.
 
-    Its arguments are `(a, panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels; c,
-    out: (M, N) float32 bits, c may be empty; given_up: filled, 1 for each strip that float32 cannot compute, else 0;
-    facts: StripFacts as 64-bit words. It returns the number of these strips.
+    A strip is a block of 16 rows by a panel of columns. Arguments: `(a, panels, c, out, given_up, ranges, first, stop,
+    facts)`. a, panels, ranges: as in Panels. c, out: (M, N) float32 bits, c may be empty. given_up: uint8, filled with
+    1 for each strip that float32 cannot compute, else 0. first, stop: strips first .. stop - 1 are computed. facts:
+    StripFacts as 64-bit words. The kernel returns the number of strips that float32 cannot compute.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
@@ -250,8 +261,9 @@ def strips_kernel(how: int) -> Any:
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    way: arguments of the loops; operands: a and b, decoded; c: (M, N) float32 bits, or empty; out: (M, N). `given_up`,
-    one entry per strip, is set to 1 for strips whose sums may leave the range in which float32 is exact, else 0.
+    A strip is a block of 16 rows by a panel of columns. way: arguments of the kernels. operands: a and b, decoded. c:
+    (M, N) float32 bits, or empty. out: (M, N). given_up: uint8, one entry per strip, set to 1 for strips whose sums may
+    leave the range in which float32 is exact, else 0.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -1,4 +1,4 @@
-"""Sums in float32 by their plan: of matrices of any size, and a quick path for plain short arrays."""
+"""Sums in float32 by their plan: products of matrices of any size, and a quick path for plain short arrays."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ COST = STRIP // 4  # a step of a strip's column, in elements of a cast
 def summed(
     plan: Float32Sums, a: Array, b: Array, layouts: tuple[Array, Array], c: Array, result: Array
 ) -> Sequence[Area]:  # fmt: skip
-    """Fill `result` with a @ b + c; return the areas of it that must be computed by other means.
+    """Fill `result` with a @ b + c in float32; return the areas of it that float32 cannot compute.
 
-    In those areas, sums may leave the range in which float32 is exact. If most do, the whole result is one such area.
-    The calling thread's processor must be in IEEE 754 mode (no flushing of subnormals).
+    In those areas, sums may leave the range in which float32 is exact, and the values are undefined. If most do, the
+    whole result is one such area. The calling thread's processor must be in IEEE 754 mode (no flushing of subnormals).
 
     Args:
       plan: the plan of the accumulator.
       a, b: codes (M, K) and (K, N) in C order.
-      layouts: DecodeLayouts of the formats of a and b.
-      c: (M, N) float32 bits that sums start from, or NO_C.
+      layouts: for a and b, the constants by which codes are decoded (fields of DecodeLayout).
+      c: (M, N) float32 bits that sums start from, or NO_C, which is empty.
       result: (M, N) array of plan.dtype in C order to fill.
 
     Returns:
-      (rows, columns) slices of each area; empty if all sums are done.
+      (slice of rows, slice of columns) of each area; empty if all sums are done.
     """
     operands = panels_of(a, b, layouts, plan.way.padding)
     count, terms, width = operands.panels.shape
@@ -71,11 +71,12 @@ def summed(
 def _by_threads(
     way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, cost: int
 ) -> int:  # fmt: skip
-    """Compute all strips on several threads; return the number of strips that float32 cannot compute.
+    """Compute all strips of the result on several threads; return the number of strips that float32 cannot compute.
 
-    way: arguments of the loops; operands: a and b, decoded; c: (M, N) float32 bits, or empty; out: (M, N) uint32 bits
-    to fill; given_up: set to 1 for each strip that float32 cannot compute, else 0; cost: time that one strip takes, as
-    the number of elements that a cast converts in that time.
+    A strip is a block of 16 rows by a panel of columns. way: arguments of the kernels. operands: a and b, decoded. c:
+    (M, N) float32 bits, or empty. out: (M, N) uint32 bits to fill. given_up: uint8, set to 1 for each strip that
+    float32 cannot compute, else 0. cost: time that one strip takes, as the number of elements that a cast converts in
+    that time.
     """
     parts: list[int] = []
 
@@ -90,8 +91,8 @@ def _by_threads(
 def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
     """Return a @ b of short matrices in the accumulator's dtype, or None if this quick path does not apply.
 
-    It does not if float32 cannot reproduce the accumulator's sums or decodes operands by a table, if sums may leave the
-    range in which float32 is exact, or if elements have to be checked to be codes.
+    It does not apply if float32 cannot reproduce the accumulator's sums or decodes operands by a table, if sums may
+    leave the range in which float32 is exact, or if elements have to be checked to be codes.
 
     Args:
       a, b: arrays (M, K) and (K, N).
@@ -110,10 +111,10 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
 def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     """Return a short C-ordered array's sum, a scalar of the accumulator's dtype; None if this path does not apply.
 
-    It does not if float32 cannot reproduce the accumulator's sums or decodes x by a table, if x is empty or longer than
-    SHORT, if the processor flushes subnormals or does not round to nearest, if sums may leave the range in which
-    float32 is exact, if elements have to be checked to be codes, or inside a block of `general_loops`. fmt: format of x
-    if it holds codes; None if it holds floats.
+    It does not apply inside a block of `general_loops`, or in one of these cases: float32 cannot reproduce the
+    accumulator's sums or decodes x by a table; x is empty or longer than SHORT; the processor flushes subnormals or
+    does not round to nearest; sums may leave the range in which float32 is exact; elements have to be checked to be
+    codes. fmt: format of x if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
@@ -136,7 +137,8 @@ def _plain(
 ) -> Float32Sums | None:  # fmt: skip
     """Return the plan for operands of these dtypes, or None if there is none, cached.
 
-    fmt: format of operands that are codes, None for floats; of_a, of_b: dtypes of a and b, of_a None if a is all ones.
+    accumulator: without its seed. fmt: format of operands that are codes, None for floats. of_a, of_b: dtypes of a and
+    b; of_a is None if a is all ones.
     """
     a, b = None if of_a is None else _format_of(of_a, fmt), _format_of(of_b, fmt)
     if b is None or (a is None and of_a is not None):

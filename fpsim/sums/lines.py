@@ -24,9 +24,9 @@ SUBTREE = 1 << 12  # terms of each subtree into which a long pairwise sum is cut
 
 
 class Lines(NamedTuple):
-    """Operands of sums along the last axis, one sum ("line") per index of the other axes: codes of shape (..., K).
+    """Operands of sums along the last axis: codes of shape (..., K), one sum ("line") per index of the other axes.
 
-    a, b: factors of each term; if a is None, b holds the terms. formats: of a and b; that of a is None if a is.
+    a, b: factors of each term; if a is None, b holds the terms. formats: formats of a and b; the first is None if a is.
     """
 
     a: Array | None  # None if the terms are the values of b
@@ -44,7 +44,7 @@ class Lines(NamedTuple):
         return int(self.b.shape[-1])
 
     def some(self, start: int, stop: int) -> Lines:
-        """Return sums start .. stop - 1, counted in C order, as 2-D operands; elements of others are not read."""
+        """Return sums start .. stop - 1, counted in C order, as 2-D operands (stop - start, K)."""
         return self._replace(a=None if self.a is None else _some(self.a, start, stop), b=_some(self.b, start, stop))
 
     def part(self, start: int, stop: int) -> Lines:
@@ -52,12 +52,12 @@ class Lines(NamedTuple):
         return self._replace(a=None if self.a is None else self.a[..., start:stop], b=self.b[..., start:stop])
 
     def folded(self, length: int) -> Lines:
-        """Return a single sum, split into several sums of `length` consecutive terms each."""
+        """Return a single sum of K terms, split into K / length sums of `length` consecutive terms each."""
         return self._replace(a=None if self.a is None else self.a.reshape(-1, length), b=self.b.reshape(-1, length))
 
 
 def _some(array: Array, start: int, stop: int) -> Array:
-    """Return rows start .. stop - 1 of an array viewed as (rows, K); elements of other rows are not copied."""
+    """Return rows start .. stop - 1 of an array viewed as (rows, K), copying no other rows."""
     outer = array.shape[:-1]
     if len(outer) == 1:
         return array[start:stop]
@@ -80,7 +80,10 @@ def line_sums(accumulator: Accumulator, lines: Lines) -> Array:
 
 
 def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
-    """Return the sums of 2-D operands, one per row, as 1-D codes; first: index of the first sum, for random numbers."""
+    """Return the sums of 2-D operands (rows, K), one per row, as 1-D codes of the accumulator's result format.
+
+    first: index of the first sum, on which random numbers depend.
+    """
     long = lines.terms > TERMS_AT_ONCE and lines.number == 1 and accumulator.rounding is not Rounding.STOCHASTIC
     if long and isinstance(accumulator, Pairwise) and lines.terms > SUBTREE:
         return _tree(accumulator, lines)
@@ -90,7 +93,11 @@ def _matrix_sums(accumulator: Accumulator, lines: Lines, first: int) -> Array:
 
 
 def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None = None) -> SumProblem:
-    """Return sums as a SumProblem; first: index of the first sum; c: codes that sums start from, or None."""
+    """Return the sums of 2-D operands (rows, K) as a SumProblem with one column of results.
+
+    first: index of the first sum, on which random numbers depend. c: (rows,) codes from which sums start, or None for
+    0.
+    """
     start = np.zeros((0, 0), accumulator.result_format.storage) if c is None else c.reshape(-1, 1)
     if lines.a is None:
         terms = np.zeros((1, lines.terms), np.uint8)
@@ -99,7 +106,10 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 
 
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
-    """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals."""
+    """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals.
+
+    line: a single sum, with more terms than are converted at a time. A subtree has SUBTREE (4096) terms.
+    """
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
     if whole < line.terms:
@@ -109,7 +119,10 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 
 
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
-    """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part."""
+    """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part.
+
+    line: a single sum, with more terms than are converted at a time.
+    """
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run
     total: Array | None = None

@@ -1,4 +1,4 @@
-"""Plans of sums: the 64-bit representation of sums, and the layouts that the loops read."""
+"""Plans of sums: the 64-bit representation of sums, and the layouts that the kernels read."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
     """Return the names of the 64-bit representations of an accumulator's sums and of Chunked's outer sums.
 
-    Each is "core" (codes), "double" (sums in FP64), or for values in float64 that are rounded to a format the mode:
-    "nearest", "up", "down", "toward_zero", "stochastic", or "any" for others. formats: of a and b; that of a is None if
-    a is all ones.
+    Each is "core" (codes) or "double" (sums in FP64), or a rounding mode for values in float64 that are rounded to a
+    format: "nearest", "up", "down", "toward_zero", "stochastic", or "any" for other modes. formats: of a and b; that of
+    a is None if a is all ones.
     """
     return _ways(seedless(accumulator), formats)
 
@@ -85,7 +85,10 @@ def products_fit(formats: tuple[Format | None, Format]) -> bool:
 
 
 def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
-    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them once more."""
+    """Return whether float64 holds running sums in `fmt`, rounded to odd, with enough bits to round them a second time.
+
+    The second rounding, to `fmt`, then equals a single rounding of the exact sum.
+    """
     narrow = fmt.precision <= RANDOM_PRECISION or accumulator.rounding is not Rounding.STOCHASTIC
     if not fmt.signed or not narrow or fmt.precision + 2 > FP64.precision or decode_plan(fmt, 64) is None:
         return False
@@ -96,11 +99,11 @@ def _sums_fit(accumulator: Accumulator, fmt: Format) -> bool:
 
 @lru_cache(maxsize=4096)
 def target(options: CastOptions, in_float64: bool) -> Array:
-    """Return the layouts by which loops round sums to a format and read them back, as one uint64 array; cached.
+    """Return the constants by which kernels round sums to a format and read them back, as one uint64 array; cached.
 
-    in_float64: True for sums that are held as float64: fields of EncodeLayout, DecodeLayout and Settling (all 0 for
-    FP64, to which the processor rounds). False for sums held as codes: of EncodeLayout, UnpackLayout, and rules of
-    `pack`.
+    options: format and rounding of a sum. in_float64: True for sums that are held as float64: fields of EncodeLayout,
+    DecodeLayout and Settling (all 0 for FP64, to which the processor rounds). False for sums held as codes: fields of
+    EncodeLayout, of UnpackLayout, and rules of `pack`.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
@@ -136,7 +139,9 @@ def _settling(options: CastOptions) -> Array:
 class ExactPlan(NamedTuple):
     """The number of digits of an exact sum, the exponent of the lowest, and how the sum is rounded.
 
-    layouts: of a, b, c, and of the result; rules: of `pack`, a uint64.
+    digits: number of int64 digits, each of 32 bits of the sum. lowest: exponent of the first digit's unit. layouts:
+    constants by which codes of a, b and c are read and codes of the result are written. rules: uint64 with the rules of
+    overflow and subnormals for `pack`.
     """
 
     digits: int
@@ -146,7 +151,10 @@ class ExactPlan(NamedTuple):
 
 
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
-    """Return the plan of Exact for operands of these formats; starts: sums begin with values c, not at 0."""
+    """Return the plan of Exact for operands of these formats; starts: True if sums begin with values c, False at 0.
+
+    formats: of a and b; that of a is None if a is all ones.
+    """
     return _exact_plan(seedless(accumulator), formats, starts)
 
 
@@ -154,7 +162,7 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     """Return the plan of Exact for operands of these formats, cached; accumulator: without its seed.
 
-    starts: sums begin with values c, not at 0.
+    formats: of a and b; that of a is None if a is all ones. starts: True if sums begin with values c, False at 0.
     """
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]

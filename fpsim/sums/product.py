@@ -89,10 +89,10 @@ def _no_codes(dtype: np.dtype[Any]) -> Array:
 
 
 def _blocks(accumulator: Accumulator, shape: tuple[int, int], terms: int) -> Iterator[tuple[slice, slice]]:
-    """Yield (rows, columns) slices of the blocks of the result, which are computed one after the other.
+    """Yield (slice of rows, slice of columns) of the blocks of the result, which are computed one after the other.
 
-    Blocks have whole rows if outputs draw random numbers, which follow the outputs' indices in C order. shape: of the
-    result; terms: K.
+    With stochastic rounding, blocks have whole rows, as random numbers follow the outputs' indices in C order. shape:
+    (M, N) of the result. terms: K.
     """
     side = max(BLOCK // max(terms, 1), COLUMNS) // COLUMNS * COLUMNS
     wide = shape[1] if accumulator.rounding is Rounding.STOCHASTIC else side

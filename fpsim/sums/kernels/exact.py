@@ -18,10 +18,11 @@ i64, u64 = np.int64, np.uint64
 
 @cache
 def exact_kernel() -> Any:
-    """Return the loop that computes exact sums, rounded once: outputs first .. stop - 1 in C order.
+    """Return the kernel (x, out, first, stop, plan, r) -> None that computes exact sums, each rounded once.
 
-    Arguments: `(x, out, first, stop, plan, r)`. x: Rows of codes; out: (M, N) uint64 codes to fill; plan: an ExactPlan;
-    if its layout of a is all zero, x.a stands for ones, and the terms are the elements of b; r: Randomness.
+    It writes outputs first .. stop - 1, in C order, of `out`, (M, N) uint64 codes. x: a Rows with the operands' codes.
+    plan: an ExactPlan; if its layout of a is all zero, x.a stands for ones, and the terms are the elements of b. r: a
+    Randomness: rounding mode and seed.
     """
 
     def exact(x: Rows, out: Any, first: int, stop: int, plan: Any, r: Randomness) -> None:

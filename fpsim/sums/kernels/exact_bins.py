@@ -1,10 +1,10 @@
-"""CPU loop of the exact accumulator in float64: sums that one or two floats hold exactly.
+"""Kernel of the exact accumulator in float64: sums that one or two floats hold exactly.
 
 The products of a strip of rows and a panel of columns are multiples of 2**L below 2**E. If a sum of K of them fits 53
-bits, they are added directly. Otherwise a first sum, which starts at 1.5 * 2**q so that its last place never moves,
-collects the upper part of every product, and a second sum the remainders (Rump, Ogita and Oishi 2008, extraction of
-high order parts): both are exact for E - L of up to 104 - 2 * log2(K). All other strips, and sums that are zero, whose
-sign depends on their terms, are added by digits (core/sums/long_sum.py).
+bits, they are added directly. Otherwise there are two sums, both exact for E - L of up to 104 - 2 * log2(K). The first
+starts at 1.5 * 2**q so that its last place never moves, and collects the upper part of every product; the second
+collects the remainders (Rump, Ogita and Oishi 2008, extraction of high order parts). All other strips, and sums that
+are zero, whose sign depends on their terms, are added by digits (core/sums/long_sum.py).
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ def _power(exponent: Any) -> Any:
 
 @scalar  # the kernel knows that its arrays share no memory, which a loop by itself looks at for every k
 def one_bin(a: Any, b: Any, s: Any) -> None:
-    """Add the products a[k] * b[k, j], k < TERMS, to s[j] in place; all are float64, and no addition rounds."""
+    """Add the products a[k] * b[k, j], k < TERMS, to s[j] in place.
+
+    a: (TERMS,), b: (TERMS, COLUMNS), s: (COLUMNS,), float64. The caller ensures that no addition rounds.
+    """
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
         b0, b1, b2, b3 = b[k], b[k + 1], b[k + 2], b[k + 3]
@@ -82,7 +85,10 @@ def one_bin(a: Any, b: Any, s: Any) -> None:
 
 @scalar
 def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
-    """Return (x + h, y + l), both exact, where h is a * b rounded to multiples of x's last place, and l = a * b - h."""
+    """Return (x + h, y + l), both exact float64: h is a * b rounded to multiples of x's last place, and l = a * b - h.
+
+    x, y, a, b: float64.
+    """
     after = f64(fma(a, b, x))
     return after, f64(y + fma(a, b, f64(x - after)))
 
@@ -91,8 +97,8 @@ def _split(x: Any, y: Any, a: Any, b: Any) -> Any:
 def two_bins(a: Any, b: Any, s: Any, t: Any) -> None:
     """Add the products a[k] * b[k, j], k < TERMS, to two sums in place: upper parts to s[j], remainders to t[j].
 
-    An upper part is the product rounded to multiples of the last place of s[j], which never moves. All arrays are
-    float64, and no addition rounds.
+    a: (TERMS,), b: (TERMS, COLUMNS), s, t: (COLUMNS,), float64. An upper part is the product rounded to multiples of
+    the last place of s[j], which never moves. No addition rounds.
     """
     for k in range(0, TERMS, 4):
         a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
@@ -131,12 +137,12 @@ def _add_float(digits: Any, origin: Any, value: Any, unit: Any) -> None:
 
 @cache
 def strips_kernel() -> Any:
-    """Return the loop that computes exact sums in float64, for strips of rows times panels of columns.
+    """Return the kernel that computes exact sums in float64, for blocks of up to 64 rows by 64 columns of the result.
 
-    Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. x: Rows of codes; a (M, K), b (K, N): float64 values of
-    its a and b; out: (M, N) uint64 codes to fill; first, stop: first pair of a strip and a panel, and the one after the
-    last, where pairs are counted along rows; spans: (2, 2), for a and b the exponents of their formats' smallest
-    values, then their precisions; plan: an ExactPlan; r: Randomness.
+    Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. x: a Rows with the operands' codes. a (M, K), b (K, N):
+    float64 values of x.a and x.b. out: (M, N) uint64 codes, written. first, stop: blocks first .. stop - 1, counted
+    along rows of blocks, are computed. spans: (2, 2): for a and b the exponents of their formats' smallest values, then
+    their precisions. plan: an ExactPlan. r: a Randomness: rounding mode and seed.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

@@ -1,9 +1,9 @@
-"""CPU loop of Pairwise in float32, sixteen lanes or more at a time, with the panels and roundings of float32_rows.
+"""Kernels of Pairwise sums in float32, sixteen columns or more at a time, with the roundings of float32_rows.py.
 
-A row of A is multiplied by a panel of B four terms at a time, whose tree of sums stays in registers; the totals of
-whole subtrees are kept on a stack. K is padded to a multiple of four by products that change no sum. One bound over all
-of K shows whether a strip's sums stay within the format: relative errors increase it, and below the smallest normal
-value each of K products may be rounded up by one more unit in the last place.
+A row of a is multiplied by a panel (columns of b) four terms at a time, whose tree of sums stays in registers; the
+totals of whole subtrees are put on a stack. K is padded to a multiple of four by products that change no sum. One bound
+over all of K shows whether a block's sums stay within the format: relative errors increase it, and below the smallest
+normal value each of K products may be rounded up by one more unit in the last place.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ PAIRS, PLAIN_PAIRS = 6, 7  # steps besides those of float32_rows: in a shorter f
 
 @cache
 def pairs_kernel(how: int) -> Any:
-    """Return the loop that computes Pairwise sums in float32, for strips of rows first .. stop - 1.
+    """Return the kernel that computes Pairwise sums in float32, for blocks of the result.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a: (rows, terms) float32, padded; panels:
-    (P, terms, width) float32, the columns of b; ranges: (2, rows + P), bits of the largest magnitude, and of the
-    smallest nonzero one minus 1, of each row of a, then of each panel; c, out: (M, N) float32 bits, c may be empty;
-    given_up: set to 1 for each strip that float32 cannot compute, else 0; lost: their number; facts: StripFacts as
-    64-bit words. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
+    panel (columns of b); blocks first .. stop - 1 are computed. a: (rows, terms) float32, padded. panels: (P, terms,
+    width) float32. ranges: (2, rows + P), bits of the largest magnitude, and of the smallest nonzero one minus 1, of
+    each row of a, then of each panel. c, out: (M, N) float32 bits, c may be empty. given_up is set to 1 for each block
+    that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words. how: PAIRS for
+    formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 
@@ -77,8 +78,8 @@ def pairs_kernel(how: int) -> Any:
     def tree(a: Any, b: Any, stack: Any, scale: Any, floor: Any) -> None:
         """Set stack[0] to the pairwise sums of one row of a times all columns of a panel b.
 
-        a: one row, float32; stack: the rows above the first are scratch; scale: 2**(24 - precision); floor: bits of 1.5
-        times the format's smallest normal value.
+        a: (terms,) float32. b: (terms, width) float32. stack: (levels, width) float32; rows above the first are
+        scratch. scale: 2**(24 - precision). floor: bits of 1.5 times the format's smallest normal value.
         """
         groups, height = a.size // GROUP, 0
         for g in range(groups):

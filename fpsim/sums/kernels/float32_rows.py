@@ -69,14 +69,14 @@ NO_CHUNK = 0  # in place of the terms of a chunk: all terms are one chunk
 
 @reloadable
 class StripFacts(NamedTuple):
-    """Constants of an accumulator that the loops read, as 64-bit words; the first six are bits of float64.
+    """Constants of an accumulator that the kernels read, as 64-bit words; the first six are bits of float64.
 
-    growth: factor by which rounding can increase the bound on a sum over a block of terms; reach: the largest bound on
-    sums, and smallest: the least nonzero product, that these loops compute correctly (strips beyond are given up);
-    scale: 2**(24 - precision of the format); floor: float32 bits of 1.5 times its smallest normal value; outer_scale,
-    outer_floor: those of Chunked's outer format; smallest_subnormal: of the format; control: value for the processor's
-    control register; join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED; chunk: number of
-    terms of a chunk, or NO_CHUNK.
+    growth: factor by which rounding can increase the bound on a sum over a block of terms. reach: the largest bound on
+    sums, and smallest: the least nonzero product, that these kernels compute correctly. scale: 2**(24 - precision of
+    the format). outer_scale: the same for Chunked's outer format. smallest_subnormal: of the format. floor: float32
+    bits of 1.5 times the format's smallest normal value. outer_floor: the same for the outer format. control: value for
+    the processor's control register. join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
+    chunk: number of terms of a chunk, or NO_CHUNK.
     """
 
     growth: Any  # factor of a bound over a block
@@ -143,7 +143,7 @@ def _split_by_two(x: Any, scale: Any) -> Any:
 
 @scalar
 def signed_like(x: Any, y: Any) -> Any:
-    """Return x, float32, with the sign of y."""
+    """Return a float32 with the magnitude of x and the sign of y."""
     return u32(u32(f32(x).view(u32) & MAGNITUDE) | u32(f32(y).view(u32) & MINUS_ZERO)).view(f32)
 
 
@@ -221,12 +221,13 @@ STEP_OF = {PLAIN: _plain, FUSED: _fused, ROUNDED: _rounded, WIDE: _wide, ODD: _o
 
 @cache
 def pack_kernel() -> Any:
-    """Return the loop that decodes operands into the float32 arrays that the other loops read.
+    """Return the kernel that decodes operands into the float32 arrays that the other kernels read.
 
-    Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b
-    their DecodeLayouts. floats is filled with a, and beyond its rows and columns with `padding`, the bits of a zero;
-    panels (P, K or more, width), zero at first, is filled with the columns of b; ranges (2, rows + P) with the bits of
-    the largest magnitude, and of the smallest nonzero one minus 1, of each row of floats, then of each panel.
+    Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b the
+    constants by which they are decoded (fields of DecodeLayout). floats is filled with a, and beyond its rows and
+    columns with `padding`, the bits of a zero. panels (P, K or more, width), zero at first, is filled with the columns
+    of b. ranges (2, rows + P) is filled with the bits of the largest magnitude, and of the smallest nonzero one minus
+    1, of each row of floats, then of each panel.
     """
 
     @scalar
@@ -266,14 +267,16 @@ def pack_kernel() -> Any:
 
 @cache
 def rows_kernel(how: int, vectors: str = "") -> Any:
-    """Return the loop that computes sums in term order in float32, for strips of rows first .. stop - 1.
+    """Return the kernel that computes sums in term order in float32, for blocks of the result.
 
-    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`: a (M, K), M a multiple of ROWS and K of STEPS,
-    and panels (P, K or more, width), float32; ranges (2, M + P): bits of the largest magnitude, and of the smallest
-    nonzero one minus 1, of each row of a, then of each panel; c and out are (M, N) bits, c may be empty. given_up is
-    set to 1 for each strip that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit
-    words. how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:
-    "avx512" or "avx2" uses vector_rows, for ROUNDED only; "" does not.
+    `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
+    panel (columns of b); blocks first .. stop - 1 are computed. a: (M, K), M a multiple of ROWS and K of STEPS; panels:
+    (P, K or more, width), float32. ranges: (2, M + P), bits of the largest magnitude, and of the smallest nonzero one
+    minus 1, of each row of a, then of each panel. c, out: (M, N) float32 bits, c may be empty. given_up is set to 1 for
+    each block that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words.
+
+    how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:
+    "avx512" or "avx2" uses vector_rows.py, for ROUNDED only; "" does not.
     """
     step, checked, splits = scalar(STEP_OF[how]), how not in (PLAIN, FUSED), how in (ROUNDED, NORMAL)
 

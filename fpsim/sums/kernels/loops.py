@@ -1,4 +1,4 @@
-"""CPU loops of the accumulators, over tiles of results: up to TILE_COLUMNS columns of one row."""
+"""Kernels of the accumulators, over tiles of results: up to TILE_COLUMNS (256) columns of one row."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _fill_words = inner_loop(fill_words)
 
 @scalar
 def _tiles(columns: int) -> Any:
-    """Return the number of tiles in a row of this many columns."""
+    """Return the number of tiles in a row of `columns` results."""
     return (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
 
 
 @scalar
 def _tile(number: int, columns: int) -> SumTile:
-    """Return tile `number` of a matrix of results with this many columns; tiles are counted along rows."""
+    """Return tile `number` of a matrix of results with `columns` columns; tiles are counted along rows."""
     tiles = _tiles(columns)
     i, j = number // tiles, number % tiles * TILE_COLUMNS
     return SumTile(i, j, min(TILE_COLUMNS, columns - j), np.uint64(i * columns + j))
@@ -53,12 +53,14 @@ def _tile(number: int, columns: int) -> SumTile:
 
 @cache
 def sequence_kernel(way: str, outer_way: str) -> Any:
-    """Return the loop that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
+    """Return the kernel that computes sums of Sequential, FusedMultiplyAdd and Chunked, for tiles first .. stop - 1.
 
-    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
-    single and fused make a ChainOrder; f: Targets; r: Randomness. way, outer_way: representations of sums and of
-    Chunked's outer sums: "core" (codes), "double" (FP64), or the rounding mode of values in float64, such as "nearest"
-    or "any".
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
+    hold 64-bit words. chunk, single, fused: the fields of a ChainOrder. f: a Targets, constants of the formats. r: a
+    Randomness, rounding mode and seed.
+
+    way: name of the representation of sums: "core" (codes), "double" (FP64), or for values in float64 the rounding
+    mode, such as "nearest" or "any". outer_way: the same of Chunked's outer sums.
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
@@ -82,9 +84,10 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the loop that `sequence_kernel` returns for the way "stochastic": float64 sums, rounded stochastically.
+    """Return the kernel that `sequence_kernel` returns for the representation "stochastic".
 
-    outer_way: representation of Chunked's outer sums, such as "stochastic" or "core".
+    Sums are float64, rounded stochastically. outer_way: representation of Chunked's outer sums, "stochastic", "double"
+    or "core".
     """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
@@ -108,11 +111,12 @@ def _stochastic_kernel(outer_way: str) -> Any:
 
 @cache
 def pairwise_kernel(way: str) -> Any:
-    """Return the loop that computes Pairwise sums, for tiles first .. stop - 1.
+    """Return the kernel that computes Pairwise sums, for tiles first .. stop - 1.
 
-    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: Rows; out: (M, N); both hold 64-bit words; chunk,
-    single, fused: not used; f: Targets; r: Randomness. way: representation of sums, "core" (codes), "double" (FP64), or
-    the rounding mode of values in float64, such as "nearest" or "any".
+    Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
+    hold 64-bit words. chunk, single, fused: not used. f: a Targets, constants of the formats. r: a Randomness, rounding
+    mode and seed. way: representation of sums, "core" (codes), "double" (FP64), or for values in float64 the rounding
+    mode, such as "nearest" or "any".
     """
     if way == "stochastic":
         return _stochastic_pairs()
@@ -135,7 +139,7 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """Return the loop that `pairwise_kernel` returns for "stochastic": float64 sums, rounded stochastically."""
+    """Return the kernel that `pairwise_kernel` returns for "stochastic": float64 sums, rounded stochastically."""
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(

@@ -1,8 +1,8 @@
 """Rounding of a float64 to a format, as a float64: the value of its code, without computing the code.
 
 The value is expressed in units of its last place by a multiplication with a power of two, which is exact, and that
-count is rounded by a processor instruction. This does not handle rare cases: values beyond the largest one, Inf, NaN
-and policies that need the code. Those are returned unrounded, with a mark, for the encoder.
+count is rounded by a processor instruction. Rare cases are not handled: values beyond the largest one, Inf, NaN and
+policies that need the code. Those are returned unrounded, with a mark, for the encoder.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
 
 @reloadable
 class Settling(NamedTuple):
-    """A format's constants for `settled`, as bit patterns of float64.
+    """A format's constants for the function `settled`, as uint64.
 
-    least: smallest normal value; places: subtracted from the pattern of a power of two to get the unit in its last
-    place; top: largest value, or -1 to leave all values to the encoder; random_mask: the top random_bits of 32 bits.
+    least: bit pattern of the smallest normal value, as a float64. places: subtracted from the pattern of a power of two
+    to get the pattern of the unit in its last place. top: pattern of the largest value, or of -1 to leave all values to
+    the encoder. random_mask: mask of the bits of a 32-bit random number that stochastic rounding uses.
     """
 
     least: Any  # the smallest normal value
@@ -71,9 +72,10 @@ def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
 
 @scalar
 def settled(bits: Any, word: Any, f: Settling, mode: int) -> Any:
-    """Return (pattern of a float64 rounded to the format, 0), or (bits, 1) if the encoder must round it.
+    """Return (uint64 pattern of a float64 rounded to the format, 0), or (bits, 1) if the encoder must round it.
 
-    bits: pattern of the float64; word: 32-bit random number; mode: a Rounding, a compile-time constant.
+    bits: pattern of the float64. word: 32-bit random number, used by stochastic rounding. f: constants of the format.
+    mode: a Rounding, a compile-time constant.
     """
     power = max(u64(bits & EXPONENT), f.least)
     unit = u64(power - f.places)

@@ -1,9 +1,9 @@
-"""CPU loops of an accumulator over up to TILE_COLUMNS sums: products and additions, each rounded once.
+"""Kernels that add the terms of up to TILE_COLUMNS (256) sums at once: products and additions, each rounded once.
 
-A running sum is held in 64-bit words in one of three representations: as its value in float64 ("nearest", "up" etc., by
-the rounding mode that is compiled in, and "any" for others), as a sum in FP64 itself ("double"), and as a code for the
-integer core ("core"). All have the same three loops, so that the orders of summation in `core/sums/sum_order.py` are
-written once.
+A running sum is held in 64-bit words in one of three representations. It is its value in float64 ("nearest", "up" etc.,
+by the rounding mode that is compiled in, and "any" for others), a sum in FP64 itself ("double"), or a code for the
+integer core ("core"). All have the same three functions, so that the orders of summation in `core/sums/sum_order.py`
+are written once.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ FIXED_MODES = {
 
 @cache
 def lanes(way: str) -> LaneSteps:
-    """Return the loops multiply, add and fused for one representation of sums; cached.
+    """Return the functions multiply, add and fused for one representation of sums; each processes many sums (lanes).
 
-    way: "core": sums are codes; "double": they are in FP64; "nearest", "toward_zero", "up", "down" or "stochastic":
-    values in float64 that are rounded to a format in this mode; "any": the same in a mode that the loops are passed.
+    The result is cached. way: "core": sums are codes; "double": they are in FP64; "nearest", "toward_zero", "up",
+    "down" or "stochastic": values in float64 that are rounded to a format in this mode; "any": the same in a mode that
+    the functions are passed.
     """
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
@@ -56,17 +57,18 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 
 
 def _float_lanes(way: str) -> LaneSteps:
-    """Return the loops for sums whose values are held as float64 and rounded to a format.
+    """Return the functions for sums whose values are held as float64 and rounded to a format.
 
-    way: the mode that is compiled in, "nearest", "toward_zero", "up", "down" or "stochastic"; "any": the loops take it
-    as an argument.
+    way: the mode that is compiled in, "nearest", "toward_zero", "up", "down" or "stochastic"; "any": the functions take
+    it as an argument.
     """
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
-        """Round t[i], n float64 patterns, in place by encoding and decoding them; rounded values do not change.
+        """Round t[i, :n], float64 patterns, in place by encoding and decoding them; rounded values do not change.
 
-        words: random words; w: their row for t[i]; target: the array that `plan.target` returns; mode: a Rounding.
+        words: random 32-bit numbers; words[w, j] rounds t[i, j]. target: the array that `plan.target` returns. mode: a
+        Rounding.
         """
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode
@@ -78,7 +80,10 @@ def _float_lanes(way: str) -> LaneSteps:
 
     @scalar
     def rounded(bits: Any, word: Any, f: Settling) -> Any:
-        """Return (pattern rounded to the format, 0), or (bits, 1) if encode_row must round it; word: random number."""
+        """Return (pattern rounded to the format, 0), or (bits, 1) if encode_row must round it.
+
+        bits: pattern of a float64. word: 32-bit random number. f: constants of the format.
+        """
         return settled(bits, u64(word), f, fixed_mode) if settles else (bits, ONE_LEFT)
 
     def multiply(
@@ -150,7 +155,7 @@ fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 
 def _double_lanes() -> LaneSteps:
-    """Return the loops for sums in FP64, computed by the processor."""
+    """Return the functions for sums in FP64, computed by the processor."""
 
     def multiply(
         x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int

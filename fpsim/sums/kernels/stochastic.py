@@ -41,10 +41,11 @@ MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 
 @reloadable
 class WordsAhead(NamedTuple):
-    """Scratch arrays for the random words of sequential sums.
+    """Scratch arrays for the random 32-bit numbers ("words") of sequential sums.
 
-    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (8, TILE_COLUMNS) random
-    words of four products and four sums; largest: patterns of the largest magnitude of b in each tile of columns.
+    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (8, TILE_COLUMNS) uint64,
+    words of four products and four sums. largest: float64 patterns of the largest magnitude of b in each tile of
+    columns.
     """
 
     products: Any
@@ -56,9 +57,10 @@ class WordsAhead(NamedTuple):
 
 @reloadable
 class DrawPlace(NamedTuple):
-    """The position of a format's last mantissa bit in a float64, and the seed.
+    """The position of a format's last mantissa bit in a float64, and the seed of random numbers.
 
-    kept: mask of the bits that the format keeps; place: factor that moves a 32-bit draw below them; k0, k1: seed.
+    kept: mask of the bits that the format keeps. place: factor that moves a 32-bit draw below them. k0, k1: low and
+    high word of the seed.
     """
 
     kept: Any  # mask
@@ -82,29 +84,36 @@ class Counters(NamedTuple):
 
 @scalar
 def _rounded(x: Any, word: Any, u: DrawPlace) -> Any:
-    """Return x, float64, rounded stochastically to the bits that `u` keeps; word: 32-bit draw."""
+    """Return x, a float64, rounded stochastically to the bits of the mask u.kept; word: 32-bit random draw."""
     draw = u64(u64(word & LOW) * u64(u.place & LOW))  # one instruction, as both have 32 bits
     return u64(u64(u64(f64(x).view(u64)) + draw) & u.kept).view(f64)
 
 
 @scalar
 def _step(t: Any, a: Any, b: Any, of_product: Any, of_sum: Any, u: DrawPlace) -> Any:
-    """Return t + a * b, product and sum rounded stochastically; b: a pattern; of_product, of_sum: 32-bit draws."""
+    """Return t + a * b, product and sum each rounded stochastically, a float64.
+
+    t, a: float64. b: bit pattern of one. of_product, of_sum: 32-bit random draws. u: the bits that are kept.
+    """
     product = _rounded(f64(a * u64(b).view(f64)), of_product, u)
     return _rounded(f64(t + product), of_sum, u)
 
 
 @scalar
 def _fused_step(t: Any, a: Any, b: Any, of_sum: Any, u: DrawPlace) -> Any:
-    """Return t + a * b, rounded stochastically once; b: a pattern; of_sum: 32-bit draw."""
+    """Return t + a * b, rounded stochastically once, a float64.
+
+    t, a: float64. b: bit pattern of one. of_sum: 32-bit random draw. u: the bits that are kept.
+    """
     return _rounded(f64(fma(a, u64(b).view(f64), t)), of_sum, u)
 
 
 @inner_loop
 def _fill_fours(words: Any, n: int, counter: Any, step: Any, k0: Any, k1: Any) -> None:
-    """Set words[0:4, j], j < n, to the four random words of counter + j * step, whose upper halves may hold anything.
+    """Set words[0:4, j], j < n, to the four random 32-bit words of Philox counter + j * step.
 
-    words: (4, n + 1 or more) uint64; k0, k1: the seed's low and high word.
+    words: (4, n + 1 or more) uint64, of which only the lower halves are meaningful afterwards. k0, k1: the seed's low
+    and high word.
     """
     half = (n + 1) // 2  # maybe one lane beyond the end
     x0, x1, x2, x3 = words[0, :half], words[1, :half], words[2, :half], words[3, :half]
@@ -130,8 +139,9 @@ def _steps(
 ) -> None:  # fmt: skip
     """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; each product and sum is rounded.
 
-    t, a, b: float64 patterns, of which b is 2-D with len(a) rows, a multiple of GROUP; counters: where the random words
-    begin; fours: (8, len(t) + 1 or more) scratch array for them; u: the bits that are kept, and the seed.
+    t, a: 1-D float64 patterns; t changes. scale: float64. b: 2-D float64 patterns with len(a) rows, a multiple of
+    GROUP. counters: Philox counters at which the random words begin. fours: (8, len(t) + 1 or more) uint64 scratch
+    array for them. u: the bits that are kept, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
@@ -153,8 +163,9 @@ def _fused_steps(
 ) -> None:  # fmt: skip
     """Add a[k] * scale * b[k, first + j], k = 0, 1, ..., one after the other to t[j]; only the sums are rounded.
 
-    t, a, b: float64 patterns, of which b is 2-D with len(a) rows, a multiple of GROUP; counters: where the random words
-    begin; fours: (8, len(t) + 1 or more) scratch array for them; u: the bits that are kept, and the seed.
+    t, a: 1-D float64 patterns; t changes. scale: float64. b: 2-D float64 patterns with len(a) rows, a multiple of
+    GROUP. counters: Philox counters at which the random words begin. fours: (8, len(t) + 1 or more) uint64 scratch
+    array for them. u: the bits that are kept, and the seed.
     """
     for k in range(0, a.size, GROUP):
         x0, x1, x2, x3 = _four_terms(a, k, scale)
@@ -171,9 +182,9 @@ def _fused_steps(
 
 @inner_loop
 def largest_of_tiles(b: Any, largest: Any) -> None:
-    """Set largest[tile] to the largest magnitude, as a pattern, in each tile of TILE_COLUMNS columns of b.
+    """Set largest[tile] to the largest magnitude in each tile of TILE_COLUMNS (256) columns of b.
 
-    b: float64 patterns; NaN counts as larger than all.
+    b: (K, N) float64 patterns. largest: (tiles,) uint64, patterns without signs; NaN counts as larger than all.
     """
     for tile in range(largest.size):
         most = u64(0)
@@ -217,10 +228,11 @@ def _largest_term(a: Any, scale: Any, inverse: Any) -> Any:
 
 @scalar
 def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> Any:
-    """Return (whether sums cannot exceed the format's largest value, scale, its inverse, a DrawPlace) for a block.
+    """Return (whether sums stay within the format's largest value, scale, 1 / scale, a DrawPlace) for a block of terms.
 
-    The power of two `scale` turns the format's smallest normal value into that of float64. terms: patterns of a block
-    of a; b_largest: pattern of the largest magnitude of b; t: patterns of the sums so far.
+    The power of two `scale` turns the format's smallest normal value into that of float64. terms: float64 patterns of a
+    block of a. b_largest: pattern of the largest magnitude of b. t: patterns of the sums so far. s: constants of the
+    format. r: the seed.
     """
     usual = CONTROLLED and s.random_mask == LOW and s.least <= ONE  # else the power of two would not be normal
     scale = u64(TWO - s.least)
@@ -242,12 +254,18 @@ def _place(terms: Any, b_largest: Any, t: Any, s: Settling, r: Randomness) -> An
 def blocks_ahead(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: WordsAhead
 ) -> Any:  # fmt: skip
-    """Add up to BLOCK terms of a tile's sums, from term k on, one after the other to t[RUN], and return their number.
+    """Add up to BLOCK (32) terms of a tile's sums, from term k on, one after the other to t[RUN]; return their number.
 
-    It is `ahead` of `sum_order.tile_in_order`: bits and random words are the same as in adding term by term with the
-    functions of steps.py. The number is 0 if this fast method does not apply: k is no multiple of GROUP, fewer than
-    GROUP terms are left, the format or policy has no such method, or sums may overflow. stop: the term after the last;
-    words: scratch arrays.
+    It is the argument `ahead` of `sum_order.tile_in_order`: bits and random numbers are the same as in adding term by
+    term with the functions of steps.py. The number is 0 if this fast method does not apply: k is no multiple of GROUP,
+    fewer than GROUP terms are left, the format or policy has no such method, or sums may overflow.
+
+    Args:
+      x: the operands, as float64 patterns. tile: the sums that are computed. chain: their order.
+      k, stop: the first term, and the one after the last.
+      f: constants of the formats. r: rounding mode and seed.
+      t: 64-bit words, of which row RUN holds the running sums and changes.
+      words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
@@ -279,11 +297,11 @@ def blocks_ahead(
 
 @reloadable
 class PairsAhead(NamedTuple):
-    """Scratch arrays for the random words of sums in pairs, in subtrees of BLOCK terms.
+    """Scratch arrays for the random 32-bit numbers ("words") of sums in pairs, in subtrees of BLOCK terms.
 
-    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (12, TILE_COLUMNS) random
-    words of four products, of sums of two, and of larger sums; totals: (BLOCK / GROUP, TILE_COLUMNS) sums of four;
-    largest: patterns of the largest magnitude of b in each tile of columns.
+    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (12, TILE_COLUMNS) uint64,
+    words of four products, of sums of two, and of larger sums. totals: (BLOCK / GROUP, TILE_COLUMNS), sums of four
+    products. largest: float64 patterns of the largest magnitude of b in each tile of columns.
     """
 
     products: Any
@@ -307,9 +325,10 @@ def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
 def _four_by_pairs(
     t: Any, terms: Any, b: Any, k: int, first: int, fours: Any, pair: int, join: int, u: DrawPlace
 ) -> None:
-    """Set t[j] to the pairwise sum of four `terms` times rows k .. k + 3, column first + j, of b; all operations round.
+    """Set t[j] to the pairwise sum of four `terms` times b[k .. k + 3, first + j]; every product and sum is rounded.
 
-    fours: random words; pair, join: first rows in fours of the words for sums of two and of four.
+    t: float64 patterns, written. terms: four float64. b: 2-D float64 patterns. fours: random words. pair, join: first
+    rows in `fours` of the words for sums of two and of four. u: the bits that are kept.
     """
     x0, x1, x2, x3 = terms
     b0, b1, b2, b3 = b[k, first:], b[k + 1, first:], b[k + 2, first:], b[k + 3, first:]
@@ -331,11 +350,18 @@ def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
 def subtree_ahead(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: PairsAhead
 ) -> Any:  # fmt: skip
-    """Write the pairwise sum of terms k .. k + BLOCK - 1 to stack[height], and return whether that was possible.
+    """Write the pairwise sum of terms k .. k + BLOCK - 1 to stack[height]; return whether that was possible.
 
-    It is `ahead` of `sum_order.tile_by_pairs`: bits and random words are the same as in adding pair by pair with the
-    functions of steps.py. False if k is no multiple of BLOCK, fewer than BLOCK terms are left, the format or policy has
-    no such method, or sums may overflow. numbers: index of the first sum of each level; words: scratch arrays.
+    It is the argument `ahead` of `sum_order.tile_by_pairs`: bits and random numbers are the same as in adding pair by
+    pair with the functions of steps.py. The result is False if k is no multiple of BLOCK (32), fewer than BLOCK terms
+    are left, the format or policy has no such method, or sums may overflow.
+
+    Args:
+      x: the operands, as float64 patterns. tile: the sums that are computed.
+      f: constants of the formats. r: rounding mode and seed.
+      stack: (levels, columns) 64-bit words, of which row `height` is written.
+      numbers: index of the first sum of each level of the tree.
+      words: scratch arrays.
     """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:
