@@ -30,7 +30,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
     """Return a decorator that lets a function accept keyword arguments by their old names too, with a warning.
 
     Args:
-      names: the new name of each argument, by its old one.
+      names: {old name of an argument: its new name}.
 
     Raises:
       TypeError: when called, both names of one argument are given.
@@ -81,7 +81,7 @@ def former_modules(package: str, addresses: dict[str, str]) -> None:
 
     Args:
       package: the package's `__name__`.
-      addresses: the full name of each module today, by its former name in the package.
+      addresses: {former name of a module in the package: full name of the module today}.
 
     Example:
       >>> from fpsim.deprecation import former_modules

@@ -33,9 +33,9 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the one of `words` most similar to `word`, or None if none is; ties go to the longest common prefix.
+    """Return the one of `words` most similar to `word`; ties go to the longest common prefix.
 
-    cutoff: the least similarity, 0 to 1.
+    cutoff: the least similarity, 0 to 1. None is returned if no word is that similar.
 
     Example:
       >>> from fpsim.errors import nearest

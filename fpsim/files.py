@@ -199,7 +199,8 @@ def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
     """Exchange two folders, then move files that are not in `own_names` back to `target`; return whether that worked.
 
-    drafts: the folder of new files; target: the folder that they replace.
+    drafts: the folder of new files. target: the folder that they replace. If the system cannot exchange folders, both
+    have the same files as before.
     """
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():

@@ -70,7 +70,7 @@ def no_attribute(
       module: the module's name.
       name: the missing name.
       names: the names that the module has.
-      meant: further words, in lower case, with the name to suggest for each.
+      meant: {further word, in lower case: the name to suggest for it}.
       more: text to append.
 
     Example:
@@ -108,10 +108,9 @@ def face(
 
 
 def public(package: str = "fpsim") -> Any:
-    """Import a package of fpsim by its name and return it.
+    """Import a package of fpsim by its name and return it; "fpsim" is the package itself.
 
-    Code inside fpsim that calls its public functions, such as experiments and benchmarks, uses it to avoid cyclic
-    imports.
+    It is for code of fpsim that calls public functions as users do, such as experiments and benchmarks.
 
     Example:
       >>> from fpsim.lazy import public

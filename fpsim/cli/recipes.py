@@ -43,6 +43,9 @@ def recipes(
 
 
 def _operands(linear: Any) -> str:
-    """Return the formats of a linear layer's input, weight and gradient, joined by slashes, each listed once."""
+    """Return the formats of a linear layer's input, weight and gradient, joined by slashes, each listed once.
+
+    linear: a LinearRecipe.
+    """
     names = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
     return "/".join(dict.fromkeys(names))

@@ -184,7 +184,10 @@ def _above(comparison: Any, row: dict[str, Any]) -> str:
 
 
 def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:
-    """Return a table of the columns that are not in `dropped`; heads of two words are printed on two lines."""
+    """Return a table of the columns that are not in `dropped`; heads of two words are printed on two lines.
+
+    columns: {head: cells}.
+    """
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = {name: cells for name, cells in columns.items() if name not in dropped}
     for name in kept:

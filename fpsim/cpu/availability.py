@@ -83,7 +83,7 @@ def available() -> CpuAvailability:
 
 
 def require(instruction: AnyInstruction) -> None:
-    """Raise a CpuError with the reason unless this processor can run an instruction."""
+    """Raise a CpuError with the reason if this processor cannot run the instruction."""
     reason = missing_features(instruction.features)
     if reason:
         raise CpuError(

@@ -118,7 +118,8 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
     """Return rows of terms (N, terms) as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
 
-    tiles: ceil(N / 16). groups: ceil(terms / elements of a group), asserted to hold all terms. row: the instruction.
+    A group is the consecutive terms that share 32 bits. tiles: ceil(N / 16). groups: ceil(terms / elements of a group),
+    asserted to hold all terms. row: the instruction.
     """
     memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
     memory[: len(x), : x.shape[1]] = x
@@ -136,6 +137,8 @@ def _padded(c: Array, tiles: int) -> Array:
 def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:
     """Return c + a @ b for every tile, (tiles, 16 rows, 16 columns) of 32-bit patterns.
 
+    A group is the consecutive terms of K that share 32 bits: 2 of 16 bits, or 4 of 8 bits.
+
     Args:
       row: the instruction.
       a: (tiles, 16 rows, 16 groups, elements of a group).
@@ -151,7 +154,9 @@ def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: i
 
 
 def tile_settings(groups: int) -> Array:
-    """Return the 64 bytes that configure tile registers 0 (c), 1 (a) and 2 (b), if a row of a has `groups` words.
+    """Return the 64 bytes that configure tile registers 0 (c), 1 (a) and 2 (b) of AMX.
+
+    groups: number of 32-bit words in a row of a, 1 to 16; it is also the number of rows of b.
 
     Example:
       >>> from fpsim.cpu.execution import tile_settings

@@ -82,8 +82,8 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
 def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
     """Return an architecture's unit for the operands of a recipe's product, whose sums have the format of `unit`'s.
 
-    name: the product, "fprop", "dgrad" or "wgrad"; unit: the product's present unit; arch: the architecture, such as
-    "hopper"; chip: the chip's name, for error messages.
+    recipe: gives the formats and scalings of the operands. name: the product, "fprop", "dgrad" or "wgrad". unit: the
+    product's present unit. arch: the architecture, such as "hopper". chip: the chip's name, for error messages.
     """
     fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
     wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]

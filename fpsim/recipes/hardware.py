@@ -123,8 +123,8 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
     """Return a recipe in which an architecture's units compute products that torch computed, with notes on exceptions.
 
     Products with a unit or accumulator are not changed, and products of two uncast operands stay torch's. A product
-    with one operand that is uncast or has no float format stays torch's too, and has a note. arch: the architecture,
-    such as "hopper". called: the chip's name for messages; "" for the architecture's.
+    with an operand that is uncast, or that has no float format, stays torch's too, and has a note. arch: the
+    architecture, such as "hopper". called: the chip's name for messages; "" for the architecture's.
     """
     notes: list[Note] = []
 

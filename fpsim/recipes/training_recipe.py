@@ -132,9 +132,10 @@ class Recipe:
         )  # fmt: skip
 
     def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
-        """Return the linear recipe that a layer's product follows at a step, from 0, of a run of `steps` steps.
+        """Return the linear recipe that a layer's product follows at a step, counted from 0, of a run of `steps` steps.
 
-        The controller is ignored: it is the recipe at level 0.
+        layer: the layer's name. product: "fprop", "dgrad" or "wgrad". The controller is ignored: it is the recipe at
+        level 0.
         """
         linear = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
         for override in self.overrides:
@@ -181,7 +182,10 @@ class Recipe:
         return written.structured(table, cls)
 
     def differences(self, other: Recipe) -> list[str]:
-        """Return a text "FIELD: VALUE instead of OTHER'S" for each field that differs, except name and source."""
+        """Return a text "FIELD: VALUE instead of OTHER'S" for each field in which two recipes differ.
+
+        Differences in name and source are ignored. other: the recipe that this one is compared with.
+        """
         require_kind("other", other, Recipe, "a Recipe")
         return written.differences(self.replace(name="", source=""), other.replace(name="", source=""))
 

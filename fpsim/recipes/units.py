@@ -15,7 +15,7 @@ from fpsim.scaling.scaling import Scaling
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
-    """Return the matrix unit of an architecture that multiplies two formats and whose result is of type `result`.
+    """Return the matrix unit of an architecture that multiplies two formats and has results in a given format.
 
     A unit that reads block scales of the scaling's size and format is preferred if there is one.
 
@@ -23,8 +23,8 @@ def unit_for(
       arch: the architecture, such as "hopper".
       fmts: the formats of both operands; None, for an uncast operand, matches no unit.
       scaling: the scaling of the first operand, or None.
-      subject: what needs the unit, for the error message.
-      result: the unit's result type, such as "f32".
+      subject: the beginning of the error message, such as "fprop on H100".
+      result: name of the results' format in the unit, such as "f32".
 
     Raises:
       ValueError: the architecture has no such unit.

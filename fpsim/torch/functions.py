@@ -332,7 +332,7 @@ def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
 
 
 def _refuse_elsewhere(x: object, name: str) -> None:
-    """Raise a TypeError or ValueError unless x is a dense torch tensor on the CPU; name: of x in the message."""
+    """Raise a TypeError or ValueError unless x is a dense torch tensor on the CPU; name: its name in the message."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. Use fpsim itself for NumPy arrays.")
     if x.layout != torch.strided:

@@ -105,7 +105,7 @@ class QuantLinear(torch.nn.Linear):
     def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
         """Set a separate recipe for each of the three products, from the next forward pass on.
 
-        The buffers `steps` and `scales` are kept.
+        The buffers `steps` and `scales` keep their values.
 
         Raises:
           ValueError: two recipes have delayed scales with different options.

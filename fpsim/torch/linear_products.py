@@ -105,7 +105,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return uninitialised tensors like dx, dw and the state of delayed scales, for torch.compile.
+    """Return uninitialised tensors like the results of `_gradients`, for torch.compile.
 
     torch.compile traces it in place of `_gradients`, with the same arguments, to learn the results' shapes and dtypes.
     """

@@ -69,19 +69,19 @@ class ProductPlan(NamedTuple):
 
 
 class LayerPlan(NamedTuple):
-    """The casts and products of one quantised layer.
+    """The casts and products of one quantised layer, y = x w^T.
 
     Attributes:
-      input, weight: casts of the operands of fprop.
-      grad, weight_backward: casts of the operands of dgrad.
-      grad_backward, input_backward: casts of the operands of wgrad.
+      input, weight: casts of x and w, the operands of fprop (y = x w^T).
+      grad, weight_backward: casts of dy and w, the operands of dgrad (dx = dy w).
+      grad_backward, input_backward: casts of dy and x, the operands of wgrad (dw = dy^T x).
       stash: cast of x before wgrad casts it with `input_backward`; NO_CAST if wgrad reads x itself.
       fprop, dgrad, wgrad: arithmetic of the products.
       hadamard: size of the Hadamard transform for wgrad; 0 for none.
       signs: bit i is set if the transform changes the sign of term i.
-      delayed: (history, amax, margin) of scales from earlier steps: the number of steps whose amax is kept; which amax
-        sets the scale, the largest ("max") or the newest ("most_recent"); and how many times the format's largest value
-        is halved first. None if scales follow from the tensor itself.
+      delayed: (history, amax, margin) of scales from earlier steps: the number of steps whose amax is stored; the amax
+        that sets the scale, the largest ("max") or the newest ("most_recent"); and how many times the format's largest
+        value is halved first. None if scales follow from the tensor itself.
       name: the layer's name.
       backend: where products are computed, as for `QuantLinear`.
     """
@@ -124,7 +124,10 @@ class LayerPlan(NamedTuple):
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
     def with_product(self, product: str, other: LayerPlan) -> LayerPlan:
-        """Return a copy of the plan with one product, and the casts of its operands, from another plan."""
+        """Return a copy of the plan with one product, and the casts of its operands, from another plan.
+
+        product: "fprop", "dgrad" or "wgrad". other: the plan from which they are taken.
+        """
         fields = {
             "fprop": ("input", "weight", "fprop"),
             "dgrad": ("grad", "weight_backward", "dgrad"),

@@ -106,7 +106,8 @@ def _is_number(value: Any) -> bool:
 def _number(value: Any, wanted: Any, label: str) -> GpuArray:
     """Return a number on the CPU as a GPU operand of one element, validated as by the CPU's functions.
 
-    wanted: the format if it is a code; None for a NumPy float. label: the operand's name in errors.
+    value: a NumPy float, or a code as a Python or NumPy integer. wanted: the format if it is a code; None for a float.
+    label: the operand's name in errors.
     """
     code, fmt, typed = read_operand(value, None if wanted is None else find_format(wanted), label)
     words = uploaded(np.asarray(code).reshape(1).view(fmt.storage))

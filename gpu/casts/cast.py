@@ -183,7 +183,10 @@ def _target(dtype: npt.DTypeLike) -> Format:
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
-    """Raise a ValueError if a code is outside the format's range; name: the argument that errors name."""
+    """Raise a ValueError if a code is outside the format's range.
+
+    codes: unsigned integers; an array of a float dtype is not checked. name: the argument that errors name.
+    """
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
     is_outside = zeroed(1, np.uint8)
@@ -271,7 +274,10 @@ def is_named(fmt: Format) -> bool:
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Return codes of a format as codes of `wide`, a format that holds all its values; a NaN keeps its sign."""
+    """Return codes of the format `fmt` as codes of `wide`, a format that holds all its values; a NaN keeps its sign.
+
+    source: the codes. The result is a new GpuArray of the same shape.
+    """
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))

@@ -43,7 +43,7 @@ FORMATS = (FP16, BF16, FP32, *EIGHTHS)
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether `float_function` has the operation `name` for operands and a result of this format.
+    """Return whether `float_function` has the operation `name` for operands and a result of the format `fmt`.
 
     That is "fma" for FP16, BF16, E4M3 and E5M2; "add", "subtract", "multiply", "divide" and "sqrt" for FP16, BF16 and
     FP32.

@@ -34,7 +34,7 @@ class GpuArray(NamedTuple):
 
     @property
     def dtype(self) -> Any:
-        """Dtype of the caller's array."""
+        """Dtype of the caller's array: a torch dtype or a NumPy dtype."""
         return self.like.dtype
 
     @property

@@ -60,7 +60,7 @@ class TrainingCase(NamedTuple):
 
     @property
     def made(self) -> Any:
-        """Training recipe of the case, moved to `chip` if one is named."""
+        """Training recipe of the case, an `fp.train.Recipe`, moved to `chip` if one is named."""
         recipe = public().train.recipes.TRAINING[self.recipe]
         return public("fpsim.recipes.hardware").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
 
@@ -92,8 +92,9 @@ def train(
 ) -> TrainingReport:  # fmt: skip
     """Train by several recipes on the backend "emulated" and on other backends, and compare the digests of each step.
 
-    If a digest differs, the run ends, and `fp.train.replay` names the first operation and element that differ, and the
-    cause. A run also ends with an error at a product for which its backend has no instruction.
+    A digest is a hash of all weights, the optimizer's moments and the losses. If a digest differs, the run ends, and
+    `fp.train.replay` names the first operation and element that differ, and the cause. A run also ends with an error at
+    a product for which its backend has no instruction.
 
     Args:
       out: a folder for training.json, which is written after every run; None to write no file.
@@ -254,7 +255,7 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
     """Return the report row of a run by torch itself, with losses, times and memory, or with the error it raised.
 
     case: its width is used. name: the row's backend, such as "torch BF16". trainer: `torch_trainers.bf16` or `fp8`.
-    text: path of a text to train on, or None. steps: number of steps, at least 1.
+    text: path of a text to train on, or None. steps: number of steps; at least 1 is taken.
     """
     result = TrainingRow(case.name, name)
     try:
@@ -287,9 +288,10 @@ def _command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all digests are equal, 1 if not or if a run failed, 2 without a GPU or folder.
+    """Run the command; return 0 if the digests (hashes) of all runs are equal, 1 if not or if a run failed.
 
-    It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
+    It returns 2 without a GPU or folder, and 130 after Ctrl-C. arguments: the command's arguments; None for those of
+    the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")

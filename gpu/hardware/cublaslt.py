@@ -191,7 +191,8 @@ def lt_matmul(
       layout: layout of FP16 and BF16 operands: "nn", both row-major; "tn", both contiguous along K. FP8 is always "tn".
 
     Returns:
-      ((M, N) bit patterns of the result as unsigned NumPy integers, Fields of the algorithm).
+      ((M, N) bit patterns of the result as unsigned NumPy integers, Fields). Fields are the configuration of the
+      algorithm as integers: id, tile, stages, split-K and others.
 
     Raises:
       GpuError: no GPU, no cuBLASLt, or a call that failed.

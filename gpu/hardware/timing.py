@@ -59,7 +59,7 @@ def call_of(work: BenchWork, size: int, arrays: Any, functions: Any = None) -> C
     If the benchmarked function has an argument `out`, each call writes into the result of the first call.
 
     Args:
-      work: the benchmark row.
+      work: the benchmark row: name of the function, formats or dtypes of its operands, and keyword arguments.
       size: number of elements of an operand; for products, the side of square matrices.
       arrays: an object that makes operands, with the methods of `TorchArrays`.
       functions: an object that has the functions to call as attributes; None for `fpsim.gpu`.
@@ -115,8 +115,9 @@ def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
 def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
     """Measure a benchmark row after one call that is not timed; return the seconds of a call in each of several runs.
 
-    There are up to 9 runs, and as many as fit into `seconds`, but at least one. work: the benchmark row. size: number
-    of elements of an operand; for products, the side of square matrices.
+    A run is 1 to 100 consecutive calls, about 10 ms in all. There are up to 9 runs, as many as fit into `seconds`, but
+    at least one. work: the benchmark row. size: number of elements of an operand; for products, the side of square
+    matrices.
     """
     require_device()
     torch = torch_module()

@@ -17,6 +17,8 @@ VERSION = 1
 class TrainingRow:
     """One training run, compared with the same run emulated on the CPU.
 
+    A digest is a hash of all weights, the optimizer's moments and the losses after a step.
+
     Attributes:
       case: the recipe and the width, such as "DEEPSEEK_V3, width 128".
       backend: "emulated" (the run that others are compared with), "gpu", "hardware", or "torch BF16" and "torch FP8",
@@ -68,7 +70,7 @@ class TrainingReport:
 
     @property
     def all_equal(self) -> bool:
-        """True if a run was compared, all digests are equal, and no run failed."""
+        """True if a run was compared with the emulated one, all digests (hashes) are equal, and no run failed."""
         compared = [row for row in self.rows if row.equal is not None]
         return bool(compared) and all(row.equal for row in compared) and not any(row.error for row in self.rows)
 

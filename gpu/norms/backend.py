@@ -32,9 +32,9 @@ class GpuNorms:
     """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype).
+        """Return (x as an operand: its codes with their format, whether x has a float dtype).
 
-        fmt: the format of codes; None if x has a float dtype. name: the argument that errors name.
+        x: array on the GPU. fmt: the format of codes; None if x has a float dtype. name: the argument that errors name.
         """
         array, of_codes = code_operand(x, fmt, name)
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
@@ -101,9 +101,9 @@ class GpuNorms:
         return Values(GpuArray(sums, shape, FP32, like), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of x, or of its squares if `squares`, along an axis, by an accumulator, without that axis.
+        """Return the sums of x, or of its squares if `squares`, along an axis, without that axis.
 
-        The values have the accumulator's result format.
+        accumulate: the accumulator that adds, in whose result format the sums are.
         """
         if squares:
             rows = axis_last(x.codes, axis)

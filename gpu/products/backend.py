@@ -33,9 +33,11 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class ScaledOperand(NamedTuple):
-    """A Scaled operand as the pipeline of products reads it: codes on the GPU, scales and zero points on the CPU.
+    """A Scaled operand as the pipeline of products reads it.
 
-    The fields are those of `fpsim.gpu.Scaled`; `scales` are float32 decode scales.
+    codes: matrix on the GPU. scales: float32 decode scales, one per tile. fmt, scaling: element format and recipe of
+    the scales. scale_codes, tensor_scale, zero_points: codes of the scales, second-level scale, and one zero point per
+    tile, or None. All but codes and scale_codes are on the CPU.
     """
 
     codes: Any
@@ -188,7 +190,10 @@ class Gpu(IntegerMatrices):
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add the product of a matrix unit to `total` in place; `total` holds the values at which its sums start."""
+        """Add a @ b of the product of a matrix unit to `total`, (M, N) float bits on the GPU, in place.
+
+        `total` holds the values at which the sums start.
+        """
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:

@@ -182,11 +182,11 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 
     @scalar
     def add_cuts(a: Any, b: Any, start: Any, stop: Any, corner: Any, x: Any, y: Any, power: Any, s: Any) -> None:
-        """Add the products of terms start .. stop, truncated to integers, to s[r] for each result r of this thread.
+        """Add the products of terms start .. stop - 1, truncated to integers, to s[r] for each result r of this thread.
 
         Two terms at a time need one addition of three int32. a, b: values in shared memory. corner: the thread's first
-        row and column. x, y: buffers. power: for each result, float32 bits of the power of two whose inverse is the
-        unit of s[r].
+        row and column. x, y: buffers. power: for each result, float32 bits of the power of two by which products are
+        multiplied before they are truncated.
         """
         top, side = corner
         for k in range(start, stop, 2):

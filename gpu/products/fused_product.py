@@ -51,7 +51,7 @@ class TileProduct(NamedTuple):
       a, b: codes of the unit's elements, (M, K) and (K, N).
       scale_a, scale_b: E8M0 codes of block scales, (M, blocks) and (blocks, N), for Rule.SCALED; ignored otherwise.
       terms: indices along K in the order in which terms are added, 1-D int32; -1 for a zero term.
-      promote: number of terms of a partial sum, a multiple of the unit's; 0 for one sum.
+      promote: number of terms of a partial sum, a multiple of the terms of an instruction; 0 for one sum.
       factors: decode scales of the partial sums; None to add them unscaled.
     """
 

@@ -37,8 +37,8 @@ def sum(
       fmt: format of codes; None for float dtypes.
 
     Returns:
-      Array of x's library and of the accumulator's result dtype without the axis, without axes for a single sum; codes
-      if the library has no such dtype.
+      Array of x's library, of x's shape without the summed axis; without axes if axis is None. It has the accumulator's
+      result dtype, or codes if the library has no such dtype.
 
     Raises:
       GpuError: no GPU, or too little memory on it.

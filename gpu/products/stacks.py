@@ -58,9 +58,10 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.gpu.matmul`.
 
     a, b, c, accumulate, fmt, out: as for `fpsim.gpu.matmul`. request: its other keyword arguments.
+
     Raises:
-      ValueError, TypeError: as for `fpsim.gpu.matmul`, leading axes that do not broadcast, Scaled operands, scales of
-        more than two axes, or stochastic sums, whose random numbers would repeat from product to product.
+      ValueError, TypeError: as for `fpsim.gpu.matmul`; also for leading axes that do not broadcast, Scaled operands,
+        scales of more than two axes, and stochastic sums, whose random numbers would repeat from product to product.
     """
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Scaled):

@@ -122,8 +122,8 @@ class GpuProduct(NamedTuple):
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total` in place.
 
-    total: (M, N) float32 patterns, or float64 patterns for units whose sums are float64. FP16 sums are held as float32
-    of the same value.
+    total: (M, N) float32 bits, or float64 bits for units whose sums are float64. FP16 sums are held as float32 of the
+    same value. backend: the GPU, on whose stream the kernels run.
     """
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:

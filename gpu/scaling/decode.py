@@ -32,7 +32,7 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
       width: bits of a value, 32 or 64.
 
     Raises:
-      ValueError: the float has no normal numbers for all values of the format, or the values overlap the codes.
+      ValueError: float64 does not hold the format's values as normal numbers, or the values overlap the codes.
     """
     tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt
     areas = areas_of(tiles, block_threads(), cut=True)

@@ -33,7 +33,10 @@ def values_kernel(width: int, target: int) -> Any:
 
     @scalar
     def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
-        """Return the bits of the float64 code * scale; back: DecodeLayout; sign_bit: of codes."""
+        """Return the bits of the float64 code * scale.
+
+        back: the constants that decode codes, a DecodeLayout. sign_bit: mask of the sign in a code.
+        """
         value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
         signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
         return f64(value).view(u64) if value == value else signed
