@@ -79,9 +79,10 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
 
 
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
-    """Return a compared object split into its arrays.
+    """Return an argument of `assert_bits_equal` split into its arrays.
 
-    name: its argument's name in errors. fmt: the format of a plain array's elements, or None.
+    x: the argument: an EncodedArray, a Scaled array or anything `np.asarray` takes. name: its name in errors. fmt: the
+    format of a plain array's elements, or None.
 
     Raises:
       TypeError: the object holds neither real floats nor integers nor truth values.

@@ -96,7 +96,7 @@ def _integer(vectors: Vectors, word: str) -> int:
 
 
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [codes] (cases,) of the floats of a set of casts.
+    """Return a list of one array (cases,): the codes to which a set of casts rounds its floats.
 
     columns[0]: bit patterns of the floats, (cases, 1). vectors: the set, with its format and cast policy.
     """
@@ -106,7 +106,7 @@ def _cast(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _decode(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [float32 bit patterns] (cases,) of the values of a set's codes.
+    """Return a list of one uint32 array (cases,): the float32 bit patterns of the values of a set's codes.
 
     columns[0]: the codes, (cases, 1). vectors: the set of test vectors, with its format.
     """
@@ -114,7 +114,7 @@ def _decode(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [codes] (cases,) of the floats of a set of stochastic casts.
+    """Return a list of one array (cases,): the codes to which a set of stochastic casts rounds its floats.
 
     columns: bit patterns of the floats, and the random number of each rounding, from 0 to 2**32 - 1; each (cases, 1).
     vectors: the set of test vectors, with its format and cast policy.
@@ -132,13 +132,13 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
 def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
     """Return the input fields of a stochastic cast: a float, and a random 32-bit integer.
 
-    The integer's field has the format FP32, because there is none of unsigned 32-bit integers; it is no float.
+    The integer's field has the format FP32, because no format of unsigned 32-bit integers exists; it is no float.
     """
     return Field(_source(vectors), 1), Field(FP32, 1)
 
 
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [results] (cases,), as codes, of the arithmetic operation that `vectors.kind` names, such as "add".
+    """Return a list of one array (cases,): the codes of the results of the operation `vectors.kind`, such as "add".
 
     columns: the codes of each operand, (cases, 1). vectors: the set of test vectors, with its format and cast policy.
     """
@@ -230,7 +230,11 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
 
 
 def _scaling(vectors: Vectors) -> Any:
-    """Return the scaling recipe that a set of test vectors names; raise a ValueError if it is unknown."""
+    """Return the scaling recipe, an `fp.Scaling`, that a set of test vectors names.
+
+    Raises:
+      ValueError: no recipe has that name.
+    """
     name = vectors.words["scaling"]
     if name not in recipes.ROWS:
         raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")

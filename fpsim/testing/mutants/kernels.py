@@ -184,7 +184,7 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel that keeps another promise, but returns results in the format of `promise`.
+    """Return a kernel that follows another promise, but returns results in the format of `promise`.
 
     changes: the keywords of `check_kernel` in which the other promise differs from `promise`.
     """
@@ -264,7 +264,7 @@ def _flushes(promise: Keywords) -> Kernel | None:
 
 
 def _not_promoted(promise: Keywords) -> Kernel | None:
-    """Return a kernel that sums without promotion, which adds partial sums to a float32 total.
+    """Return a kernel that never promotes: it keeps one sum, and adds no partial sums to a float32 total.
 
     Return None if `promise` has no promotion, or has scales that vary along K.
     """

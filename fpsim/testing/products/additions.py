@@ -78,11 +78,12 @@ def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
 
 
 def _beside(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics similar to the promised one: other lengths of partial sums, other ways to add these up.
+    """Yield arithmetics similar to the promised one: with other partial sums, or other additions of partial sums.
 
-    They are: the unit without a schedule; other promotion intervals; K cut into slices; partial sums that are added in
-    another order (last first, pairwise), in another format or with another rounding; and partial sums of the promised
-    length except the first one, which is shorter or longer. promise: the arithmetic that the kernel claims.
+    They are: the unit without a schedule; other promotion intervals (numbers of terms after which a partial sum is
+    added to a float32 total); K cut into slices; partial sums that are added in another order (last first, pairwise),
+    in another format or with another rounding; and partial sums of the promised length except the first one, which is
+    shorter or longer. promise: the arithmetic that the kernel claims.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)

@@ -38,7 +38,7 @@ def with_last(function: Callable[..., Any], *last: Any) -> Callable[..., Any]:
 
 
 def rounded(values: Array, fmt: Format, rounding: str = "nearest_even") -> Array:
-    """Return float64 values rounded to a format of up to 32 bits; rounding: as for `fpsim.encode`."""
+    """Return float64 values rounded to a format of up to 32 bits, as float64; rounding: as for `fpsim.encode`."""
     with np.errstate(all="ignore"):
         return decode(encode(np.asarray(values, np.float64), fmt, rounding=rounding), fmt, np.float64)
 

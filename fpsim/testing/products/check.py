@@ -173,7 +173,7 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
 
 
 def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields on a wrong kernel: where and why results are wrong, and the fewest terms for it.
+    """Return `KernelReport` fields on a wrong kernel: where and why it is wrong, and the fewest terms that show it.
 
     promise: the arithmetic that the kernel claims. seen: the results for all inputs; wrong ones are among them.
     """

@@ -148,7 +148,7 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return the NaN, Inf or -Inf that a result must be because its terms contain NaN or Inf, 0 for other results.
+    """Return float64 (M, N): the NaN, Inf or -Inf that a result must be because of such terms, 0 for other results.
 
     a, b: the operands' float64 values, (M, K) and (K, N). A result with terms Inf and -Inf must be NaN.
     """

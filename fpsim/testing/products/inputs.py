@@ -103,7 +103,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield operands that check the arithmetic `promise`, revealing ones first; shapes None: those of `shapes_for`."""
+    """Yield inputs that check the arithmetic `promise`, revealing ones first; shapes None: those of `shapes_for`."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -296,7 +296,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return sorted indices of K where parts of sums may begin: 2**3 to 2**11, 3 * 2**4 to 3 * 2**9, the unit's own."""
+    """Return sorted indices of K where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the schedule's."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
@@ -309,7 +309,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
     """Return float64 a and b for `shape` (M, N, K): in each row of a, two large terms cancel, among small ones.
 
-    pairs: for each row, the indices of K of the two.
+    pairs: for each row of a, the two indices along K of its large terms; if they are equal, the row has one.
     """
     m, n, k = shape
     _, high = promise.a.exponents
@@ -350,7 +350,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): each row of a has one Inf, NaN or largest value, some times 0."""
+    """Return float64 a and b for `shape` (M, N, K): each row of a has one Inf, NaN or largest value, b some zeros."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan

@@ -179,7 +179,8 @@ def where(seen: list[Observation]) -> str:
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
     """Return a phrase on the sizes of an axis that only wrong products have; "" if no rule separates them.
 
-    bad, good: observations with and without differences. place, name: index of the axis in (M, N, K), and its letter.
+    bad, good: observations (a kernel's results for some inputs) with and without differences from the promised results.
+    place, name: index of the axis in (M, N, K), and its letter.
     """
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
     if not others - sizes:
@@ -197,7 +198,10 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or ""."""
+    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or "" if to none.
+
+    bad: observations, that is, a kernel's results for some inputs, all with differences from the promised results.
+    """
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
     sizes = [observation.got.shape[axis] for observation in bad]

@@ -82,7 +82,7 @@ def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], 
 
 
 def _limited(values: Array, operand: ProbedOperand) -> Array:
-    """Return values clipped to the finite range of the operand's format."""
+    """Return float64 values clipped to the finite range of the operand's format."""
     return np.clip(values, -operand.fmt.max, operand.fmt.max)
 
 

@@ -247,11 +247,14 @@ def _scale_word(word: str | None, name: str) -> str:
 def _of_model(
     model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_fmt: Any
 ) -> Promise:  # fmt: skip
-    """Return the promise of a kernel with the arithmetic of a probed model.
+    """Return the promise of a kernel with the arithmetic of a probed model of a matrix product of floats.
 
-    more: whether scales or a bias are promised. out_fmt: the format of results, or None. Raises a ValueError for
-    scales, a bias, a schedule, a promotion, or another result format than the model's, and for a model that is not one
-    of a matmul of floats or that cannot be run.
+    schedule, promote: None, since the model has its own. more: whether scales or a bias are promised. out_fmt: the
+    format of results, or None.
+
+    Raises:
+      ValueError: a schedule, a promotion, scales, a bias or another result format than the model's is given; or the
+        model is of another function or cannot be run.
     """
     if model.operands[0].integer:
         raise ValueError(

@@ -160,9 +160,10 @@ class VariantSearch:
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
     def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
-        """Return variants with two changes, on different axes, that reproduce all wrong results; [] if none do.
+        """Return variants with two changes, of different kinds, that reproduce all wrong results; [] if none do.
 
-        family: variants with one change, most promising ones first. screen: the observations to try first.
+        Kinds are the fields of `Variant`, such as "addition" or "results". family: variants with one change, most
+        promising ones first. screen: the observations to try first.
         """
         by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in AXES}
         first = screen[:1]
@@ -235,8 +236,8 @@ class VariantSearch:
         """Return which variants of the promise the results of a correct kernel exclude: (number, names, rivals).
 
         number: how many variants have other results than the kernel for some input. names: the variants that are the
-        promised additions by another name. rivals: the variants that have the kernel's results for all inputs
-        otherwise.
+        promised additions by another name. rivals: other variants that change something for the inputs, but have the
+        kernel's results for all inputs with which they can run.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0
