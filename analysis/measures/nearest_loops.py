@@ -129,9 +129,10 @@ def over_scale(size: Any, plan: Any) -> Any:
 def _make_round_block(scaled: bool, small: bool, truncates: bool) -> Any:
     """Return the loop `(x, exact, results, plan)` that rounds a block of float32 values, toward zero if `truncates`.
 
-    plan: the numbers of the cast, as `nearest_plan` in candidates.py returns them. scaled: whether x is first divided
-    by the plan's scale (the quotients are written to `exact`), and results are multiplied by it. small: whether some
-    values may be below the format's normal range.
+    It writes the rounded values to `results`; x, exact and results are float32 (n,). plan: the numbers of the cast, as
+    `nearest_plan` in candidates.py returns them. scaled: whether x is first divided by the plan's scale (the quotients
+    are written to `exact`), and results are multiplied by it. small: whether some values may be below the format's
+    normal range.
     """
     normal = truncated_normal if truncates else nearest_normal
 
@@ -157,7 +158,8 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
     """Return the loop that adds the errors of a block, their squares and relative errors to `sums` and `counts`.
 
     Its arguments are (x, results, reciprocals, plan, sums, counts, largest_errors): a block before and after rounding,
-    1 / |x|, the cast's plan, and arrays in the order of TOTALS, COUNTS and MAXIMA. The sum PRODUCT gets
+    1 / |x|, the cast's plan, and arrays in the order of TOTALS, COUNTS and MAXIMA. It overwrites
+    largest_errors[MAX_RELATIVE] with the block's largest relative error. The sum PRODUCT gets
     x * (result - x) instead of x * result, which takes fewer operations and is more accurate. small: whether some
     values may be below the format's normal range. wide: whether an error may need float64.
     """

@@ -72,7 +72,8 @@ def add_rows_kernel() -> Any:
 def round_to_odd_kernel() -> Any:
     """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, as float64 bit patterns.
 
-    Rounding to odd takes the neighbour with an odd significand, unless high + low is a float64.
+    high, low: float64 (n,). bits: uint64 (n,), overwritten. Of the two float64 neighbours of high + low, rounding to
+    odd takes the one with an odd significand; a sum that is itself a float64 is not changed.
     """
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:
