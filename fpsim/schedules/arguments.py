@@ -13,7 +13,7 @@ LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
 def positive(value: int, name: str, largest: int = LARGEST) -> int:
-    """Return an argument as an int; name: of the argument, for the error.
+    """Return an argument as an int; name: the argument that errors name.
 
     Raises:
       ValueError: the value is not a positive integer, or it is larger than `largest`.
@@ -27,6 +27,8 @@ def positive(value: int, name: str, largest: int = LARGEST) -> int:
 
 def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
     """Return the chip with a name, in any spelling, if the library's order is known on its architecture.
+
+    library: name of the library, such as "cuBLAS". architectures: names of those on which its order is known.
 
     Raises:
       ValueError: there is no such chip, the library's order on it is not known, or the name also names another library.

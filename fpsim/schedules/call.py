@@ -42,11 +42,11 @@ Check = Callable[[Call], Iterator[str]]
 
 
 class Library(NamedTuple):
-    """A library: its name, examples of its schedules, and checks of calls.
+    """A library of GPU kernels: its name, examples of its schedules, and checks of calls.
 
-    name: as in `Schedule.library`; rows: a schedule with usual parameters of each of its kernel families; refusals:
-    checks that yield a sentence for every reason to refuse a call; remarks: checks that yield a sentence if the
-    library's heuristic chooses another kernel for the shape.
+    name: as in `Schedule.library`. rows: a schedule with usual parameters of each of its kernel families. refusals:
+    functions of a Call that yield a sentence for every reason to refuse it. remarks: functions of a Call that yield a
+    sentence if the library's heuristic chooses another kernel for the shape.
     """
 
     name: str

@@ -23,9 +23,10 @@ HALF, FP8 = "16 bits", "FP8"
 
 
 class HardwareRow(NamedTuple):
-    """An entry of the table of hardware: a library's schedule for a kind of operands and of scales on an architecture.
+    """An entry of the table of hardware: a library's schedule for one class of operands and scales.
 
-    operands: "FP8" or "16 bits" (FP16 or BF16); scales: TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
+    arch: the architecture, such as "hopper". library: its name. operands: "FP8" or "16 bits" (FP16 or BF16). scales:
+    text of TENSOR, ROW, BLOCKS or MX, such as "a scale per row". schedule: the order of additions.
     """
 
     arch: str
@@ -73,7 +74,8 @@ def kind_of(unit: MatrixUnit) -> str:
 def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
     """Return the schedule of a library on a chip for the operands of a unit.
 
-    named: the chip and the library. scales: the scales of the operands, TENSOR, ROW, BLOCKS or MX.
+    named: the chip and the library. unit: the matrix unit. scales: the scales of the operands, TENSOR, ROW, BLOCKS or
+    MX.
 
     Raises:
       ValueError: no schedule is known; the message lists what is known.

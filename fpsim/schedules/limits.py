@@ -9,12 +9,15 @@ from fpsim.schedules.schedule import Schedule
 
 
 def refusals(call: Call) -> list[str]:
-    """Return the reasons why the library refuses a call, as sentences; empty if it supports the call."""
+    """Return the reasons why the library refuses a call, as sentences; an empty list if it supports the call."""
     return [sentence for check in _library(call).refusals for sentence in check(call)]
 
 
 def remarks(schedule: Schedule, unit: MatrixUnit, m: int, n: int, k: int) -> list[str]:
-    """Return sentences on the kernels other than the schedule's that the library uses for this shape; empty if none."""
+    """Return sentences on other kernels that the library uses for this shape; an empty list if there are none.
+
+    unit: the matrix unit. m, n, k: rows and columns of the result, and terms.
+    """
     call = Call(schedule, unit, m, n, k)
     return [sentence for check in _library(call).remarks for sentence in check(call)]
 

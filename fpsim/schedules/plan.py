@@ -1,4 +1,4 @@
-"""The plan of a schedule for one length K: the terms of each slice, their order, and the terms left out."""
+"""The plan of a schedule for one number of terms K: the terms of each slice, their order, and the terms left out."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Span(NamedTuple):
 class Slice(NamedTuple):
     """The terms of K that one slice adds, and their order.
 
-    runs: spans of K in the order in which they are added; blocks: the terms of each partial sum, as positions within
-    the slice; residue: terms at the slice's start that separate instructions add, 0 if that makes no difference.
+    runs: spans of K in the order in which they are added. blocks: the terms of each partial sum, as positions within
+    the slice. residue: number of terms at the slice's start that separate instructions add, 0 if that makes no
+    difference.
     """
 
     runs: tuple[Span, ...]
@@ -55,8 +56,9 @@ class Slice(NamedTuple):
 class SchedulePlan(NamedTuple):
     """The order of additions of a schedule for one K and one unit.
 
-    step: terms of an instruction, 1 for lanes, whose threads add term by term; promoted: partial sums are added to a
-    float32 total; lost: terms that are never added; run: consecutive terms of a lane, 0 without lanes.
+    k: number of terms. step: terms of an instruction; 1 for lanes, whose threads add term by term. promoted: whether
+    partial sums are added to a float32 total. slices: the slices of K. lost: terms that are never added. run:
+    consecutive terms of a lane; 0 without lanes.
     """
 
     k: int
@@ -68,7 +70,7 @@ class SchedulePlan(NamedTuple):
 
 
 def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
-    """Return the order of additions of a schedule on a unit for K = k."""
+    """Return the order of additions of a schedule on a unit for a product of k terms."""
     runs, stop = _slices(schedule, unit, k)
     sums = schedule.sums
     if isinstance(sums, Lanes):
@@ -81,7 +83,7 @@ def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:
-    """Return the number of terms between promotions of partial sums to float32; 0 if there are none on this unit."""
+    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total."""
     keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
     return 0 if chain.short_sums_only and keeps_all else chain.interval
 
@@ -95,7 +97,10 @@ def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
 
 
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
-    """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`."""
+    """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`.
+
+    k: number of terms.
+    """
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
     if slicing.rule == "listed":
@@ -145,7 +150,8 @@ def _slice(runs: tuple[Span, ...], chain: Chain, interval: int, step: int) -> Sl
     """Return a slice of these runs, divided into blocks (one per partial sum), with its residue.
 
     The residue is (number of terms) mod `chain.residue`, or 0 if whole instructions add it. runs: spans of K, in the
-    order in which they are added; interval: terms between promotions, 0 for none; step: terms of an instruction.
+    order in which they are added. interval: terms after which a partial sum ends, 0 for one sum. step: terms of an
+    instruction.
     """
     runs = _odd_first(runs) if chain.odd_first else runs
     terms = sum(run.terms for run in runs)
@@ -170,7 +176,7 @@ def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Return the number of consecutive terms of a lane, for `slices` slices of K = k; `Lanes.run` states the rule."""
+    """Return the number of consecutive terms of a lane, for `slices` slices of k terms; `Lanes.run` states the rule."""
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))

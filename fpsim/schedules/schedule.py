@@ -23,16 +23,17 @@ class Slicing:
 
     Args:
       count: the requested number of slices; there are fewer if K has too few terms.
-      grain: terms that stay together; 0 for the schedule's own block, which depends on the operands' width.
-      rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count).
-        "floor": grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left out
-        of the sum. "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes
-        every count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the
-        terms after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
-      merge: "float32": partial sums are added one after the other. "output": each is rounded to the output format
-        first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the
-        last slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); a single
-        slice is unchanged.
+      grain: consecutive terms that stay in one slice; 0 for the schedule's own number, which depends on the operands'
+        width.
+      rule: the terms of a slice. "even": ceil(K / count). "ceiling": grain * ceil(ceil(K / grain) / count). "floor":
+        grain * ceil(floor(K / count) / grain), at least one grain, so that the last terms of K may be left out of the
+        sum. "cutlass": "ceiling" with the grain 64 where it divides K, 8 elsewhere. "interleaved": slice s takes every
+        count-th run of grain terms from run s on. "rounds": as "interleaved" for whole rounds of all slices; the terms
+        after the last whole round all belong to slice 0. "listed": slice s has `lengths[s]` terms.
+      merge: "float32": the slices' sums are added one after the other. "output": each is rounded to the output format
+        first. "in_place": the running sum is rounded to the output format after every slice. "from_both_ends": the last
+        slice, plus slice 0 (+ slice h), plus slice 1 (+ slice h + 1), ... with h = ceil(count / 2); a single slice is
+        unchanged.
       lengths: terms of each slice, which add up to K, for the rule "listed".
 
     Raises:
@@ -63,16 +64,16 @@ class Slicing:
 @reloadable
 @dataclass(frozen=True)
 class Chain:
-    """The order in which matrix instructions add the terms of a slice.
+    """The order in which matrix instructions add the terms of a slice of K.
 
     Args:
       interval: terms after which the partial sum is added to a float32 total and starts again at +0; 0 for one chain.
-      short_sums_only: the interval holds only for units that keep fewer bits than float32 has (FP8 on Ada and Hopper);
-        with any other unit there is one chain.
+      short_sums_only: the interval holds only for units that keep fewer bits than float32 has (FP8 on Ada and
+        Hopper); with any other unit there is one chain.
       restart: terms after which the counting of intervals starts again; 0 for never.
       first_as_is: a total starts at its first partial sum, not at +0 (which differs only if that is -0).
-      residue: terms of a tile: the (terms of the slice) mod `residue` first terms, which fill no whole tile, are added
-        by instructions of their own; then come whole tiles. 0 for no such start.
+      residue: terms of a tile. The first (terms of the slice) mod `residue` terms, which fill no whole tile, are
+        added by separate instructions; then come whole tiles. 0: all terms are added alike.
       step: terms of an instruction, if fewer than the unit's; 0 for the unit's.
       odd_first: True adds the second term of each pair in a slice before the first; False adds them in order.
 
@@ -103,17 +104,18 @@ class Chain:
 @reloadable
 @dataclass(frozen=True)
 class Lanes:
-    """The order in which threads without matrix instructions add a slice, by fused multiply-adds in float32.
+    """The order in which threads without matrix instructions add a slice of K, by fused multiply-adds in float32.
+
+    A lane is a partial sum of an output.
 
     Args:
       count: lanes that share an output; 128 for "blocks".
-      run: consecutive terms that a lane adds before the next lane's turn; 0: each lane has one run of
+      run: consecutive terms that a lane adds before the next lane adds its terms; 0: each lane has one run of
         ceil(terms / count) terms; negative: at most -run, fewer if a slice would not occupy all lanes.
       chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
       chunks_from_zero: a lane's total starts at +0, instead of at its first chunk.
-      merge: how lanes are joined. "forward": one after the other. "butterfly": lane l + count / 2 is added to lane
-        l, then lane l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS
-        (docs/schedules.md).
+      merge: how lanes are joined. "forward": one after the other. "butterfly": lane l + count / 2 is added to lane l,
+        then lane l + count / 4, and so on. "blocks": dot_kernel and reduce_1Block_kernel of cuBLAS (docs/schedules.md).
       lanes_from_zero: a forward merge starts at +0.
       blocks: for "blocks": number of blocks of 128 threads. A thread has one lane, or two if the result has one column.
     """
@@ -172,18 +174,18 @@ class Schedule:
     Args:
       name: the call that makes it.
       library, family, arch: its library, kernel family and architecture ("hopper"); "" for any architecture.
-      sums: the order of additions in a slice.
+      sums: the order of additions in a slice of K.
       slicing: the slices of K.
       epilogue: the operations on the finished sum.
       block_scaled: partial sums of `sums.interval` terms are multiplied by the scales of their blocks.
-      fuses_scales: the second multiplication by a block's scales and the addition to the total are one fused
-        multiply-add; False rounds the scaled partial sum before it is added.
       fast_accum: partial sums of FP8 products are not added to a float32 total.
       options: further fields of the library's algorithm, as (name, value).
-      source: the source of these facts.
-      evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code) or
-        "inferred".
+      source: text on where these facts are published.
+      evidence: "hardware" (the source compared it with real output), "source" (read from the library's source code)
+        or "inferred".
       operands: the operands in the name of the default unit, such as "e4m3".
+      fuses_scales: the second multiplication by a block's scales and the addition to the total are one fused
+        multiply-add; False rounds the scaled partial sum before it is added.
 
     Raises:
       TypeError, ValueError: a field has another type or value.
@@ -227,7 +229,7 @@ class Schedule:
         return self.name
 
     def option(self, name: str, otherwise: int = 0) -> int:
-        """Return the value of an option, or `otherwise` if the schedule does not have it."""
+        """Return the value of the algorithm's field `name`, or `otherwise` if the schedule does not have it."""
         return dict(self.options).get(name, otherwise)
 
 

@@ -121,9 +121,12 @@ def parsed(text: str) -> Schedule | ShapedSchedule | Accumulator:
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """Return the value of an argument: a literal, or a format by its name; raise a ValueError for other expressions.
+    """Return the value of an argument: a literal, or a format by its name.
 
-    text: the whole call, for the message.
+    node: the argument's syntax tree. text: the whole call, for the message.
+
+    Raises:
+      ValueError: the argument is another expression, or no format has that name.
     """
     if isinstance(node, ast.Name):
         return NAMED.get(node.id) or find_format(node.id)

@@ -30,12 +30,12 @@ class SumOrder:
     Args:
       name: the call that makes it.
       rule: "pairwise" (NumPy), "cascade" (torch) or "windows" (JAX).
-      lanes: the number of chains to which terms are dealt in turn; 1 for windows.
-      block: for "pairwise" the largest number of terms that is not halved first; for "windows" the terms of a
-        window; for "cascade" the number of lanes.
+      lanes: the number of chains over which consecutive terms are distributed; 1 for windows.
+      block: for "pairwise" the largest number of terms that is not halved first; for "windows" the terms of a window;
+        for "cascade" the number of lanes.
       fmt: the format of sums.
       most: the largest number of terms for which the library follows the order; 0 for any number.
-      source: where the order is published.
+      source: text on where the order is published.
 
     Example:
       >>> import fpsim as fp
@@ -78,9 +78,9 @@ class SumOrder:
 def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of NumPy's pairwise sum along contiguous terms.
 
-    Up to `block` terms are dealt to lanes in turn; the lanes are added in pairs, then the terms after the last whole
-    round, one by one. Fewer terms than lanes are one chain. More than `block` terms are halved, the first half rounded
-    down to a multiple of the lanes.
+    Up to `block` terms are distributed over lanes: term i is added in lane i mod `lanes`. The lanes are added in pairs,
+    then the terms after the last whole round, one by one. Fewer terms than lanes are one chain. More than `block` terms
+    are halved, the first half rounded down to a multiple of the lanes.
 
     Args:
       lanes: the number of lanes, a power of two.
@@ -108,11 +108,12 @@ def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> Sum
 def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of torch's sum along contiguous terms on the CPU.
 
-    Terms are dealt to lanes in turn, and in each lane to four chains in turn. A chain adds its terms to a total; every
-    16 terms (more in sums of more than 2**19) it adds that total to a second one and starts again at +0, every 16 such
-    totals are added to a third, and so on to a fourth (cascade); the four are added at the end. A lane adds its chains
-    one after the other. The terms after the last whole round of the lanes are added first, then the lanes, one after
-    the other. This is the order of one thread: torch shares sums of more than 32,768 terms.
+    Term i is added in lane i mod `lanes`, and the terms of a lane are distributed in the same manner over four chains.
+    A chain adds its terms to a total; every 16 terms (more in sums of more than 2**19) it adds that total to a second
+    one and starts again at +0. Every 16 such totals are added to a third, and so on to a fourth (cascade); the four are
+    added at the end. A lane adds its chains one after the other. The terms after the last whole round of the lanes are
+    added first, then the lanes, one after the other. This is the order of one thread: torch shares sums of more than
+    32,768 terms.
 
     Args:
       lanes: the number of elements in a vector: 8 with AVX2, which torch uses for sums with AVX-512 too.
@@ -178,7 +179,11 @@ def _tree(row: SumOrder, k: int) -> Tree:
 
 
 def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
-    """Return a sum that adds terms and sums in order, each rounded as `how` says; start: "zero" or "first"."""
+    """Return a node that adds products of terms and other nodes in order.
+
+    how: the arithmetic of each product and addition. start: "zero" for a sum from +0, "first" for one from its first
+    input. inputs: nodes and runs of terms.
+    """
     return Sum(how, start, "chain", tuple(inputs), how)
 
 
@@ -190,7 +195,8 @@ def _run(start: int, count: int, stride: int) -> Steps:
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
     """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes.
 
-    Every chain starts at its first term, as if at -0. how: arithmetic of each addition.
+    Every chain starts at its first term, as if at -0. row: the number of lanes, and of terms that are not halved. how:
+    the arithmetic of each addition.
     """
 
     def part(start: int, terms: int) -> Sum:
@@ -212,8 +218,8 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
     """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane.
 
-    The terms after the last whole round of lanes are added first, from +0, then the lanes in order. how: arithmetic of
-    each addition.
+    The terms after the last whole round of lanes are added first, from +0, then the lanes in order. row: the number of
+    lanes. how: the arithmetic of each addition.
     """
     if k < row.lanes:
         return _lane(0, k, 1, how)
@@ -223,10 +229,11 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
-    """Return the sum of one lane in torch's order: terms are dealt to four chains, which are added from the first on.
+    """Return the sum of one lane in torch's order as a node: four chains, which are added from the first on.
 
-    Terms after the last whole round of four are added to the first chain before the others. lane: first term; turns:
-    number of terms; lanes: distance between them; how: arithmetic of each addition.
+    Term i of the lane belongs to chain i mod 4. Terms after the last whole round of four are added to the first chain
+    before the others. lane: first term. turns: number of terms. lanes: distance between them. how: the arithmetic of
+    each addition.
     """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
@@ -238,11 +245,11 @@ def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
 
 
 def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
-    """Return the sum of `count` terms first, first + apart, ... through torch's cascade of four totals.
+    """Return the sum of `count` terms first, first + apart, ... through torch's cascade of four totals, as a node.
 
     Terms are added to total 0 from +0. After every s terms total 0 is added to total 1 and starts again, after every
     s**2 total 1 to total 2, after every s**3 total 2 to total 3; at the end totals 1, 2 and 3 are added to total 0, in
-    this order. s is 16, or a larger power of two for more than 2**19 terms.
+    this order. s is 16, or a larger power of two for more than 2**19 terms. how: the arithmetic of each addition.
     """
     power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
@@ -266,7 +273,7 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
     """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums, to one sum.
 
-    Each window is a chain from +0.
+    Each window is a chain from +0. row: the number of terms of a window. how: the arithmetic of each addition.
     """
     parts = [_chain(how, "zero", [_run(*span, 1)]) for span in _cut(k, row.block)]
     while len(parts) > 1:
@@ -275,10 +282,10 @@ def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cut(count: int, window: int) -> list[tuple[int, int]]:
-    """Return (start, length) of windows over `count` terms.
+    """Return (start, length) of consecutive windows of `window` terms that cover `count` terms.
 
-    The terms that the windows lack are missing from the first and the last window, half each (of an odd number, one
-    more from the last). Up to `window` terms are one window.
+    Only the first and the last window may be shorter: half of the missing terms are missing from each (of an odd
+    number, one more from the last). Up to `window` terms are one window.
     """
     if count <= window:
         return [(0, count)]

@@ -28,8 +28,8 @@ class BatchGroup:
     Attributes:
       m: the numbers of rows.
       n: the number of columns.
-      schedule: the schedule of the first of them.
-      tree: the tree that all have.
+      schedule: the schedule for the first number of rows.
+      tree: the common tree.
     """
 
     m: tuple[int, ...]
@@ -51,7 +51,7 @@ class BatchReport:
       m, n: the numbers of rows and columns that were compared.
       on_m, on_n: whether the tree changes with the number of rows, or of columns, alone.
       groups: neighbouring numbers of rows with one tree, for the largest n.
-      split_matters_from: the smallest K for which slices of K change the tree; None where they never do.
+      split_matters_from: the smallest K for which dividing K into slices changes the tree; None if it never does.
       remarks: sentences on the library's choice of kernels.
     """
 
@@ -140,7 +140,7 @@ def depends_on_batch(
 
 
 class _Choice:
-    """A schedule, or a function that chooses one for each shape, with a cache of trees."""
+    """A schedule, or a function that chooses one for each shape, with a cache of the trees of additions."""
 
     def __init__(self, schedule: Schedule | Heuristic, accumulate: MatrixUnit | str | None) -> None:
         if not isinstance(schedule, Schedule) and not callable(schedule):
@@ -160,7 +160,7 @@ class _Choice:
         return schedule
 
     def tree(self, m: int, n: int, k: int) -> Tree:
-        """Return the tree of additions for a shape."""
+        """Return the tree of additions for m rows, n columns and k terms."""
         return self._tree(self(m, n, k), n, k)
 
     def _tree(self, schedule: Schedule, n: int, k: int) -> Tree:
@@ -173,8 +173,8 @@ class _Choice:
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
         """Return the smallest K at which dividing K into slices changes the tree, for any of the shapes; else None.
 
-        rows, columns: numbers of rows and columns to combine. k: largest K to try; one schedule for all shapes is tried
-        up to FURTHEST at least.
+        rows, columns: numbers of rows and columns to combine. k: largest K to try; if one schedule is used for all
+        shapes, at least all K up to FURTHEST (16384) are tried.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
@@ -196,7 +196,7 @@ def _is_split(schedule: Schedule) -> bool:
 
 
 def _in_one(schedule: Schedule) -> Schedule:
-    """Return the schedule with K in one slice, and all else unchanged."""
+    """Return a copy of the schedule with K in one slice, otherwise unchanged."""
     sums: Chain | Lanes = schedule.sums
     if isinstance(sums, Lanes) and sums.blocks > 1:
         sums = replace(sums, blocks=1)
@@ -223,7 +223,10 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns."""
+    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns.
+
+    choose: the schedule of each shape. k: number of terms.
+    """
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."

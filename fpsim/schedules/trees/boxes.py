@@ -52,11 +52,16 @@ LANES = Detail((0, 0), (32, 0))  # for butterflies, which show more than the ter
 class Box:
     """A rectangle of the picture, with the boxes inside it.
 
-    kind: "step" (an addition of products), "more" (omitted boxes), "lost" (terms that are never added), "sum", "round"
-    or "scale"; text, short: its text and a shorter one; node: the node of the tree, or None; inside: the boxes of its
-    inputs; left, right: sides in slots, each as wide as the smallest box; level: 0 without inner boxes, else one more
-    than the highest of theirs; ceiling: the level up to whose top it is drawn, one below that of the box around it (its
-    own for the root); tick: text of the axis below it.
+    Attributes:
+      kind: "step" (an addition of products), "more" (omitted boxes), "lost" (terms that are never added), "sum",
+        "round" or "scale".
+      text, short: its text, and a shorter one for narrow boxes.
+      node: the node of the tree, or None.
+      inside: the boxes of its inputs.
+      left, right: positions of its sides, in slots, each as wide as the smallest box.
+      level: 0 without inner boxes, else one more than the highest level of these.
+      ceiling: the level up to whose top it is drawn: one below that of the box around it (its own for the root).
+      tick: text of the axis below it.
     """
 
     kind: str
@@ -88,7 +93,10 @@ class Box:
 
 
 def model_of(tree: Tree) -> tuple[Box, Box | None]:
-    """Return the root box of a tree, in as much detail as fits, and a box for terms that are lost, or None."""
+    """Return (the root box of a tree, a box for terms that are left out of the sum, or None).
+
+    The root box has boxes inside it, in as much detail as fits.
+    """
     for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
         root = _box(tree.root, detail)
         if root.width <= SLOTS:
@@ -101,7 +109,7 @@ def model_of(tree: Tree) -> tuple[Box, Box | None]:
 
 
 def _has_butterfly(node: Node) -> bool:
-    """Return whether the tree has a butterfly of few enough lanes to draw each."""
+    """Return whether a node is or begins with a butterfly of few enough inputs (32) to draw each."""
     if not isinstance(node, Sum):
         return _has_butterfly(node.input)
     if node.order == "butterfly":
@@ -114,7 +122,10 @@ def _has_butterfly(node: Node) -> bool:
 
 
 def _box(node: Node, detail: Detail) -> Box:
-    """Return the box of a node of the tree, with the boxes of its inputs inside it."""
+    """Return the box of a node of the tree, with the boxes of its inputs inside it.
+
+    detail: how many boxes of a long row to draw.
+    """
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
     if isinstance(node, ScaledSum):
@@ -132,7 +143,10 @@ def _box(node: Node, detail: Detail) -> Box:
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of a node, or a single box for a run of consecutive additions."""
+    """Return the box of a node, or a single box for a run of consecutive additions.
+
+    detail: how many boxes of a long row to draw.
+    """
     return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
 
@@ -144,9 +158,10 @@ def _sums(count: int) -> str:
 def _some(
     items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box], words: Callable[[int], str]
 ) -> list[Box]:  # fmt: skip
-    """Return boxes made by `make` for the first and last items, and one box with `words` for those omitted between.
+    """Return boxes for the first and last items, and one box for those omitted between.
 
-    shown: the numbers of first and last items.
+    shown: the numbers of first and last items. make: function from an item to its box. words: function from the number
+    of omitted items to the text of their box.
     """
     first, last = shown
     hidden = len(items) - first - last
@@ -158,8 +173,8 @@ def _some(
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
     """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours.
 
-    Where there are more inputs than `detail` allows, return boxes of the first and last ones in their own order, and
-    one for those between.
+    If there are more inputs than `detail` allows, return boxes of the first and last ones in the order of the inputs,
+    and one box for those between.
     """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
@@ -182,7 +197,10 @@ def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box
 
 
 def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """Return the spans of terms of the first `count` additions of `runs`, or of the last ones if `from_end`."""
+    """Return the first `count` additions of `runs`, or the last ones if `from_end`.
+
+    Each addition is given as a tuple of the spans of terms that it adds.
+    """
     if from_end:
         last: list[Any] = []
         for run in reversed(runs):
@@ -212,7 +230,7 @@ def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
-    """Return the terms of several additions as text: "first..last", or the first runs if there are gaps."""
+    """Return the terms of several additions as text: "first..last", or, if there are gaps, the first runs."""
     whole = [extent(run) for run in runs]
     terms, start, stop = sum(x.terms for x in whole), min(x.start for x in whole), max(x.stop for x in whole)
     if terms == stop - start:
@@ -251,7 +269,7 @@ def _words(node: Sum) -> tuple[str, str]:
 
 
 def _place(box: Box, left: float) -> None:
-    """Set the positions and levels of a box, from `left` on, and of the boxes inside it."""
+    """Set the positions and levels of a box and of the boxes inside it; left: position of its left side, in slots."""
     box.left, x = left, left
     for inner in box.inside:
         _place(inner, x)
@@ -263,13 +281,13 @@ def _place(box: Box, left: float) -> None:
 
 
 def levels_of(box: Box) -> int:
-    """Return the number of rows that a box takes: more than 1 for a butterfly that is drawn in full."""
+    """Return the number of rows of boxes that a box is drawn as: more than 1 for a butterfly that is drawn in full."""
     full = box.kind == "sum" and box.node.order == "butterfly" and len(box.inside) == len(box.node.inputs)
     return max(len(box.inside) - 1, 0).bit_length() if full else 1
 
 
 def heights(root: Box) -> list[float]:
-    """Return the top of each level, in inches above the bottom of the picture."""
+    """Return the height of the top of each level of boxes, in inches above the bottom of the picture."""
     heights = [LEAF] + [0.0] * root.level
     for box in root.all():
         if box.level:

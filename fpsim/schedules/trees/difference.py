@@ -33,7 +33,7 @@ LEVELS: dict[str, Level] = {
 
 
 class Additions(Protocol):
-    """Protocol of `Tree` for comparisons: it declares the attributes that they read."""
+    """The attributes of a `Tree` that comparisons read, as a protocol."""
 
     @property
     def k(self) -> int: ...
@@ -53,8 +53,9 @@ class Comparison:
     Attributes:
       equal: whether the trees, and so the bits of their results, are equal.
       sentence: the first difference as text; `str()` gives it.
-      terms: the terms of K at the first difference, None where there is none.
-      level: "instruction", "partial sum", "merge", "scale", "rounding" or "terms"; "" where there is none.
+      terms: the range of K at the first difference; None if the trees are equal, or if only their numbers of terms
+        differ.
+      level: "instruction", "partial sum", "merge", "scale", "rounding" or "terms"; "" if the trees are equal.
     """
 
     equal: bool
@@ -67,9 +68,9 @@ class Comparison:
 
 
 def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison:
-    """Return the first difference between two trees, in the order in which terms are added, or that there is none.
+    """Return the first difference between two trees, in the order in which terms are added; or that they are equal.
 
-    names: of x and y in the text.
+    names: the names of x and y in the sentence.
     """
     if x == y:
         return Comparison(True, "The trees are equal, and so are the bits before the epilogue.")
@@ -103,7 +104,7 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
 
 
 def _first_scaled(node: Node) -> ScaledSum | None:
-    """Return the first partial sum of a node that is multiplied by scales, or None."""
+    """Return the first partial sum below a node that is multiplied by block scales; None if there is none."""
     if isinstance(node, ScaledSum):
         return node
     inner = node.inputs[0] if isinstance(node, Sum) and node.inputs else getattr(node, "input", None)
@@ -136,9 +137,10 @@ def _terms(about: Extent) -> str:
 
 
 def _said(operation: StackOperation, about: Extent, against: StackOperation) -> str:
-    """Return an operation of a tree as a clause that begins with a verb.
+    """Return an operation of a tree as a clause that begins with a verb, such as "adds them to the running sum".
 
-    about: the range that the sentence names, so that the clause can say "them"; against: the other tree's operation.
+    about: the range of K that the sentence names, so that the clause can say "them". against: the other tree's
+    operation.
     """
     terms = _about(operation)
     named = "them" if terms == about or (operation.kind == "step" and terms.start == about.start) else _terms(terms)
@@ -177,7 +179,10 @@ def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: t
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees whose instructions in_x and in_y add different terms."""
+    """Return the difference of two trees whose instructions in_x and in_y add different terms.
+
+    names: the names of the trees in the sentence.
+    """
     spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda span: span.terms)
     same_size = spans[0].terms == spans[1].terms
@@ -197,7 +202,10 @@ WORDS = {
 
 
 def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic."""
+    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic.
+
+    names: the names of the trees in the sentence.
+    """
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
     if not all(isinstance(arithmetic, Arithmetic) for arithmetic in pair):

@@ -44,7 +44,7 @@ class Explanation:
 
     Attributes:
       schedule, unit: the schedule and the matrix unit.
-      m, n, k: the product's shape.
+      m, n, k: rows and columns of the result, and terms.
       text: a few sentences.
       tree: the tree of additions, without scales of the whole sum, bias and C.
     """
@@ -141,7 +141,10 @@ def explain(
 
 
 def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit) -> Iterator[str]:
-    """Yield sentences on the order in which matrix instructions add."""
+    """Yield sentences on the order in which matrix instructions add.
+
+    chain: the schedule's order of instructions. plan: the order for one number of terms.
+    """
     longest = max(plan.slices, key=lambda of: of.terms)
     yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
     if not plan.promoted:
@@ -154,7 +157,11 @@ def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUn
 
 
 def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit, longest: Slice) -> str:
-    """Return the sentence on partial sums that are added to a total; longest: the slice with the most terms."""
+    """Return the sentence on partial sums that are added to a float32 total.
+
+    chain: the schedule's order of instructions. plan: the order for one number of terms. longest: the slice with the
+    most terms.
+    """
     interval = interval_of(chain, unit)
     instructions = _count(-(-interval // plan.step), "instruction")
     restarts = f", and at the end of every {chain.restart}," if chain.restart and chain.restart % interval else ""
@@ -168,13 +175,16 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
 
 
 def _instructions(of: Slice, plan: SchedulePlan) -> int:
-    """Return the number of instructions that add a slice."""
+    """Return the number of instructions that add a slice; plan: has the number of terms of an instruction."""
     parts = (of.residue, of.terms - of.residue)
     return sum(-(-part // plan.step) for part in parts)
 
 
 def _residue(chain: Chain, plan: SchedulePlan) -> str:
-    """Return the sentence on the remainder of each slice that is added first."""
+    """Return the sentence on the terms of each slice that exceed a multiple of `chain.residue` and are added first.
+
+    plan: the order of additions for one number of terms.
+    """
     rests = sorted({of.terms % chain.residue for of in plan.slices if of.terms % chain.residue})
     counts = " or ".join(map(str, rests)) if len(rests) <= FEW else "few"
     short = any(of.residue for of in plan.slices)
@@ -186,7 +196,10 @@ def _residue(chain: Chain, plan: SchedulePlan) -> str:
 
 
 def _lanes(lanes: Lanes, plan: SchedulePlan, n: int) -> Iterator[str]:
-    """Yield sentences on the order in which threads without tensor cores add; n: columns of the product."""
+    """Yield sentences on the order in which threads without tensor cores add; plan: the order for one number of terms.
+
+    lanes: the schedule's partial sums of an output. n: columns of the product.
+    """
     yield "There are no tensor cores in it: every product joins a float32 sum by a fused multiply-add."
     if lanes.merge == "blocks":
         chains = 2 if n == 1 else 1

@@ -78,7 +78,10 @@ def in_words(fmt: Format) -> str:
 
 @dataclass(frozen=True)
 class Steps:
-    """Consecutive additions: addition i < count adds the products of `terms` terms of K from start + i * stride on."""
+    """A run of `count` additions, each of the products of `terms` consecutive terms of K.
+
+    Addition i adds the terms from start + i * stride on.
+    """
 
     start: int
     terms: int
@@ -88,7 +91,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Gathered:
-    """One addition of the products of terms that are not contiguous; spans: those terms."""
+    """One addition of the products of terms that are not contiguous; spans: the ranges of these terms."""
 
     spans: tuple[Span, ...]
 
@@ -148,7 +151,7 @@ class Sum:
         of two that is not below the number of inputs, input l + h is added to input l where there is one; then the same
         with h / 2, ...
       inputs: nodes, and runs of additions of products. A pairwise sum takes every product separately.
-      product: the rounding of a product before it is added; None where it is exact.
+      product: the arithmetic that rounds a product before it is added; None if the product is exact.
     """
 
     how: Arithmetic
@@ -172,7 +175,7 @@ Node = Sum | Round | ScaledSum
 
 
 class Extent(NamedTuple):
-    """The range of K that a node covers, and its number of terms."""
+    """The range of K that a node covers, start .. stop - 1, and its number of terms."""
 
     start: int
     stop: int
@@ -226,7 +229,7 @@ def joint(extents: Iterator[Extent]) -> Extent:
 
 
 class TrackedNode(NamedTuple):
-    """A node of a tree, and whether its value is known never to be -0."""
+    """A node of a tree, and whether its value is known never to be -0, whatever the operands are."""
 
     node: Node
     never_minus_zero: bool
@@ -234,7 +237,7 @@ class TrackedNode(NamedTuple):
 
 @cache
 def zero(fmt: Format) -> Sum:
-    """Return the node of +0 in a format, the sum of no terms."""
+    """Return the node of +0 in a format, which is the sum of no terms."""
     return Sum(Arithmetic("ieee", fmt), "zero", "chain", ())
 
 
@@ -260,7 +263,7 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 
 
 def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
-    """Return a chain of products that starts at +0; never_minus_zero: its sum is never -0."""
+    """Return a chain of the additions `steps`, from +0, as a node; never_minus_zero: whether its sum is never -0."""
     if not steps:
         return TrackedNode(zero(how.fmt), True)
     return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
@@ -271,8 +274,8 @@ def add(
 ) -> TrackedNode:
     """Return the sum of several nodes, each addition rounded once, in a normal form.
 
-    from_zero: the sum starts at +0; order: "chain", "pairwise" or "butterfly", which `Sum` defines. Operations that
-    change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
+    how: the arithmetic. from_zero: the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
+    Operations that change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -318,11 +321,11 @@ Kind = Literal["begin", "step", "push", "join", "pairwise", "butterfly", "scale"
 class StackOperation(NamedTuple):
     """One operation of a program that computes a tree with a stack of running sums.
 
-    kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds
-    it to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
-    the scales of its block; "round" rounds it. how: arithmetic of a sum, format of "begin" and "round", or order of
-    "scale" (a phrase, if the product is rounded before it is added); spans: terms whose products are added; product:
-    their rounding, None if exact; node: the node of the tree that the operation belongs to, which is not compared.
+    kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds it
+    to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
+    the scales of its block; "round" rounds it. how: arithmetic of a sum, format of "begin" and "round", or order of the
+    multiplications of "scale" as text. spans: terms of K whose products are added. product: their rounding, None if
+    exact. node: the node of the tree that the operation belongs to, which is not compared.
     """
 
     kind: Kind
@@ -334,12 +337,12 @@ class StackOperation(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The fields on which the bits of the result depend."""
+        """The fields on which the bits of the result depend: all but `node`."""
         return self[:5]
 
 
 def operations(node: Node) -> Iterator[StackOperation]:
-    """Yield the operations of a program that computes a node; equal programs mean equal nodes."""
+    """Yield the operations of a program that computes a node with a stack; equal programs mean equal nodes."""
     if isinstance(node, ScaledSum):
         yield from operations(node.input)
         yield StackOperation("scale", node.order if node.fuses else node.words, node=node)
@@ -358,7 +361,7 @@ def operations(node: Node) -> Iterator[StackOperation]:
 
 
 def _chain(node: Sum) -> Iterator[StackOperation]:
-    """Yield the operations of a sum whose inputs are added in order."""
+    """Yield the operations of a program that computes a chain, a sum whose inputs are added in order."""
     if node.start == "zero":
         yield StackOperation("begin", node.how.fmt, node=node)
     for i, item in enumerate(node.inputs):

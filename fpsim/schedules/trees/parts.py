@@ -1,4 +1,4 @@
-"""The sums of slices as nodes of a tree: chains of instructions, lanes of threads, and accumulators."""
+"""The sums of slices of K as nodes of a tree: chains of instructions, lanes of threads, and accumulators."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MOST_PARTS = 1 << 20  # nodes and runs of a tree: seconds of work
 
 
 def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
-    """Raise a ValueError if the tree of a schedule for K = k would have more than MOST_PARTS nodes and runs."""
+    """Raise a ValueError if a schedule's tree for k terms would have more than MOST_PARTS (2^20) nodes and runs."""
     sums, slicing = schedule.sums, schedule.slicing
     dealt = slicing.rule in ("interleaved", "rounds") and slicing.count > 1
     tiles = k // grain_of(schedule, unit) if dealt else 0
@@ -85,7 +85,7 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 
 
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
-    """Return the sum of each slice of `plan`, as instructions of `unit` add it.
+    """Return the sum of each slice of `plan`, as instructions of `unit` add it: a list of nodes.
 
     If `plan.promoted`, a slice has several partial sums, which are added in float32; otherwise it is one chain. scaled:
     True multiplies each partial sum by the two scales of its block.
@@ -110,10 +110,11 @@ def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: 
 def _chain(
     of: Slice, starts: Sequence[int], block: Span, step: int, how: Arithmetic, never_minus_zero: bool
 ) -> TrackedNode:  # fmt: skip
-    """Return a partial sum of the slice `of`: instructions chained from +0.
+    """Return a partial sum of the slice `of` as a node: instructions chained from +0.
 
-    starts: position of each run within the slice; block: the partial sum's terms, as positions within the slice; step:
-    terms of an instruction; how: the instructions' arithmetic; never_minus_zero: whether it never returns -0.
+    starts: position of each run within the slice. block: the partial sum's terms, as positions within the slice. step:
+    terms of an instruction. how: the instructions' arithmetic. never_minus_zero: whether an instruction never returns
+    -0.
     """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -125,9 +126,9 @@ def _chain(
 def _add_run(
     steps: list[Steps | Gathered], runs: Sequence[Span], starts: Sequence[int], start: int, stop: int, step: int
 ) -> None:  # fmt: skip
-    """Append the instructions for positions start to stop - 1 of a slice to `steps` in place.
+    """Append the instructions for positions start .. stop - 1 of a slice to `steps` in place.
 
-    runs: spans of K in the slice; starts: position of each in the slice; step: terms of an instruction.
+    runs: spans of K in the slice. starts: position of each in the slice. step: terms of an instruction.
     """
     if len(runs) == 1:
         first = runs[0].start + start
@@ -150,7 +151,11 @@ def _add_run(
 
 
 def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> TrackedNode:
-    """Return the sum of the slices by the schedule's merge; slices without terms are left out; fmt: output's format."""
+    """Return the sum of the slices as a node, by the schedule's merge.
+
+    parts: the sum of each slice; those without terms are left out. fmt: format of the output, to which some merges
+    round.
+    """
     parts = [part for part in parts if part.node != zero(part.node.fmt)] or parts[:1]
     merge = schedule.slicing.merge
     if len(parts) == 1:
@@ -166,9 +171,10 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the last slice's sum plus the others in order, where slices i and i + half are first added to each other.
+    """Return the sum of the slices as a node: the last slice's sum, plus the others in order.
 
-    half: half the number of slices, rounded up.
+    Slices i and i + half are first added to each other, where half is half the number of slices, rounded up. parts: the
+    sum of each slice.
     """
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
@@ -181,11 +187,12 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes from which a tree was built, by which fast loops compute its sums.
+    """The lanes from which a tree was built; fast loops compute its sums by them.
 
-    root: the tree's root; a tree with another root has other sums; lanes, run: the lanes of the schedule, and the
-    consecutive terms of each; span: the terms of K; coarse: no product of the operands can underflow in float32;
-    one_column: the result has one column, which matters to lanes in blocks.
+    A lane is a partial sum of an output. root: the tree's root; a tree with another root has other sums. lanes: the
+    lanes of the schedule. run: consecutive terms of a lane. span: the terms of K. coarse: True if no product of the
+    operands can underflow in float32. one_column: True if the result has one column, which changes the order for lanes
+    in blocks.
     """
 
     root: Node
@@ -197,7 +204,11 @@ class LaneOrder(NamedTuple):
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
-    """Return the lanes of a tree that consists of lanes only; None if it also merges slices. n: columns, or None."""
+    """Return the lanes of a tree that consists of lanes only; None if the tree also merges slices or has no terms.
+
+    root: the tree's root. lanes: the lanes of the schedule, partial sums of an output. plan: the order of its
+    additions. unit: only its operands matter. n: columns of the product, or None.
+    """
     if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
         return None
     root = root.input if isinstance(root, Round) else root
@@ -205,23 +216,28 @@ def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n
 
 
 def is_coarse(a: Format, b: Format) -> bool:
-    """Return whether all products of two formats are multiples of float32's smallest number, so that none becomes 0."""
+    """Return whether all products of values of two formats are multiples of float32's smallest number.
+
+    Then no nonzero product underflows to 0 in float32.
+    """
     return _lowest(a) + _lowest(b) >= _lowest(FP32)
 
 
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
-    """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`; unit: only its operands matter.
+    """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`: a list of nodes.
 
-    n: columns of the product, or None; a thread of cuBLAS's dot kernel has two chains if n is 1, else one.
+    A lane is a partial sum of an output. unit: only its operands matter. n: columns of the product, or None; a thread
+    of cuBLAS's dot kernel has two chains if n is 1, else one.
     """
     return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 
 
 @lru_cache(maxsize=256)  # a search asks for the same schedules with units that differ in their operands alone
 def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
-    """Return the sums of the slices by threads, with `chains` chains per thread of cuBLAS's dot kernel.
+    """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`, as nodes; cached.
 
-    coarse: all products are multiples of float32's smallest number, so that sums from +0 are never -0.
+    coarse: all products are multiples of float32's smallest number, so that sums from +0 are never -0. chains: chains
+    per thread of cuBLAS's dot kernel.
     """
     parts = []
     for of in plan.slices:
@@ -243,9 +259,10 @@ def _lowest(fmt: Format) -> int:
 
 
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
-    """Return the sum of one lane of a slice: one chain, or the total of several chains of `chunk` terms each.
+    """Return the sum of one lane of a slice as a node: one chain, or the total of several chains of `chunk` terms each.
 
-    run: consecutive terms of a lane; coarse: whether no product can underflow in float32.
+    lanes: the lanes of the schedule, partial sums of an output. slice_: the terms of K. run: consecutive terms of a
+    lane. lane: its number. coarse: whether no product can underflow in float32.
     """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
@@ -276,20 +293,24 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of one thread in cuBLAS's dot_kernel: +0 plus its chains, each from +0, in order.
+    """Return the sum of one thread in cuBLAS's dot_kernel as a node: +0 plus its chains, each from +0, in order.
 
-    terms: of each chain; coarse: whether no product can underflow in float32.
+    terms: indices along K of each chain. coarse: whether no product can underflow in float32.
     """
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 
 def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> TrackedNode:
-    """Return the sum of a slice of K by cuBLAS's dot_kernel and reduce_1Block_kernel.
+    """Return the sum of a slice of K by cuBLAS's dot_kernel and reduce_1Block_kernel, as a node.
 
-    Terms are dealt in turn to the chains of the threads of all blocks. A butterfly joins the 128 threads of a block.
-    Of the blocks' sums, every 128th are added from left to right; those sums i and i + 64, then i and i + 32, are
-    added; of the 32 left, every fourth are added from left to right, and so are the last 4. chains: number of chains of
-    a thread; coarse: whether no product can underflow in float32.
+    1. Consecutive terms go to the chains of the threads of all blocks, one term each, round after round.
+    2. The sums of the 128 threads of a block are added as a butterfly.
+    3. Of the blocks' sums, every 128th are added from left to right, which leaves up to 128 sums.
+    4. Sum i + 64 is added to sum i, then sum i + 32.
+    5. Of the 32 left, every fourth are added from left to right, and so are the last 4.
+
+    lanes: the schedule's lanes, whose number of blocks is read. slice_: the terms of K. chains: number of chains of a
+    thread. coarse: whether no product can underflow in float32.
     """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short
@@ -317,7 +338,12 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
 
 
 def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
-    """Return the sum of k terms by an emulated accumulator."""
+    """Return the sum of k terms by an emulated accumulator as a node.
+
+    Raises:
+      ValueError: a Chunked accumulator with more than MOST_PARTS (2^20) chunks, or a class of accumulator that has no
+        tree.
+    """
     inner = accumulator_arithmetic(how, how.fmt, k)
     if k == 0:
         return TrackedNode(zero(how.result_format), True)

@@ -48,14 +48,20 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
 
 
 def _axes(slots: float, height: float) -> Any:
-    """Return new axes for a picture that is `slots` smallest boxes wide and `height` inches high."""
+    """Return new matplotlib axes for a picture.
+
+    slots: width, in slots as wide as the smallest box. height: inches.
+    """
     width = min(max(SLOT * slots + 1, NARROWEST), WIDEST)
     pyplot = load("matplotlib.pyplot", "drawing")
     return pyplot.subplots(figsize=(width, height + 1.4), layout="constrained")[1]
 
 
 def _colours(root: Node) -> dict[Arithmetic, str]:
-    """Return a colour for each arithmetic: green for float32, red if rounded again, others for matrix units."""
+    """Return a colour for each arithmetic in a tree: green for float32, red if rounded again, others for matrix units.
+
+    root: the tree's last node.
+    """
     colours: dict[Arithmetic, str] = {}
     others = iter([BLUE, *drawing.OTHER_COLORS])
 
@@ -75,16 +81,20 @@ def _colours(root: Node) -> dict[Arithmetic, str]:
 
 
 def _tint(colour: str, share: float) -> tuple[float, float, float]:
-    """Return a colour mixed with white, as (red, green, blue) from 0 to 1; share: of the colour, 1 for no white."""
+    """Return a colour mixed with white, as (red, green, blue) from 0 to 1.
+
+    colour: a matplotlib colour. share: the share of the colour, 1 for no white.
+    """
     rgb = load("matplotlib.colors", "drawing").to_rgb(colour)
     red, green, blue = (1 - share * (1 - channel) for channel in rgb)
     return red, green, blue
 
 
 class _Painter:
-    """A painter of a tree's boxes into matplotlib axes; x counts slots, each as wide as the smallest box, y inches.
+    """A painter of a tree's boxes into matplotlib axes.
 
-    tops: heights of the tops of the levels of boxes; slot: inches per slot; colours: the colour of each arithmetic.
+    x counts slots, each as wide as the smallest box; y is in inches. tops: heights of the tops of the levels of boxes.
+    slot: inches per slot. colours: the colour of each arithmetic.
     """
 
     def __init__(self, ax: Axes, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:
@@ -116,7 +126,10 @@ class _Painter:
             self._text(box, (bottom + top) / 2, [box.text, box.short])
 
     def _rectangle(self, box: Box, bottom: float, top: float, fill: Any, edge: Any = "white", hatch: str = "") -> None:
-        """Draw the rectangle of a box from bottom to top, with a gap to its neighbours."""
+        """Draw the rectangle of a box from height bottom to height top, with a gap to its neighbours.
+
+        fill, edge: matplotlib colours. hatch: matplotlib's pattern of lines, "" for none.
+        """
         gap = 0.012 / self.slot  # between neighbours
         corner, width, height = (box.left + gap, bottom + 0.012), box.right - box.left - 2 * gap, top - bottom - 0.024
         line = 0.7 if hatch else 0
@@ -128,7 +141,7 @@ class _Painter:
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
         """Write the first of `candidates` that fits into a box, at height y in a font of `size` points.
 
-        If none fits, keep the first for the label of the row.
+        If none fits, store the first, to be written at the left end of the row.
         """
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
@@ -156,9 +169,9 @@ class _Painter:
         self._text(box, (y + 0.07 + top) / 2 if has_rail else (bottom + top) / 2, [box.text, *of, box.short])
 
     def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
-        """Draw the running sum as a line at height y, with a dot for each input and an open one for a start at +0.
+        """Draw a chain's running sum as a horizontal line at height y, with a dot for each input.
 
-        joins: boxes of the inputs, from each of which a line leads up from height bottom.
+        A start at +0 is an open dot. joins: boxes of the inputs, from each of which a line leads up from height bottom.
         """
         ends = (box.inside[0].middle, box.inside[-1].middle)
         self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)
@@ -172,7 +185,11 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw a row of boxes in `colour` for each of the `rows` halvings of a butterfly, from height bottom to top."""
+        """Draw the additions of a butterfly: a row of boxes for each of its `rows` levels, from height bottom to top.
+
+        At each level, the upper half of the sums is added to the lower half. box: the box of the butterfly. colour: the
+        boxes' colour.
+        """
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows
@@ -195,7 +212,11 @@ class _Painter:
                 self._text(part, y + height / 2, words, size=6)
 
     def finish(self, root: Box, lost: Box | None, title: str) -> None:
-        """Set the limits, ticks, title and legend of the axes."""
+        """Set the limits, ticks, title and legend of the axes, after all boxes are drawn.
+
+        root: the box of the tree. lost: the box of terms that are left out, or None. title: text above the picture, ""
+        for none.
+        """
         ax = self.ax
         ax.set_xlim(0, lost.right if lost else root.right)
         ax.set_ylim(0, self.tops[-1] + 0.03)

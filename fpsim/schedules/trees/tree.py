@@ -46,8 +46,9 @@ class Tree:
     Args:
       k: number of terms of the product.
       root: the last node: a Sum, Round or ScaledSum.
-      lost: terms of K that are left out of the sum.
-      lane_order: the lanes that the tree was made of, which only make its sums faster; None for other trees.
+      lost: ranges of K whose terms are left out of the sum.
+      lane_order: the lanes (partial sums of threads) that the tree was made of, from which its sums are computed
+        faster; None for other trees.
 
     Raises:
       TypeError, ValueError: a field has another type or value.
@@ -199,7 +200,7 @@ def compare(
     n: int | None = None, accumulate: MatrixUnit | str | None = None, out_fmt: FormatLike | None = None,
     scaled: bool | None = None,
 ) -> Comparison:  # fmt: skip
-    """Return whether two schedules, units or accumulators add K products in the same way, or their first difference.
+    """Return whether two schedules, units or accumulators add K products in the same order, or their first difference.
 
     Args:
       x, y: as `how` of `fp.schedules.tree`.
@@ -233,10 +234,14 @@ def _by_hand(
     order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
     scaled: bool | None,
 ) -> Tree:  # fmt: skip
-    """Return the tree of an order that is given as nested tuples of terms, or raise an error if it is not valid.
+    """Return the tree of an order of additions that is given as nested tuples of terms.
 
-    k: its number of terms, or None; accumulate: what adds two numbers or the terms of a tuple, None for
-    fp.Pairwise(fp.FP32); fmt: format to which the result is rounded, or None; scaled: True is refused.
+    k: its number of terms, or None to take it from the order. accumulate: the accumulator or unit that adds two numbers
+    or the terms of a tuple; None for fp.Pairwise(fp.FP32). fmt: format to which the result is rounded, or None. scaled:
+    must not be True.
+
+    Raises:
+      ValueError: the order, k, accumulate or scaled is not valid.
     """
     if k is not None and (not is_integer(k) or k < 0):
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
@@ -252,7 +257,11 @@ def _by_hand(
 
 
 def _by_segment_lanes(order: SegmentLanes, k: int, fmt: Format | None) -> Tree:
-    """Return the tree of an order in segments and lanes, rounded to `fmt` unless that is None."""
+    """Return the tree of k terms by an order in segments and lanes of K, rounded to `fmt` unless that is None.
+
+    Raises:
+      ValueError: the order has another number of terms than k.
+    """
     if k != order.k:
         raise ValueError(f"{order} adds {order.k} terms; got k={k}.")
     return Tree(k, rounded(TrackedNode(by_segment_lanes(order), True), fmt).node)
@@ -280,7 +289,11 @@ def _own_unit(how: Schedule | MatrixUnit | Accumulator | str) -> MatrixUnit | No
 
 
 def _unit_named(how: MatrixUnit | str) -> MatrixUnit:
-    """Return the unit with a name, or a unit unchanged; raise an error that suggests schedules too if there is none."""
+    """Return the matrix unit with a name, or a unit unchanged.
+
+    Raises:
+      ValueError, TypeError: no unit has that name; the message also suggests schedules.
+    """
     try:
         return named_unit("how", how)
     except ValueError as reason:

@@ -28,7 +28,7 @@ class OpenSum:
       start: "zero" if it starts at +0, "first" if at its first input.
       inputs: its products and sums so far.
       size: number of terms.
-      depth: levels of nodes.
+      depth: levels of nodes, from the sum down to the products.
     """
 
     __slots__ = ("depth", "how", "inputs", "size", "start")
@@ -39,7 +39,7 @@ class OpenSum:
         self.size, self.depth = 0, 2
 
     def take(self, terms: Sequence[int]) -> None:
-        """Append one addition of the products of these terms."""
+        """Append one addition of the products of the given terms of K, which must be in ascending order."""
         runs = [(i == 0 or terms[i - 1] + 1 != term, term) for i, term in enumerate(terms)]
         starts = [term for is_first, term in runs if is_first]
         if len(starts) == 1:
@@ -112,10 +112,10 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 
 
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
-    """Return the root node of a program of additions, in which n >= 0 pushes term n, and -c adds the last c numbers.
+    """Return the root node of a program of additions in reverse Polish notation.
 
-    join: function from the terms and sums of one addition to their sum; product: rounding of products, or None if
-    they are exact.
+    program: n >= 0 pushes term n, and -c adds the last c numbers. join: function from the list of terms and sums of one
+    addition to their sum. product: the arithmetic that rounds products, or None if they are exact.
     """
     stack: list[int | OpenSum] = []
     for step in program:
@@ -128,10 +128,11 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 
 
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
-    """Return the function that adds up to two terms or sums in the order of an accumulator, `how`, and in `arithmetic`.
+    """Return the function that adds up to two terms or sums in the order of an accumulator.
 
-    Of two sums, that with fewer terms is added to the other. start: "zero" for sums from +0, "first" for sums from
-    their first input; product: rounding of products, None if they are exact.
+    Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name. arithmetic: that
+    of each addition. start: "zero" for sums from +0, "first" for sums from their first input. product: the arithmetic
+    that rounds products, None if they are exact. The function raises a ValueError for more than two numbers.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -186,7 +187,10 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two partial sums; if one is a chain of partial sums itself, the other is appended to it."""
+    """Return the sum of two partial sums, each addition rounded as `how` says.
+
+    If one of them is a chain of partial sums itself, the other is appended to it.
+    """
     chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
     if chains:
         total = chains[0]
@@ -235,7 +239,7 @@ def program_of(order: Nested) -> list[int]:
 
 
 class _Addition:
-    """A mark on the stack of `program_of`: add the last `count` numbers, the members of one tuple."""
+    """A mark on the stack of `program_of`: add the last `count` numbers, which are the members of one tuple."""
 
     __slots__ = ("count",)
 
