@@ -171,7 +171,7 @@ def clamped(value: Any, top: Any, limit: Any) -> Any:
 
 @cache
 def divide_kernel() -> Any:
-    """Return the loop `(x, scale, exact, top, limit)` that writes clamped(x / scale, top, limit) to `exact`."""
+    """Return the loop `(x, scale, exact, top, limit)`: exact = x / scale; magnitudes in (top, limit] become top."""
 
     def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):
@@ -182,8 +182,8 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes clamped(x / scales, top, limit) to
-    `exact`, and values * scales to `results`; all arrays have the shape of x.
+    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes x / scales to `exact`, where
+    magnitudes in (top, limit] become top, and values * scales to `results`; all arrays have the shape of x.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:

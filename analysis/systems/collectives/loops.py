@@ -53,7 +53,8 @@ def add_errors(errors: Any, low: Any, lost: Any) -> None:
 def add_rows_kernel() -> Any:
     """Return the compiled loop `(rows, high, low, lost)` that adds rows (k, n) of floats to high + low in place.
 
-    Rounding errors of `low` are added to `lost` as magnitudes, which thus stays 0 where high + low is exact.
+    rows: float32 or float64. high, low, lost: float64 (n,). Rounding errors of `low` are added to `lost` as
+    magnitudes; `lost` thus stays 0 where high + low is exact.
     """
 
     def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
