@@ -15,7 +15,7 @@ def output(
     """Return the array for a result: `out` if it fits, or a new one, not initialised, if `out` is None.
 
     shape, dtype: those that the result has. source: the input, which must not share memory with `out`. whose: words for
-    the owner of `shape` in error messages.
+    the owner of `shape` in error messages, such as "the input's".
 
     Raises:
       ValueError: out has another dtype or shape, cannot be written, or shares memory with the input or between its own

@@ -41,9 +41,10 @@ def number_array(values: Any) -> Array:
 
 
 def sticky_float(integer: int) -> float:
-    """Return an integer's first 53 bits as a float64, with the last bit set if nonzero bits were dropped.
+    """Return an integer, truncated to 53 significant bits, as a float64 whose last bit marks dropped bits.
 
-    Rounding it to a narrower format has the same result as rounding the integer. Magnitudes are limited to 2**1024 - 1.
+    That bit is set if a dropped bit was 1. So rounding the result to a narrower format gives the same value as rounding
+    the integer. Magnitudes are limited to 2**1024 - 1.
     """
     magnitude = min(abs(integer), 2**1024 - 1)  # beyond every format
     lost = max(magnitude.bit_length() - 53, 0)

@@ -1,9 +1,9 @@
 """CPU loops of the casts. One loop body serves every format; only the rounding mode is compiled in.
 
-Layouts (a format's integer constants) are passed as small arrays, as dispatching a tuple of seventeen numbers would
-cost more than a short cast, and become named tuples of registers before the loop. `frozen` compiles a layout in as
-constants instead: the same body, a quarter faster, worth a compilation for the named formats. Measured:
-docs/performance.md.
+A layout is a named tuple of a format's integer constants. Kernels get it as a small array and make the named tuple
+before the loop, since passing a tuple of seventeen numbers would take longer than a short cast. The argument `frozen`
+compiles a layout in as constants instead: the same body, a quarter faster, worth a compilation for the named formats.
+Measured: docs/performance.md.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class CastOptions(NamedTuple):
         return self._asdict()
 
     def with_seed(self, seed: int | None) -> CastOptions:
-        """Return these options with another seed."""
+        """Return a copy of these options with another seed, 0 to 2**64 - 1 or None; the seed is not checked."""
         fmt, rounding, overflow, subnormals, _, random_bits = self
         return CastOptions(fmt, rounding, overflow, subnormals, seed, random_bits)
 
@@ -107,9 +107,9 @@ class CastOptions(NamedTuple):
 class TableOptions(NamedTuple):
     """The checked options of a cast to a table format, which lists the value of each code.
 
-    rounding: the mode. overflow: name of the policy for values beyond the largest finite one. seed: key of the random
-    numbers of stochastic rounding, 0 to 2**64 - 1, or None. random_bits: number of random bits, 1 to 32, that each
-    stochastic rounding uses.
+    fmt: the format. rounding: the mode. overflow: name of the policy for values beyond the largest finite one. seed:
+    key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or None. random_bits: number of random bits, 1 to
+    32, that each stochastic rounding uses.
     """
 
     fmt: TableFormat

@@ -18,11 +18,16 @@ from fpsim.formats.table_format import TableFormat, table_format
 class FloatInfo:
     """Machine limits of a format under the names of numpy.finfo, as Python numbers.
 
-    `precision` (decimal digits, floor(-log10(eps))) and `resolution` (10**-precision) follow numpy's rule for every
-    format; ml_dtypes sets some of its own by hand. max, min: largest and lowest finite value; tiny:
-    smallest_normal; eps, epsneg: distance from 1 to the next larger and smaller value; machep, negep:
-    log2 of eps and epsneg; nmant, nexp, iexp: mantissa and exponent bits; minexp, maxexp: exponents of the smallest
-    normal value and of the smallest power of two that overflows.
+    Attributes:
+      fmt, bits, dtype: the format, the width of a code, and the NumPy or ml_dtypes dtype or None.
+      max, min: largest and lowest finite value.
+      smallest_normal, smallest_subnormal, tiny: smallest positive values; tiny is another name of smallest_normal.
+      eps, epsneg: distance from 1 to the next larger and the next smaller value.
+      machep, negep: log2 of eps and of epsneg.
+      nmant, nexp, iexp: bits of the mantissa, and bits of the exponent field under two names.
+      minexp, maxexp: exponents of the smallest normal value and of the smallest power of two that overflows.
+      precision: decimal digits, floor(-log10(eps)); for every format by numpy's rule, from which ml_dtypes deviates.
+      resolution: 10**-precision.
     """
 
     fmt: Format
@@ -50,8 +55,12 @@ class FloatInfo:
 class TableInfo:
     """Limits of a table format, under those names of numpy.finfo that apply to it.
 
-    eps, epsneg: distances from 1 to the next larger and smaller value, NaN if 1 or that neighbour is no value of the
-    format; tiny: smallest nonzero magnitude.
+    Attributes:
+      fmt, bits, dtype: the format, the width of a code, and None, as there is no dtype.
+      eps, epsneg: distances from 1 to the next larger and the next smaller value; NaN if 1 or that neighbour is no
+        value of the format.
+      max, min: largest and lowest finite value.
+      tiny: smallest nonzero magnitude.
     """
 
     fmt: TableFormat

@@ -146,7 +146,7 @@ class Format:
         return self._hash == other._hash and self._field_values == other._field_values
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without cached values: tables are long, and the hash of a str differs between processes."""
+        """Return the fields for pickle, without caches: tables are long, and hashes of str differ between processes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property

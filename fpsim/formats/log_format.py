@@ -18,10 +18,10 @@ SMALLEST_BITS, LARGEST_BITS = 3, 16
 class LogFMT:
     """A logarithmic format of 3 to 16 bits: a sign, and the index of a magnitude ("level") within the tile's range.
 
-    A code is `sign | level index`. Level 0 is zero, which keeps its sign. Levels 1 .. level_count run from the
-    smallest to the largest magnitude of the tile, at equal distances in log2: level k is `2**(low + step * (k - 1))`.
-    So decoding needs the step and low of the code's tile, and the format itself has no largest value.
-    There is neither Inf nor NaN.
+    A tile is a block of elements that share the numbers low and step. A code is `sign | level index`. Level 0 is zero,
+    which keeps its sign. Levels 1 .. level_count run from the smallest to the largest magnitude of the tile, at equal
+    distances in log2: level k is `2**(low + step * (k - 1))`. So decoding needs the step and low of the code's tile,
+    and the format itself has no largest value. There is neither Inf nor NaN.
 
     Args:
       bits: width of a code, 3 to 16.

@@ -109,7 +109,7 @@ class TableFormat:
         return self._hash  # formats key the caches of plans, which every call looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without cached values, since the hash of a str differs between processes."""
+        """Return the fields for pickle, as a dict without cached values: hashes of str differ between processes."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
@@ -304,9 +304,9 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 @reloadable
 @dataclass(frozen=True, repr=False, eq=False)
 class TwoTableFormat(TableFormat):
-    """A format with two tables of values, of which each tile uses one: IF4. `values` is the first table.
+    """A format with two tables of values, of which each tile (block of elements with one scale) uses one: IF4.
 
-    The second table is the format IF4_INTEGERS; the sign bit of a tile's scale code selects it.
+    `values` is the first table. The second is the format IF4_INTEGERS; the sign bit of a tile's scale code selects it.
     """
 
 
@@ -346,7 +346,7 @@ def table_format(spec: Any) -> TableFormat | None:
 
 
 def refuse_without_tiles(fmt: TableFormat) -> None:
-    """Raise a ValueError if the values of the format depend on the tile of an element (HIF4, IF4)."""
+    """Raise a ValueError if the values of the format's codes differ between tiles, blocks of elements (HIF4, IF4)."""
     if fmt in (HIF4, IF4):
         raise ValueError(
             f"{fmt.name} has its values by tile; use fp.encode_scaled(x, {fmt.name.lower()!r}, fp.scalings.{fmt.name})."

@@ -247,9 +247,9 @@ def _kept_with_zero_points(
 ) -> Array:  # fmt: skip
     """Return a mask of the elements of `array` that an integer format with zero points does not clamp.
 
-    An element is clamped if round(x / scale) + zero point is outside the range of the integers. In stochastic mode it
-    is False only for elements that are clamped in any case. NaN and Inf give False. scales: the caller's, one per tile,
-    or None. cast: further keywords of `encode_scaled`.
+    An element is clamped if round(x / scale) + zero point is outside the range of the integers. In stochastic mode the
+    mask is False only for elements that are clamped whatever is drawn. It is False for NaN and Inf. scales: the
+    caller's, one per tile, or None. cast: further keywords of `encode_scaled`.
     """
     from fpsim.scaling.scaled import encode_scaled
 

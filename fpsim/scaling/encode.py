@@ -27,9 +27,11 @@ tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scal
 
 
 class EncodedTargets(NamedTuple):
-    """Arrays that encoding fills: codes, scales, scale codes and zero points (None where unused), as in `fpsim.Scaled`.
+    """Arrays that encoding fills, and the format and recipe of the result.
 
-    fmt: the element format. scaling: the recipe of tiles and scales.
+    codes: of the array's shape. scales: float32, one per tile (block of elements with one scale). fmt: the element
+    format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or None.
+    zero_points: one per tile, or None; LogFMT and HiF4 store other numbers in it, as `fpsim.Scaled` describes.
     """
 
     codes: Array

@@ -28,7 +28,10 @@ ArrayT = TypeVar("ArrayT")
 class ScaledArrays(ABC, Generic[ArrayT]):
     """Base class of `fpsim.Scaled` (NumPy) and `fpsim.gpu.Scaled`: codes with one decode scale per tile.
 
-    The attributes are those of `fpsim.Scaled`, which describes them.
+    A tile is a block of elements. codes: array of codes. scales: float32, one per tile, with as many axes. fmt: the
+    element format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or
+    None. tensor_scale: the float32 scale of the whole array, a factor of all scales, or None. zero_points: one per
+    tile, or None. `fpsim.Scaled` describes them in full.
     """
 
     codes: ArrayT

@@ -129,7 +129,7 @@ class Scaling:
         return self._hash  # scalings key the caches of plans, which every call looks up
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without the cached hash, since the hash of a str differs between processes."""
+        """Return the fields as a dict for pickle, without the cached hash: hashes of str differ between processes."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @cached_property

@@ -196,8 +196,9 @@ def load(job: TileJob, part: Array) -> Array:
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
 
-    The multiples count from the corner of `place`. A part has at most PIECE elements, or more if one step has. A place
-    that kernels can read directly is yielded whole. job: the array of which `place` is a part.
+    The multiples count from the corner of `place`. A part has at most PIECE elements, so that it fits the cache, or
+    more if one step has. A place that kernels can read directly is yielded whole. job: the array of which `place` is a
+    part.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:

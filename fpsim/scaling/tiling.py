@@ -51,6 +51,8 @@ def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...
 def tiling(shape: tuple[int, ...], block: tuple[int, ...]) -> Tiling:
     """Return the view of an array of `shape` as a batch of matrices, with tiles of size `block`; cached.
 
+    block: as in `Scaling.block`, for the last axes; -1 for a whole axis.
+
     Raises:
       ValueError: tiles extend along more than two axes that cannot be merged to two.
 

@@ -7,7 +7,7 @@ Its files, in the order to read them:
 3. `loop.py`: `Trainer.step` is forward, backward, reduce, unscale, clip, update.
 4. The parts of a step: `layers.py` (recipes that linear layers follow), `loss_scale.py`, `optimizer.py`, `updates.py`.
 5. What the loop calls by name: `ranks.py` (micro-batches and processes), `monitors.py` (measurements, a controller's
-   levels, the search for an overflow), `activations.py` (kept in a format or in files, or computed again) and
+   levels, the search for an overflow), `activations.py` (stored in a format or in files, or computed again) and
    `slices.py` (results of layers that are computed again in slices, and SwiGLU).
 6. Around it: `runs.py` trains to the end, `checkpoint.py` stores states, `record.py` computes digests and stores runs.
 7. Two runs: `side_by_side.py` (lockstep), `replays.py`, and `comparisons/` of recipes.

@@ -260,9 +260,9 @@ def digits(seed: int = 0) -> Examples:
     """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set.
 
     The seed permutes them, and the last tenth is for validation. Each pixel is standardised by its mean and standard
-    deviation over the training digits, computed with integers, so that no order of addition and no library changes a
-    bit; a pixel that is constant over the training digits becomes 0. The 64 numbers of a digit are features 0 .. 63 and
-    again features 64 .. 127, because zeros there would make half of all products zero.
+    deviation over the training digits; one that is constant over these becomes 0. Sums are computed with integers, so
+    that no order of addition and no library changes a bit. The 64 numbers of a digit are features 0 .. 63 and again
+    features 64 .. 127, because zeros there would make half of all products zero.
 
     Raises:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.

@@ -195,8 +195,8 @@ class DelayedScales:
     def micro_batches(self, count: int) -> Iterator[int]:
         """Yield the numbers of micro-batches, 0 to count - 1, each with all scales reset to those before the step.
 
-        At the end each layer's next scales follow, for each operand, from the micro-batch with the operand's largest
-        amax.
+        After the last one, each layer gets its next scales: for each operand, those that follow from the micro-batch
+        with the operand's largest amax (largest magnitude).
         """
         self._after = []
         for micro in range(count):

@@ -66,7 +66,7 @@ class Config:
 
 
 class RMSNorm(Storing):
-    """RMS normalisation over the last axis: x / sqrt(mean(x * x) + 1e-6) * weight."""
+    """RMS normalisation of x (..., width) over the last axis: x / sqrt(mean(x * x) + 1e-6) * weight."""
 
     def __init__(self, width: int, operations: Operations) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Core(Storing):
 
 
 class Attention(nn.Module):  # type: ignore[misc]
-    """Multi-head attention: one linear layer for queries, keys and values, causal attention, and an output layer."""
+    """Multi-head attention on (batch, length, width): a layer for q, k and v, causal attention, an output layer."""
 
     def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Attention(nn.Module):  # type: ignore[misc]
 
 
 class MLP(nn.Module):  # type: ignore[misc]
-    """A linear layer to gate and up, SwiGLU, and a linear layer back to the model's width."""
+    """A linear layer to gate and up, SwiGLU, and a linear layer back: (batch, length, width) to the same shape."""
 
     def __init__(self, config: Config, operations: Operations) -> None:
         super().__init__()

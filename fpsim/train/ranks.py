@@ -370,7 +370,6 @@ class GradientSum:
 
     Args:
       fmt: the format, by name, dtype or object; float32 must represent its values.
-
     Raises:
       TypeError, ValueError: fmt is not such a format.
 

@@ -214,7 +214,7 @@ def run(
       offload: share of the model's blocks whose activations wait in temporary files; it changes no bit.
       trace: True to record the name and a digest of each operation in each step (some 600 entries a step), by which
         `fp.train.replay` on another machine names the first operation that differs.
-      progress: called with the share done, 0 to 1, and a text.
+      progress: called with the finished share of the work, 0 to 1, and a text.
       ranks: the processes that train together (`fpsim.train.Ranks`); None for this process alone.
 
     Returns:

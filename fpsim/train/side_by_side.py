@@ -134,7 +134,8 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: b
     """Return a run of a recipe, before its first step, for a comparison with another run.
 
     name: the run's name in explanations. word: the name of its backend or chip. settings: its other settings. watched:
-    True to make all linear layers show their products to watchers, those in float32 too.
+    True to make all linear layers, those in float32 too, pass their products to the functions of
+    `fpsim.torch.trace.watching`.
 
     Raises:
       ValueError: an unknown chip, or one that cannot compute the recipe's products.
@@ -155,7 +156,11 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: b
 
 
 def _watched(trainer: Trainer) -> Trainer:
-    """Make every linear layer of a trainer's model show its products to watchers, and return the trainer."""
+    """Make every linear layer of a trainer's model pass its products to watching functions; return the trainer.
+
+    These are the functions passed to `fpsim.torch.trace.watching`. Layers that torch would compute become float32
+    `QuantLinear`s, in place.
+    """
     if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
         quantize_linears(trainer.model, FP32)
     return trainer

@@ -64,9 +64,10 @@ def _fold(word: Any, factor: int, mask: Any) -> Any:
 def amax_loop(width: int, shape: int) -> Any:
     """Return the inlined loop (row, tops, columns, space) -> None that raises `tops` to the amax of each tile in a row.
 
-    row: bit patterns of floats of `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and
-    Inf included. columns: those of a tile. space: scratch, a quarter as many words as the row has. shape: `columns` if
-    that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. row: bit patterns of floats of
+    `width` bits. tops: per tile, the pattern of the largest magnitude so far, NaN and Inf included. columns: those of a
+    tile. space: scratch, a quarter as many words as the row has. shape: `columns` if that is 1, 16, 32, 64 or 128, to
+    be compiled in, else ANY.
     """
     word: Any = word_of(width)
     mask = word((1 << (width - 1)) - 1)
@@ -108,7 +109,11 @@ def amax_loop(width: int, shape: int) -> Any:
             tops[j] = top
 
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
-        """Raise the top of the last, narrower tile of a row to its amax; tiles: the number of full tiles before it."""
+        """Raise the entry of `tops` of the last, narrower tile of a row to the tile's largest magnitude.
+
+        row: bit patterns. tops: patterns of the largest magnitude of each tile so far. tiles: the number of full tiles
+        before it.
+        """
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
 
@@ -122,9 +127,10 @@ def amax_loop(width: int, shape: int) -> Any:
 def specials_loop(width: int) -> Any:
     """Return the loop (matrix, tops, specials, rows, columns) -> None that corrects the amax of tiles with NaN or Inf.
 
-    It lowers the entries of `tops` (amax patterns) of such tiles to the amax of their finite elements, and sets their
-    entries of `specials` to the sum of HAS_NAN and HAS_INFINITY flags. matrix: bit patterns of floats of `width` bits.
-    rows, columns: the size of a tile.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. The loop lowers the entries of
+    `tops` (patterns of amaxes) of such tiles to the amax of their finite elements. It sets their entries of `specials`
+    to the sum of the flags HAS_NAN and HAS_INFINITY. matrix: bit patterns of floats of `width` bits. rows, columns: the
+    size of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)
@@ -154,9 +160,9 @@ def specials_loop(width: int) -> Any:
 def amax_strips(width: int, shape: int) -> Any:
     """Return the loop (matrix, tops, rows, columns) -> highest that raises each tile's entry of `tops` to its amax.
 
-    highest: the largest entry. All are bit patterns of floats of `width` bits; those of NaN and Inf count as larger
-    than all others. rows, columns: the size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled
-    in, else ANY.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. highest: the largest entry. All are
+    bit patterns of floats of `width` bits; those of NaN and Inf count as larger than all others. rows, columns: the
+    size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

@@ -21,10 +21,11 @@ CHUNK = 1024  # elements whose random words are made at a time: they stay in the
 def look_kernel(width: int) -> Any:
     """Return the loop that finds the amax of tiles, and whether they hold NaN or Inf, in a part of a matrix.
 
-    Its arguments are (matrix, tops, specials, rows, columns, top, left). matrix: the part, which starts at (top, left)
-    of the whole matrix, as bit patterns of floats of `width` bits. tops: for every tile of the whole matrix, the bit
-    pattern of its finite amax, which is raised. specials: for every tile, the sum of the flags HAS_NAN and
-    HAS_INFINITY, which are set. rows, columns: the size of a tile.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. The loop's arguments are (matrix,
+    tops, specials, rows, columns, top, left). matrix: the part, which starts at (top, left) of the whole matrix, as bit
+    patterns of floats of `width` bits. tops: for every tile of the whole matrix, the bit pattern of its finite amax,
+    which is raised. specials: for every tile, the sum of the flags HAS_NAN and HAS_INFINITY, which are set. rows,
+    columns: the size of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -78,8 +79,9 @@ def look_kernel(width: int) -> Any:
 def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that counts the saturated and the underflowed elements in a part of a matrix.
 
-    Saturated elements are Inf, or round to more than the format's largest value once their tile's factor is applied;
-    underflowed ones are not 0, but round to 0.
+    A tile is a block of elements with one factor, which divides or multiplies them. Saturated elements are Inf, or
+    round to more than the format's largest value once the factor is applied; underflowed ones are not 0, but round to
+    0.
 
     Its arguments are (matrix, factors, rows, columns, top, left, draws, layout, counts). matrix: the part, which starts
     at (top, left) of the whole matrix, as bit patterns of floats of `width` bits. factors: one per tile of the whole

@@ -27,12 +27,13 @@ FARTHEST = 1 << 13  # elements; the next row of a longer one would have left the
 
 @reloadable
 class Elements(NamedTuple):
-    """Compile-time choices of the loop over a tile's elements.
+    """Compile-time choices of the loop over the elements of a tile, a block of elements with one scale.
 
     width: bits, 32 or 64, of the float in which elements are divided by scales. shape: the columns of a tile if 1, 16,
-    32, 64 or 128, else ANY. back: write float32 values instead of codes. choices: rounding mode and others, None to
-    read them at run time, which is slower. frozen: constants (layouts) of encoder and decoder to compile in, None for
-    one that is read at run time. careful: factors may be NaN, 0 or Inf.
+    32, 64 or 128, else ANY. back: write float32 values instead of codes. choices: integers such as the rounding mode;
+    None to read them at run time, which is slower. frozen: constants (layouts) of encoder and decoder to compile in,
+    None for one that is read at run time. careful: factors, which elements are divided by or multiplied with, may be
+    NaN, 0 or Inf.
     """
 
     width: int  # of the arithmetic
@@ -48,7 +49,8 @@ class ElementRules(NamedTuple):
     """Rules by which an element becomes a code or a value.
 
     encoder: the encoder's constants, an EncodeLayout. decoder: the decoder's constants, a DecodeLayout, used only if
-    values are written. choices: rounding mode and others.
+    values are written. choices: integers that select the rounding mode, the kind of encoder, division or multiplication
+    by the factor, and integer codes.
     """
 
     encoder: Any  # EncodeLayout

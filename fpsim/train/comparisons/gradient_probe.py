@@ -145,7 +145,7 @@ def probe_rows(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return a dict for each recipe and layer for one seed: recipe, scenario, layer, relative_error and cosine.
 
-    The arguments and the two numbers are those of `gradient_probe`.
+    The arguments, relative_error and cosine are those of `gradient_probe`.
     """
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)

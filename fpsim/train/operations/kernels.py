@@ -247,7 +247,7 @@ def cross_entropy_slopes(shares: Any, targets: Any, factor: Any, result: Any) ->
 
 @kernel
 def mean(x: Any) -> Any:
-    """Return the mean of a float32 array (n,): its `lane_sum` in float32, divided by n."""
+    """Return the mean of a float32 array (n,): its sum as `lane_sum` adds it in float32, divided by n."""
     return lane_sum(x, np.empty(LANES, f32)) / f32(x.size)
 
 
@@ -291,7 +291,7 @@ def swiglu(x: Any, result: Any) -> None:
 
 @kernel
 def swiglu_slopes(slopes: Any, x: Any, result: Any) -> None:
-    """Write the gradient of SwiGLU's x: g * up * (s * (1 + gate * (1 - s))) for gate, and g * silu(gate) for up.
+    """Write to result the gradient of SwiGLU's x: g * up * (s * (1 + gate * (1 - s))) for gate, g * silu(gate) for up.
 
     g: slopes, the gradient of the result; s: sigmoid(gate).
     """
@@ -326,10 +326,9 @@ def relu_slopes(slopes: Any, x: Any, result: Any) -> None:
 def adamw(gradient: Any, first: Any, second: Any, numbers: Any, update: Any) -> None:
     """Update both moments of AdamW in place, and write the update of the weights before decay.
 
-    first, m: m + (g - m) * (1 - beta1) for the gradient g; second, v: v * beta2 + g * (1 - beta2) * g; update:
-    m * -size / (sqrt(v) / root + eps) with the new moments.
-    numbers: float32 [1 - beta1, beta2, 1 - beta2, root = sqrt(1 - beta2**n), eps, -size = -lr / (1 - beta1**n)], at
-    step n.
+    first: m becomes m + (g - m) * (1 - beta1), for the gradient g. second: v becomes v * beta2 + g * (1 - beta2) * g.
+    update: filled with m * -size / (sqrt(v) / root + eps) for the new moments. numbers: float32 [1 - beta1, beta2, 1 -
+    beta2, root = sqrt(1 - beta2**n), eps, -size = -lr / (1 - beta1**n)], at step n.
     """
     growth, beta2, weight, root, eps, size = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
     for i in range(gradient.size):

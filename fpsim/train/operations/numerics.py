@@ -181,7 +181,7 @@ class KernelSteps:
     """The rounded operations of softmax and norms on codes of a format; sums have the format of the accumulator.
 
     Attributes:
-      fmt: "the kernel's format", of all values except sums and means.
+      fmt: the format of all values except sums and means.
       sums: the accumulator that adds.
       rounding: the rounding mode of all other operations.
     """
@@ -196,39 +196,39 @@ class KernelSteps:
         return self.sums.result_format
 
     def encoded(self, x: Array) -> Array:
-        """Return codes of the kernel's format for floats, rounded by the rounding mode of this object."""
+        """Return codes of the format self.fmt for floats, rounded by self.rounding."""
         return encode(x, self.fmt, rounding=self.rounding)
 
     def values(self, codes: Array) -> Array:
-        """Return codes of the kernel's format as float32 values."""
+        """Return codes of the format self.fmt as float32 values."""
         return decode(codes, self.fmt)
 
     def wide_values(self, codes: Array) -> Array:
-        """Return codes of sums as float64 values."""
+        """Return codes of sums, in the format self.wide, as float64 values."""
         return decode(codes, self.wide, np.float64)
 
     def minus(self, a: Array, b: Array) -> Array:
-        """Return codes of a - b, rounded to the kernel's format; a and b are codes of that format."""
+        """Return codes of a - b, rounded to self.fmt; a and b are codes of that format."""
         return np.asarray(subtract(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def times(self, a: Array, b: Array) -> Array:
-        """Return codes of a * b, rounded to the kernel's format; a and b are codes of that format."""
+        """Return codes of a * b, rounded to self.fmt; a and b are codes of that format."""
         return np.asarray(multiply(a, b, fmt=self.fmt, rounding=self.rounding))
 
     def quotient(self, a: Array, b: Array) -> Array:
-        """Return codes of a / b, rounded to the kernel's format; a has codes of that format, b of the sums' format."""
+        """Return codes of a / b, rounded to self.fmt; a has codes of that format, b of self.wide, the sums' format."""
         pair = (self.fmt, self.wide)
         return np.asarray(divide(a, b, fmt=pair, out_fmt=self.fmt, rounding=self.rounding))
 
     def function(self, name: str, values: Array) -> Array:
-        """Return codes, in the kernel's format, of a function of float64 values; name: "exp", "log" or "rsqrt"."""
+        """Return codes, in the format self.fmt, of a function of float64 values; name: "exp", "log" or "rsqrt"."""
         with np.errstate(all="ignore"):
             return self.encoded(FUNCTIONS[name](values))
 
     def sum(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return the sum of terms, or of terms * factors, over the last axis, as codes of the sums' format.
+        """Return the sum of terms, or of terms * factors, over the last axis, as codes of self.wide, the sums' format.
 
-        terms, factors: codes of the kernel's format, (..., n). The result has the shape (..., 1).
+        terms, factors: codes of the format self.fmt, (..., n). The result has the shape (..., 1).
         """
         from fpsim.sums.lines import Lines, line_sums
 
@@ -236,9 +236,9 @@ class KernelSteps:
         return line_sums(self.sums, lines).reshape(*terms.shape[:-1], 1)
 
     def mean(self, terms: Array, factors: Array | None = None) -> Array:
-        """Return the mean of terms, or of terms * factors, over the last axis, as codes of the sums' format.
+        """Return the mean of terms, or of terms * factors, over the last axis, as codes of self.wide, the sums' format.
 
-        terms, factors: codes of the kernel's format, (..., n). The result has the shape (..., 1). The quotient is
+        terms, factors: codes of the format self.fmt, (..., n). The result has the shape (..., 1). The quotient is
         computed in float64, exactly enough that rounding it gives the right code.
         """
         total = self.wide_values(self.sum(terms, factors))
