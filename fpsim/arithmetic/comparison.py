@@ -16,8 +16,8 @@ from fpsim.arrays import Array
 def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise minimum of a and b; NaN if either is NaN, and -0 is below +0 (IEEE 754-2019 minimum).
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -35,8 +35,8 @@ def minimum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise maximum of a and b; NaN if either is NaN, and +0 is above -0 (IEEE 754-2019 maximum).
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -54,8 +54,8 @@ def maximum(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> 
 def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise minimum of a and b; if one is NaN, the other one (IEEE 754-2019 minimumNumber).
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -74,8 +74,8 @@ def minimum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounde
 def maximum_number(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Return the elementwise maximum of a and b; if one is NaN, the other one (IEEE 754-2019 maximumNumber).
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.

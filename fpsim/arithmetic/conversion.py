@@ -18,6 +18,9 @@ from fpsim.formats.rounding import Rounding
 def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> Any:
     """Convert values of one format to another, each rounded once; NaN keeps its sign, not its payload.
 
+    The result has the shape of a. It holds unsigned codes if a does or if no dtype stores the format `to`; else it has
+    the format's dtype.
+
     Args:
       a: array of a float dtype, float64 too, or unsigned codes with `fmt`.
       to: the format of the result, by name, dtype or object.
@@ -36,6 +39,8 @@ def convert(a: npt.ArrayLike, to: FormatLike, **keywords: Unpack[Rounded]) -> An
 @rounded
 def from_int(n: npt.ArrayLike, fmt: FormatLike, **keywords: Any) -> Any:
     """Convert integers to a format, each rounded once, and return their unsigned codes.
+
+    The result has the shape of n and the dtype in which the format's codes are stored, such as uint8.
 
     Args:
       n: array of any integer dtype, up to 64 bits.

@@ -295,7 +295,7 @@ class EncodedArray:
     # ---- helpers of the operators
 
     def _operand(self, other: Any) -> EncodedArray:
-        """Return `other` if it has this format, numbers rounded to this format; TypeError for another format."""
+        """Return `other`, an array of this format, or numbers rounded to this format; TypeError for another format."""
         if not isinstance(other, EncodedArray):
             return array(other, self._fmt)
         if other._fmt != self._fmt:
@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return codes_compare(codes, other's), or (other's, codes) if swapped; for numbers compare(values, other)."""
+        """Return codes_compare(own codes, other's), exchanged if swapped; for plain numbers compare(values, other)."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]
@@ -369,13 +369,13 @@ def array(values: EncodedArray | npt.ArrayLike, fmt: FormatLike) -> EncodedArray
 
 
 def _rounded(operation: Callable[..., Any], *operands: EncodedArray) -> EncodedArray:
-    """Return an operation on operands of one format, rounded to it in the mode of `with fpsim.rounding`."""
+    """Return operation(*operands) in the one format that they have, rounded in the mode of `with fpsim.rounding`."""
     fmt = operands[0].fmt
     return EncodedArray(operation(*(operand._codes for operand in operands), fmt=fmt, **rounding_keywords()), fmt)
 
 
 def _matmul(a: EncodedArray, b: EncodedArray) -> EncodedArray:
-    """Return a @ b with numpy.matmul's shapes: products and sums are rounded one by one, k ascending."""
+    """Return a @ b: products and sums are rounded one by one, k ascending; ValueError for shapes of a wrong kind."""
     if not (a.ndim and b.ndim):
         raise ValueError(f"@ takes arrays with axes; got shapes {a.shape} and {b.shape}. Multiply scalars with *.")
     left = a[None, :] if a.ndim == 1 else a  # (..., m, k)

@@ -25,7 +25,8 @@ from fpsim.runtime.pipeline import Stage, run_stages
 class CallPlan(NamedTuple):
     """The plan of all calls of one operation with the same formats and keywords: the result's dtype, and loops.
 
-    A loop is `run(sources, targets, first)` on tuples of 1-D arrays; first: flat index of their first element.
+    A loop is `run(sources, targets, first)`: it fills targets, 1-D arrays, from sources; first: flat index of the
+    arrays' first element.
 
     Attributes:
       dtype: dtype of the result.
@@ -34,7 +35,8 @@ class CallPlan(NamedTuple):
       core: the loop over the integer core, which is correct for every number of results.
       core_below: the number of results below which `core` is always the fastest loop.
       route: function from a number of results to the fastest loop for it.
-      cast: function from a seed, or None, to the stages of a cast, for a conversion that is one; None for others.
+      cast: for a conversion that runs as a cast, the function from a seed, or None, to the cast's kernels (`Stage`);
+        None for other operations.
       draws: whether the loops take a keyword argument `seed`, as stochastic ones do.
     """
 

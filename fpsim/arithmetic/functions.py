@@ -15,8 +15,8 @@ from fpsim.arithmetic.operands import Fillable, Formats
 def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a + b elementwise, rounded once.
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -37,8 +37,8 @@ def add(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a - b elementwise, rounded once.
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -56,8 +56,8 @@ def subtract(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) ->
 def multiply(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a * b elementwise, rounded once.
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -78,8 +78,8 @@ def divide(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -> A
 
     A quotient x / 0 is infinite, with the flag DIVIDE_BY_ZERO; its code follows `overflow`, as in `fpsim.encode`.
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -100,8 +100,8 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 
     The remainder is exact in the format of a and b.
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if both
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -119,8 +119,8 @@ def remainder(a: npt.ArrayLike, b: npt.ArrayLike, **keywords: Unpack[Rounded]) -
 def fma(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a * b + c elementwise, rounded once (fused multiply-add).
 
-    The result has the operands' broadcast shape and their format, or the format `out_fmt`. It has a float dtype if all
-    operands have one, else it holds codes.
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
 
     Args:
       a, b, c: arrays of a float dtype, or unsigned codes with `fmt`; their shapes broadcast.
@@ -141,8 +141,8 @@ def sqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     The root of -0 is -0; other negative numbers become NaN, with the flag INVALID.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype.
 
     Args:
       a: array of a float dtype, or unsigned codes with `fmt`.

@@ -125,7 +125,7 @@ def rounded(function: Function) -> Function:
     """Return an operation after adding its keywords to its signature, and operands and keywords to its docstring.
 
     It is the decorator of the public functions, such as `fp.add`, whose written docstrings omit the keywords, results
-    and errors. Both attributes of the function are changed in place. Its name must be a key of `OPERATIONS`.
+    and errors. Signature and docstring of the function are changed in place. Its name must be a key of `OPERATIONS`.
     """
     operation = OPERATIONS[function.__name__]
     summary, mark, example = (function.__doc__ or "").partition("    Example:")

@@ -86,12 +86,14 @@ def _make_deliver(word: type) -> Any:
     ) -> Any:
         """Return the signed code of a rounded magnitude, or the policy's code if the format does not hold the value.
 
-        All codes are unsigned integers of one width, 32 or 64 bits. code: the rounded magnitude code as if exponents
-        were unbounded; negative: sign of the value, 0 or 1. is_zero: True if the exact value is zero; infinite: True if
-        it is Inf or NaN; nan: True if it is NaN. f: EncodeLayout, the constants of the format and its policies. mode: a
-        Rounding. kind: the least general encoder that suits format and policies. PLAIN: signed, with -0, subnormals
-        kept, Inf treated like overflow; FULL: any signed format; UNUSUAL: any format. mode and kind are constants of
-        the compiled code.
+        All codes are unsigned integers of one width, 32 or 64 bits.
+        code: the rounded magnitude code (without sign), as if exponents were unbounded; negative: sign of the value, 0
+        or 1.
+        is_zero: True if the exact value is zero; infinite: True if it is Inf or NaN; nan: True if it is NaN.
+        f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+        kind: the least general encoder that suits format and policies. PLAIN: signed, with -0, subnormals kept, Inf
+        treated like overflow; FULL: any signed format; UNUSUAL: any format. mode and kind are constants of the compiled
+        code.
         """
         overflow = f.overflow
         if (DIRECTED >> mode) & 1:
@@ -146,9 +148,11 @@ def _make_encode_bits(
         """Return (code, rest) of one float rounded once to a format; both are unsigned integers of the float's width.
 
         rest: nonzero if rounding dropped nonzero bits of a finite float (in stochastic mode, of those that matter),
-        else 0. It does not report overflow or flushing, and has no meaning for Inf and NaN. bits: pattern of the float;
-        random: 32-bit random number, used in stochastic mode; f: EncodeLayout of the format; mode: a Rounding. kind:
-        PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+        else 0. It does not report overflow or flushing, and has no meaning for Inf and NaN.
+        bits: pattern of the float; random: 32-bit random number, used in stochastic mode.
+        f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+        kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any
+        format).
         mode and kind are constants of the compiled code.
         """
         negative = word(bits >> sign_shift)
@@ -177,9 +181,11 @@ def _make_encode_bits(
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
         """Return the code of one float rounded once to a format, as an unsigned integer of the float's width.
 
-        bits: pattern of the float; random: 32-bit random number, used in stochastic mode; f: EncodeLayout of the
-        format; mode: a Rounding. kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed
-        format) or UNUSUAL (any format). mode and kind are constants of the compiled code.
+        bits: pattern of the float; random: 32-bit random number, used in stochastic mode.
+        f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+        kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any
+        format).
+        mode and kind are constants of the compiled code.
         """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code

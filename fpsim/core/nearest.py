@@ -29,9 +29,9 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
     """Return whether `encode_nearest_32` gives the results of `encode_bits` for a source width, mode, kind and layout.
 
     It does for float32 sources (width 32), mode nearest even and kinds PLAIN and FULL. The format must have 1 to 22
-    mantissa bits, and all its values, and half its smallest subnormal, must be in float32's normal range. kind: PLAIN
-    (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format). layout:
-    EncodeLayout of the format, with Python integers as fields.
+    mantissa bits, and all its values, and half its smallest subnormal, must be in float32's normal range.
+    kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
+    layout: EncodeLayout, the constants of the format and its policies, with Python integers as fields.
     """
     if width != 32 or mode != NEAREST_EVEN or kind not in (PLAIN, FULL):
         return False
@@ -53,9 +53,9 @@ def _beyond(layout: EncodeLayout, kept: int) -> int:
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
     """Return the code of one float32, rounded to nearest even, as a uint32.
 
-    bits: pattern of the float32, uint32; f: EncodeLayout of a format that `serves` accepts. kind: PLAIN (signed formats
-    with -0, Inf treated like overflow) or FULL (any signed format). mode: nearest even. random: not used; it is there
-    because `encode_bits` has the same arguments.
+    bits: pattern of the float32, uint32; f: EncodeLayout of a format that `serves` accepts.
+    kind: PLAIN (signed formats with -0, Inf treated like overflow) or FULL (any signed format). mode: nearest even.
+    random: not used; it is there because `encode_bits` has the same arguments.
     """
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)

@@ -29,8 +29,9 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
 
     downward: 1 for the next smaller value, 0 for the next larger one. code: uint64; x: the same code as an exact
     `Number` (core/number.py). g, f: UnpackLayout and EncodeLayout of the format, its constants for reading and for
-    writing codes. The value after the largest finite one is what the overflow policy in f makes of Inf. The result for
-    a NaN is f.nan. flags: INVALID, a bit of `fp.Flags`, for a signalling NaN, else 0.
+    writing codes.
+    The value after the largest finite one is what the overflow policy in f makes of Inf. The result for a NaN is f.nan.
+    flags: INVALID, a bit of `fp.Flags`, for a signalling NaN, else 0.
     """
     magnitude = u64(code & g.magnitude_mask)
     is_zero = (magnitude == ZERO) & (f.offset == ZERO)

@@ -101,9 +101,9 @@ def shift_right_jam(word: Any, n: Any) -> Any:
 def normalise(negative: Any, field: Any, word: Any) -> Number:
     """Return (-1)**negative * word * 2**(field - BIAS - TOP) as a finite Number.
 
-    Its significand is 0 or has its highest bit at index TOP, 61. BIAS is 2**14. negative: 0 or 1, also the sign of a
-    zero; field: exponent plus BIAS; word: any integer. All are uint64. Bits of `word` beyond 62 are dropped, and bit 0
-    of the significand is set if one of them was nonzero.
+    Its significand is 0 or has its highest bit at index TOP, 61. BIAS is 2**14.
+    negative: 0 or 1, also the sign of a zero; field: exponent plus BIAS; word: any integer. All are uint64.
+    Bits of `word` after its leading 62 are dropped, and bit 0 of the significand is set if one of them was 1.
     """
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))

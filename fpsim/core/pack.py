@@ -49,10 +49,12 @@ def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules:
     """Return (code, flags) of an exact Number rounded once to a format; both are uint64.
 
     x: the Number. raised: flags of the operation that produced x, a uint64 of bits of `fp.Flags`; the result includes
-    them. random: 32-bit random number for stochastic rounding; f: EncodeLayout, the constants of the format and its
-    policies; mode: a Rounding. rules: a sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no
-    NaN), TINY_BEFORE (tininess is detected before rounding) and UNSIGNED (the format has no negative values). INVALID,
-    or a DIVIDE_BY_ZERO of the operation, is returned without other flags.
+    them.
+    random: 32-bit random number for stochastic rounding.
+    f: EncodeLayout, the constants of the format and its policies; mode: a Rounding.
+    rules: a sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no NaN), TINY_BEFORE (tininess
+    is detected before rounding) and UNSIGNED (the format has no negative values).
+    INVALID, or a DIVIDE_BY_ZERO of the operation, is returned without other flags.
     """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))

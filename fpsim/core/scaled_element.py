@@ -1,5 +1,8 @@
 """Scalar core: encodes an element with its tile's factor to a code or value, and decodes a code with its tile's scale.
 
+A tile is a block of elements that share a scale. Elements are divided by its factor, or multiplied by it, before they
+are encoded; codes are multiplied by its scale after they are decoded.
+
 Floats are only divided, multiplied and converted, one IEEE operation to nearest even at a time. No sum follows a
 product, so no compiler can fuse the two, and CPU and CUDA agree.
 """

@@ -85,9 +85,8 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: element; inverse: 1 / largest; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale:
-    of a tile of zeros; tensor: scale of the whole array, or 1; tensor_factor: INVERSE_OF_ENCODE's scale is amax times
-    it.
+    largest: element; inverse: 1 / it; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale: of
+    zeros; tensor: scale of the whole array, or 1; tensor_factor: INVERSE_OF_ENCODE's scale is amax times it.
     """
 
     largest: Any  # of the element format
@@ -295,7 +294,7 @@ scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 @reloadable
 class TileSettler(NamedTuple):
-    """The functions that compute a tile's scale: the first three, called in sequence, or settle_tile in their place."""
+    """Compiled functions for a tile's scale: the first three in sequence, or settle_tile; see `tile_settler`."""
 
     quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
     code_of: Any  # (quotient, f, s): its code in the scale format

@@ -44,7 +44,8 @@ SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_
 def base_folder() -> Path | None:
     """Return the folder of compiled kernels, or None without a home directory; cached.
 
-    It is `fpsim-kernels` in FPSIM_CACHE_DIR, else in NUMBA_CACHE_DIR, else in the user's cache folder.
+    It is `fpsim-kernels` in the folder that the environment variable FPSIM_CACHE_DIR names, else NUMBA_CACHE_DIR, else
+    in the user's cache folder.
     """
     folder = os.environ.get("FPSIM_CACHE_DIR") or os.environ.get("NUMBA_CACHE_DIR")
     try:
@@ -64,7 +65,10 @@ def _user_cache() -> Path:
 
 @lru_cache(maxsize=1)
 def compiler() -> str:
-    """Return text that identifies the compiler: versions, and the switches that were set when it was first called."""
+    """Return text that identifies the compiler: versions, and the switches of numba.config that change machine code.
+
+    The switches are those that were set when it was first called.
+    """
     versions = (SCHEME, sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
     switches = [f"{name}={getattr(numba.config, name, None)}" for name in SWITCHES]
     return " ".join(map(str, (*versions, *switches)))
@@ -182,10 +186,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove kernels unused for KEEP_DAYS, those used longest ago beyond KEEP_BYTES, and old folders of old versions.
+    """Remove files of kernels and tables that were not used for KEEP_DAYS (30), and old folders of old versions.
 
-    It runs once per process for a folder. Older versions of fpsim used a folder for each state of the sources, named by
-    20 hexadecimal digits; those unchanged for KEEP_DAYS are removed.
+    Of the others, those used longest ago are removed if all have more than KEEP_BYTES (2 GiB). It runs once per process
+    for a folder. Older versions of fpsim used a folder for each state of the sources, named by 20 hexadecimal digits;
+    those unchanged for KEEP_DAYS are removed.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

@@ -112,7 +112,10 @@ def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, t
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield indices of blocks of up to PIECE elements that cover an array of `shape` in C order."""
+    """Yield indices of blocks of up to PIECE (2**17) elements that cover an array of `shape` in C order.
+
+    An index is a tuple of integers, slices and `...`. An array without elements has no blocks.
+    """
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         return

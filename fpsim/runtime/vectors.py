@@ -140,7 +140,10 @@ def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Emit and return an LLVM vector of type `kind` with the LLVM scalar `value` in all elements."""
+    """Emit and return an LLVM vector of type `kind` with the LLVM scalar `value` in all elements.
+
+    builder: llvmlite's IRBuilder.
+    """
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
@@ -152,7 +155,10 @@ def constant(value: Any, kind: Any) -> Any:
 
 
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
-    """Emit and return elements first .. first + count - 1 (Python ints) of an LLVM vector, as a shorter vector."""
+    """Emit and return elements first .. first + count - 1 of an LLVM vector, as a shorter vector.
+
+    builder: llvmlite's IRBuilder; first, count: Python ints.
+    """
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
@@ -174,12 +180,18 @@ def smaller(builder: Any, x: Any, y: Any) -> Any:
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once in the processor's mode."""
+    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once in the processor's mode.
+
+    builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once toward zero; needs AVX-512."""
+    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once toward zero; needs AVX-512.
+
+    builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
@@ -199,7 +211,10 @@ def product_down(builder: Any, x: Any, y: Any) -> Any:
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 float32, rounded down, as a vector of 16 int32; needs AVX-512."""
+    """Emit and return x, an LLVM vector of 16 float32, rounded down, as a vector of 16 int32; needs AVX-512.
+
+    builder: llvmlite's IRBuilder.
+    """
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
@@ -243,7 +258,10 @@ def shifted_up(builder: Any, x: Any, places: Any) -> Any:
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return max(x - y, 0) of two LLVM vectors of 16 int32 whose elements are in 0 .. 2**16 - 1."""
+    """Emit and return max(x - y, 0) of two LLVM vectors of 16 int32 whose elements are in 0 .. 2**16 - 1.
+
+    builder: llvmlite's IRBuilder.
+    """
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -251,12 +269,18 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 int32, as 16 float32, rounded toward zero; needs AVX-512."""
+    """Emit and return x, an LLVM vector of 16 int32, as 16 float32, rounded toward zero; needs AVX-512.
+
+    builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of eight float64, as eight float32, rounded toward zero; needs AVX-512."""
+    """Emit and return x, an LLVM vector of eight float64, as eight float32, rounded toward zero; needs AVX-512.
+
+    builder: llvmlite's IRBuilder.
+    """
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 

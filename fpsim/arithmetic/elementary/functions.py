@@ -14,11 +14,11 @@ from fpsim.arithmetic.keywords import Rounded, rounded
 def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a elementwise, rounded once; +0 for -Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.exp)` lists them, and describes the result.
 
     Example:
@@ -33,11 +33,11 @@ def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 2**a elementwise, rounded once; exact where a is an integer and 2**a a value of the result's format.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.exp2)` lists them, and describes the result.
 
     Example:
@@ -52,11 +52,11 @@ def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a - 1 elementwise, rounded once, without cancellation near 0; -1 for -Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.expm1)` lists them, and describes the result.
 
     Example:
@@ -73,11 +73,11 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     log(0) is -Inf with the flag DIVIDE_BY_ZERO; negative numbers become NaN with the flag INVALID.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.log)` lists them, and describes the result.
 
     Example:
@@ -92,11 +92,11 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def log2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the logarithm to base 2 elementwise, rounded once; 0 and negative numbers are treated as by `fpsim.log`.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.log2)` lists them, and describes the result.
 
     Example:
@@ -113,11 +113,11 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     log1p(-1) is -Inf with the flag DIVIDE_BY_ZERO; numbers below -1 become NaN with the flag INVALID.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.log1p)` lists them, and describes the result.
 
     Example:
@@ -132,11 +132,11 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the sine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.sin)` lists them, and describes the result.
 
     Example:
@@ -151,11 +151,11 @@ def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cosine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.cos)` lists them, and describes the result.
 
     Example:
@@ -172,11 +172,11 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     NaN and the flag INVALID for Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.tan)` lists them, and describes the result.
 
     Example:
@@ -191,11 +191,11 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the hyperbolic tangent elementwise, rounded once; 1 for +Inf, -1 for -Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.tanh)` lists them, and describes the result.
 
     Example:
@@ -210,11 +210,11 @@ def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / (1 + e**-a) elementwise, rounded once.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.sigmoid)` lists them, and describes the result.
 
     Example:
@@ -229,11 +229,11 @@ def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the error function elementwise, rounded once: 2 / sqrt(pi) times the integral of e**(-t**2) from 0 to a.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.erf)` lists them, and describes the result.
 
     Example:
@@ -248,11 +248,11 @@ def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 - erf(a) elementwise, rounded once, without cancellation.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.erfc)` lists them, and describes the result.
 
     Example:
@@ -269,11 +269,11 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     A zero becomes Inf of its sign, with the flag DIVIDE_BY_ZERO; negative numbers become NaN, with the flag INVALID.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.rsqrt)` lists them, and describes the result.
 
     Example:
@@ -288,11 +288,11 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / a elementwise, rounded once; results and flags are those of `fpsim.divide`.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.reciprocal)` lists them, and describes the result.
 
     Example:
@@ -307,11 +307,11 @@ def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cube root elementwise, rounded once; negative numbers have negative roots.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.cbrt)` lists them, and describes the result.
 
     Example:
@@ -326,11 +326,11 @@ def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def softplus(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute log(1 + e**a) elementwise, rounded once.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.softplus)` lists them, and describes the result.
 
     Example:
@@ -347,11 +347,11 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 
     This is not the approximation by tanh.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.gelu)` lists them, and describes the result.
 
     Example:
@@ -366,11 +366,11 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
 def silu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a / (1 + e**-a) elementwise, rounded once (a * sigmoid(a) rounds twice); -0, the limit, for -Inf.
 
-    The result has the shape of a and its format, or the format `out_fmt`. It has a float dtype if a has one, else it
-    holds codes.
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. FP32 gives FP32, rounded to nearest even, only.
 
     Args:
-      a: array of a float dtype, or unsigned codes with `fmt`.
+      a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
       keywords: options of formats, rounding and flags; `help(fpsim.silu)` lists them, and describes the result.
 
     Example:

@@ -86,7 +86,10 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
 
 
 def _unpacked(content: bytes, size: int) -> ExactTable:
-    """Return the ExactTable that is stored in `content`, the bytes of its file; size: number of entries."""
+    """Return the ExactTable that is stored in `content`: its three arrays one after the other, little-endian.
+
+    size: number of entries.
+    """
     return ExactTable(
         np.frombuffer(content, "<u8", size).astype(np.uint64),
         np.frombuffer(content, "<u2", size, 8 * size).astype(np.uint16),
@@ -95,7 +98,7 @@ def _unpacked(content: bytes, size: int) -> ExactTable:
 
 
 def _path(name: str, fmt: Format) -> Path | None:
-    """Return the file of a function's table for a format; None if there is no cache folder."""
+    """Return the path of the file of a function's table for a format; None if there is no cache folder."""
     folder = base_folder()
     if folder is None:
         return None

@@ -42,9 +42,10 @@ class Rows(NamedTuple):
 class Targets(NamedTuple):
     """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
-    a, b: fields of the operands' layouts. inner: layout of sums within a chunk (consecutive terms that are added
-    first); outer: layout of the sum of the chunks' sums, and of c. The class in `lanes` that is used decides what the
-    fields are.
+    a, b: for the operands; inner: for sums within a chunk (consecutive terms that are added first); outer: for the sum
+    of the chunks' sums, and for c.
+    For sums kept as codes, a and b hold the fields of an UnpackLayout, and inner and outer those of an EncodeLayout and
+    an UnpackLayout and the `rules` of `pack`. Other LaneSteps define their own.
     """
 
     a: Any
@@ -123,8 +124,7 @@ class LaneSteps(NamedTuple):
     R(x) is x rounded to a sum's format.
     multiply `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(product of term k in lane j), for j < tile.n.
     add `(t, i, x, k, n, words, w, targets, mode)`: set t[i, j] = R(t[i, j] + x[k, j]), for j < n.
-    fused `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(t[i, j] + product of term k in lane j), for j <
-    tile.n.
+    fused `(x, k, tile, t, i, words, w, f, mode)`: set t[i, j] = R(t[i, j] + product of term k in lane j), j < tile.n.
 
     t: array of 64-bit words, one sum per column, whose row i is written in place.
     x, in multiply and fused: Rows. The product of term k in lane j is a[tile.i, k] * b[tile.i * step + k, tile.j + j].
@@ -168,7 +168,10 @@ def first_of_sums(terms: int) -> Any:
 def one_by_one(
     x: Rows, tile: SumTile, chain: ChainOrder, k: int, stop: int, f: Targets, r: Randomness, t: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return 0, the number of terms added by other means: the default for `ahead` of `tile_in_order`; do nothing."""
+    """Return 0, the number of terms that it added: none. All arguments are ignored.
+
+    It is the default for the argument `ahead` of `tile_in_order`, for which other functions add several terms at once.
+    """
     return 0
 
 
@@ -253,7 +256,10 @@ def number_levels(numbers: Any, terms: int) -> None:
 def no_subtree(
     x: Rows, tile: SumTile, k: int, f: Targets, r: Randomness, stack: Any, height: int, numbers: Any, words: Any
 ) -> Any:  # fmt: skip
-    """Return False, as no subtree is summed by other means: the default for `ahead` of `tile_by_pairs`; do nothing."""
+    """Return False: it summed no subtree. All arguments are ignored.
+
+    It is the default for the argument `ahead` of `tile_by_pairs`, for which other functions sum several terms at once.
+    """
     return False
 
 
