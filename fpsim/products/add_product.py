@@ -130,7 +130,10 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
 
 
 def _grouped(total: Array, p: UnitProduct) -> None:
-    """Add the product p to `total` in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`."""
+    """Add a product to `total` (M, N) float32 in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`.
+
+    p: the unit, and the codes and block scales of a and b.
+    """
     unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP

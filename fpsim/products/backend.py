@@ -22,7 +22,7 @@ Shape = tuple[int, int]
 class FloatOperations(Protocol):
     """Float operations on matrices in the memory of the CPU or a GPU.
 
-    Operands broadcast as in NumPy, and may be NumPy scalars or arrays.
+    Operands are float32 or float64, broadcast as in NumPy, and may be NumPy scalars or arrays.
     """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
@@ -40,7 +40,7 @@ class Backend(FloatOperations, Protocol):
 
     @property
     def merges_slices(self) -> bool:
-        """True if `add_product` can add several slices of K, as `UnitProduct.cut` requests, in one call."""
+        """True if `add_product` can add several slices of K in one call; `UnitProduct.cut` is the length of a slice."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
@@ -212,9 +212,9 @@ def output_overflow(fmt: Format) -> str:
 
 
 def output_nan(fmt: Format) -> int | None:
-    """Return the code that NVIDIA's casts write for every NaN: all ones but the sign if that is a NaN, else nan_code.
+    """Return the code that NVIDIA's casts write for every NaN; None for a format without NaN.
 
-    The result is None for a format without NaN.
+    It is the code whose bits are all ones but the sign, if that is a NaN of the format; else fmt.nan_code.
     """
     if fmt.nan_code is None:
         return None

@@ -90,7 +90,7 @@ def _as_float(element: Element) -> bool:
 
 
 def _is_float32(unit: MatrixUnit) -> bool:
-    """Return whether a unit's sums are float32 without dropped bits, and neither operand is FP64."""
+    """Return whether a unit's sums are float32 with all mantissa bits, and neither operand is FP64."""
     whole = unit.d.fmt == FP32 and unit.result_bits == FP32.mantissa_bits
     return whole and FP64 not in (unit.a.fmt, unit.b.fmt)
 
@@ -139,7 +139,7 @@ def _two_passes(unit: MatrixUnit) -> bool:
 def _grouped(unit: MatrixUnit) -> bool:
     """Return whether a unit of `Rule.GROUPED` is within the bounds of its kernels.
 
-    They are: float32 sums with all mantissa bits, 64 terms, at most 38 fraction bits, and a floor exponent in -900 ..
+    They are: float32 sums with all mantissa bits, 64 terms, at most 38 fraction bits, and a floor exponent from -900 to
     0.
     """
     in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0

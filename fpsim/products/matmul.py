@@ -105,8 +105,8 @@ def matmul(
         total). None is "product", or the schedule's own.
       bias: (N,) float32, float16 or bfloat16, added in float32 before the cast.
       alpha, beta: factors of the product and of c, rounded to float32; None for 1.
-      out_fmt: the format of the result, to which it is cast once, to nearest even (FP8 saturates); None for the
-        accumulator's.
+      out_fmt: the format of the result, to which it is cast once, to nearest even (FP8 saturates); None for that of the
+        unit's or accumulator's sums.
       strict: whether to raise an error for what the schedule's library does not accept; False computes it anyway.
       fmt: the format of codes, or (format of a, format of b), for accumulators.
       out: the array for the result, as in `numpy.matmul`; None for a new one.

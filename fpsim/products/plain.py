@@ -1,8 +1,8 @@
 """Products of plain arrays by a unit, with no further argument of matmul but `promote`. Importing it loads numba.
 
-All such calls by a unit share one cached plan, which saves a small product (32 x 32 x 32) most of its time: checks of
-arguments that it does not have. A call that is not plain, or has a wrong argument, is left to pipeline.py, which
-checks, computes the same bits, and raises errors.
+All such calls by a unit share one cached plan and skip the checks of other arguments, which take most of the time of a
+small product (32 x 32 x 32). A call that is not plain, or has a wrong argument, is left to pipeline.py, which checks,
+computes the same bits, and raises errors.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ class PlainUnit(NamedTuple):
       loop: the compiled kernel of `fused_product` for the unit.
       facts: the kernel's integer parameters by key. The keys are True and False (whether b's codes are transposed) if
         the kernel reads codes of b, or None alone if it reads floats. `facts` itself is None if the parameters depend
-          on
-        the operands' values.
+        on the operands' values.
       fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
       decoders: functions that decode a short operand a, by dtype; only dtypes of which every element is a code of a.
       readers: functions that decode or transpose a short operand b for the kernel, by dtype.
@@ -109,9 +108,10 @@ class PlainUnit(NamedTuple):
 def _by_unit(
     a: Array, b: Array, unit: MatrixUnit, promote: int | None, out: Array | None, is_short: bool
 ) -> Array | None:
-    """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the stages of pipeline.py.
+    """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the general code of pipeline.py.
 
-    promote: terms of K per promotion, or None. is_short: whether all three matrices have at most SHORT elements.
+    promote: terms of K after which a partial sum is added to a float32 total, or None. out: array for the result, or
+    None. is_short: whether a, b and the result have at most SHORT elements each.
     """
     plan = plain_unit(unit, promote)
     if plan is None or (out is not None and out.dtype != FLOAT):

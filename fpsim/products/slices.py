@@ -50,7 +50,8 @@ def merged(
 
     "float32": added in order. "output": rounded to the result's format first. "in_place": each slice's epilogue adds
     the total so far. "from_both_ends": slices i and i + ceil(count / 2) are added, and these sums to the last slice.
-    shape, dtype: of the result. work: a matrix whose memory may be reused for the result, or None.
+    sums: the operands and the order of additions. shape, dtype: of the result. work: a matrix whose memory may be
+    reused for the result, or None.
     """
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
@@ -81,9 +82,10 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
-    """Return the total after adding one more slice's sum, `part`, and rounding to the output's format.
+    """Return the total (M, N) after adding one more slice's sum, `part`, and rounding to the output's format.
 
-    total: the sum of the earlier slices, or None for the first.
+    total: the sum of the earlier slices, or None for the first. sums: the output's format, the backend, and a function
+    that adds by the epilogue, or None for a float32 addition.
     """
     if sums.join is not None:
         return sums.backend.rounded(sums.join(part, total), sums.out_fmt)
@@ -262,6 +264,8 @@ def _term(of: Slice, position: int) -> int:
 
 def _with_step(product: Any, step: int) -> Any:
     """Return a product like `product` by a unit whose instructions have only `step` terms.
+
+    product: the unit, and the codes and scales of a and b.
 
     Raises:
       ValueError: how such an instruction adds is not known.

@@ -84,8 +84,8 @@ class UnitProduct(NamedTuple):
       scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
       promote: terms of K after which a partial sum is added to a float32 total; 0 for one sum.
       factors: decode scales of the partial sums.
-      cut: number of terms in a slice of K; at its end the total is added to the earlier slices' sums; 0 for one slice.
-        Only units of `Rule.FUSED` can have several slices.
+      cut: number of terms in a slice of K; at its end the total is added to the earlier slices' sums; 0 for one
+        slice. Only units of `Rule.FUSED` or `Rule.SCALED` can have several slices.
     """
 
     unit: MatrixUnit

@@ -175,6 +175,7 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
     """Return the order of the epilogue's operations for a call: its schedule's, or the default.
 
     request: the call's keyword arguments. unit: the integer unit, which errors name.
+
     Raises:
       ValueError: `promote`, an unknown `scale_order`, or a schedule that is not a single chain over K.
     """

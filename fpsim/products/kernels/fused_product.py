@@ -103,8 +103,7 @@ def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cu
 def _class_at(b: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of term k and column n of b, as float32 bits: -1, -0, 0 or 1 by its sign, Inf or NaN.
 
-    b: (K, N) float32 patterns.
-    facts: int32; facts[0] is the mask of the bits that the unit reads.
+    b: (K, N) float32 patterns as int32. facts: int32; facts[0] is the mask of the bits that the unit reads.
     """
     return class_of(b[k, n], facts[0])
 
@@ -191,7 +190,10 @@ def _wide_rows(
 
 @inner_loop
 def _override_rows(tile: Any, r: Any, stop: Any, specials: Any) -> None:
-    """Write the NaN and Inf in rows 0, 1, ... of `specials` over the results in rows r .. stop - 1 of `tile`."""
+    """Write the NaN and Inf in rows 0, 1, ... of `specials` over the results in rows r .. stop - 1 of `tile`.
+
+    tile: (rows, columns) float32 patterns as int32. specials: (rows, columns) float32; its finite elements are ignored.
+    """
     for x in range(r, stop):
         override(tile[x], specials[x - r])
 

@@ -2,8 +2,8 @@
 
 A lane is one of the partial sums that share an output, as threads of a GPU keep them. Step t of a lane is its t-th
 term; all lanes advance together. If consecutive terms belong to consecutive lanes, the terms of a step are contiguous
-in memory; otherwise they are copied to panels, (steps, lanes), where they are. In the last step only the first lanes
-may have a term.
+in memory. Otherwise they are copied to panels, (steps, lanes), in which they are contiguous. In the last step only the
+first lanes may have a term.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 class DotRoom(NamedTuple):
     """Scratch buffers: terms of both operands in the order of lanes (partial sums), and unfinished sums.
 
-    x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if lanes take single terms in turn.
-    chains: (rows, columns, lanes) float32, the running sums of up to WIDTH lanes.
+    x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if consecutive terms belong to
+    consecutive lanes. chains: (rows, columns, lanes) float32, the running sums of up to WIDTH (512) lanes.
     """
 
     x: Any
@@ -244,7 +244,10 @@ _add_lanes, _end_lanes = scalar(_add_lanes), scalar(_end_lanes)
 
 @cache
 def transposition() -> Any:
-    """Return the kernel (source, target) -> None that writes the transpose of a float32 matrix to `target`."""
+    """Return the kernel (source, target) -> None that writes the transpose of `source` to `target`.
+
+    source: (M, N), target: (N, M), float32.
+    """
 
     def transpose(source: Any, target: Any) -> None:
         for n in range(

@@ -64,8 +64,9 @@ def _split(values: Any, b: Any) -> None:
 
 
 def decoded(builder: Any, bits: Any, facts: Any) -> tuple[Any, Any, Any, Any]:
-    """Emit the decoding of float32 patterns; return (values, int8 exponents, mask of NaN and Inf, mask of deep values).
-    Deep: exponent minus base not in -20 .. 20. facts: mask of bits read, smallest exponent, base. NaN, Inf become 0.
+    """Emit the decoding of a vector of float32 patterns, and return four vectors for the same elements.
+    They are: values, 0 for NaN and Inf; int8 exponents minus base; masks of NaN and Inf, and of exponents minus base
+    outside -20 .. 20. facts: (mask of the bits that the unit reads, smallest exponent, base).
     """
     kind = bits.type
     kept, least, base = (v.everywhere(builder, fact, kind) for fact in facts)
@@ -237,7 +238,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
     mantissa_bits, bias, magnitudes, is_half = fmt.mantissa_bits, fmt.bias, fmt.top_magnitude, fmt == FP16
 
     def exponents(builder: Any, magnitude: Any, counts: Any, base: Any) -> tuple[Any, Any]:
-        """Emit and return (exponents minus base, mask of those out of range); counts: mask of finite nonzero codes."""
+        # returns (exponents minus base, mask of those not in -20 .. 20); counts: mask of finite nonzero codes
         field = builder.lshr(magnitude, v.constant(mantissa_bits, kind))
         field = v.larger(builder, field, v.constant(1, kind))
         exponent = builder.sub(field, _everywhere(builder, builder.add(base, v.WORD(bias)), kind))
@@ -246,8 +247,7 @@ def half_decoder(split: bool, fmt: Format) -> Any:
         lowest = v.constant(ZERO_EXPONENT, kind)
         return builder.select(counts, v.larger(builder, exponent, lowest), lowest), deep
 
-    def values(builder: Any, codes: Any) -> Any:
-        """Emit and return 16 codes as float32 patterns."""
+    def values(builder: Any, codes: Any) -> Any:  # returns 16 codes as float32 patterns
         if is_half:
             halves = builder.bitcast(codes, v.vector(v.SMALL, v.WIDTH))
             return builder.bitcast(builder.fpext(halves, v.FLOATS), v.INTS)

@@ -28,7 +28,7 @@ FULL = (FLOAT_BIAS + PLACES) << PLACES | HALF  # 1.5 * 2**23: integers have no f
 
 
 def _shifted(places: int) -> int:
-    """Return the int32 that multiplies a float32 by 2**places when it is added to its bits (modulo 2^32)."""
+    """Return an int32 that multiplies float32 by 2**places if it is added to their bits (modulo 2^32)."""
     return int(np.uint32(places << PLACES & 0xFFFFFFFF).view(np.int32))
 
 
@@ -154,7 +154,10 @@ def _power(builder: Any, exponent: Any) -> Any:
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
-    """Emit and return the difference of two float32 exponent fields, above - below, as a number of binades."""
+    """Emit and return the difference of two float32 exponent fields, above - below, as a number of binades.
+
+    builder: llvmlite's IRBuilder. above, below: vectors of int32. The result is a vector of int32.
+    """
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
 
@@ -206,7 +209,7 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
 
 def _inverse(builder: Any, power: Any) -> Any:
-    """Emit and return 1 / power for float32 powers of two."""
+    """Emit and return 1 / power; builder: llvmlite's IRBuilder; power: vector of float32 powers of two."""
     bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
 

@@ -252,7 +252,11 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         sums: list[list[Any]] = [[] for _ in groups]
 
         def add_terms(first: int) -> Any:
-            """Return the function (i, values) -> values that adds term first + i to the sums."""
+            """Return the function (i, values) -> values that adds term first + i to the sums.
+
+            values: a list of vectors: the sums of each group of 16 columns, then the largest exponents so far of the
+            next row.
+            """
 
             def add(i: Any, values: list[Any]) -> list[Any]:
                 so_far, largest = values[: len(groups)], values[len(groups) :]

@@ -32,6 +32,8 @@ class CodedSums(NamedTuple):
 def accumulator_of(root: Node) -> Accumulator | None:
     """Return the accumulator that performs the same additions as a tree of all terms; None if there is none.
 
+    root: the tree's last node.
+
     Example:
       >>> import fpsim as fp
       >>> from fpsim.products.orders.code_sums import accumulator_of

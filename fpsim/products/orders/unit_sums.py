@@ -105,7 +105,10 @@ def unit_sums(root: Node, sums: UnitSums) -> Array:
 
 
 def _chain(node: Sum, sums: UnitSums) -> Array:
-    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N)."""
+    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N).
+
+    node: the chain. sums: the operands and the backend.
+    """
     promoted = _promoted(node, sums)
     if promoted is not None:
         return promoted
@@ -249,7 +252,10 @@ def _widest(item: Steps | Gathered) -> int:
 
 
 def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
-    """Return the product of the terms `terms` of K, in that order; an index of -1 is a zero term."""
+    """Return the product of the terms `terms` of K, in that order; an index of -1 is a zero term.
+
+    product: the unit and the codes of both operands. terms: 1-D integers.
+    """
     a, b, missing = product.a[:, terms], product.b[terms], terms < 0
     a[:, missing] = 0
     b[missing] = 0

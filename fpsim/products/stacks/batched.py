@@ -37,6 +37,7 @@ def stacked(
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
 
     a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
+
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
     """

@@ -37,9 +37,11 @@ def conv2d(
       x: (N, C, H, W) codes or floats, of any dtype that `fp.matmul` accepts as a.
       weight: (O, C / groups, R, S), of any dtype that it accepts as b.
       accumulate: a unit, its name, or an accumulator.
-      stride, dilation: distances of patches, and of the elements of a patch: a number, or one for rows and columns.
-      padding: zeros before and after rows and columns, a number or two; "same" (as many as keep H and W, the odd one
-        after; the stride must be 1) or "valid" (none).
+      stride, dilation: distances of patches, and of the elements of a patch, in pixels: a number, or (for rows, for
+        columns).
+      padding: number of zeros before and after rows and columns: a number, or (for rows, for columns). "same": as
+        many as give the output H rows and W columns, of an odd number one more after; the stride must be 1. "valid":
+        none.
       groups: parts into which the channels and outputs are divided; filters see the channels of their part alone.
       bias: (O,), as for `fp.matmul`.
       options: schedule, promote, scale_order, alpha, out_fmt, strict and fmt, as for `fp.matmul`.
@@ -176,7 +178,7 @@ def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
 
 
 def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the numbers of zeros that pad an image, ((above, below), (left, right)) as a list of pairs.
+    """Return the numbers of zeros that pad an image, [(above, below), (left, right)].
 
     padding, stride: as in `conv2d`. reach: rows and columns that a patch spans in the image.
 

@@ -107,7 +107,7 @@ def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
 
 
 def _rows(x: Any, start: int, stop: int) -> Any:
-    """Return rows start .. stop - 1 of a matrix x, an array or Scaled; a Scaled array keeps the scales of these rows.
+    """Return rows start .. stop - 1 of a matrix x, an array or Scaled; a Scaled result has the scales of these rows.
 
     Raises:
       ValueError: a scale is shared by several rows, but not by all.
