@@ -123,7 +123,7 @@ def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _widths(fmt: Format) -> tuple[int, ...]:
-    """Return the numbers of mantissa bits that masks may keep: those of a format, and up to two more or fewer."""
+    """Return the numbers of mantissa bits that masks may leave: those of a format, and up to two more or fewer."""
     bits = fmt.mantissa_bits
     return tuple(width for width in (bits, bits + 1, bits - 1, bits + 2, bits - 2) if width >= 0)
 
@@ -142,7 +142,7 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield every rounding rule, for all values, for negative ones, and for subnormal inputs or results."""
+    """Yield faults of casts like `model`: each rounding rule for all values or for negative or subnormal ones."""
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -176,7 +176,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the faults of quantizers that flush, clip or scale their inputs first."""
+    """Yield faults of casts like `model`: they flush, clip or scale their inputs first."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -197,7 +197,7 @@ def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
 
 
 def _policies(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield the overflow policies that a quantizer may follow instead of the promised one."""
+    """Yield the overflow policies that a quantizer may follow instead of that of `model`, the correct cast."""
     fmt, seen = model.fmt, set()
     for word in OVERFLOWS:
         outcome = overflow_outcome(word, fmt)
@@ -211,7 +211,7 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in the results for large values, Inf, NaN and negative values, and in the largest value."""
+    """Yield faults of casts like `model` for large values, Inf, NaN and negative values, and in the largest value."""
     fmt = model.fmt
     for word in get_args(Outcome):
         for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
@@ -262,7 +262,7 @@ def _tops(fmt: Format) -> tuple[int, ...]:
 
 
 def _value(code: int, fmt: Format) -> float:
-    """Return the value of a magnitude code; codes of Inf and NaN are read as numbers."""
+    """Return the value of a magnitude's code (without sign bit); codes of Inf and NaN are read as numbers."""
     fraction = code & ((1 << fmt.mantissa_bits) - 1)
     exponent = (code >> fmt.mantissa_bits) + fmt.min_exponent - (1 if fmt.subnormals else 0)
     return (1 + fraction / (1 << fmt.mantissa_bits)) * 2.0 ** min(exponent, 1023)
@@ -279,7 +279,7 @@ def _possible(word: str, slot: str, fmt: Format) -> bool:
 
 
 def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in the treatment of subnormals."""
+    """Yield faults of casts like `model` in the treatment of subnormals; nothing for formats without subnormals."""
     if not model.fmt.subnormals:
         return
     for word in get_args(Subnormals):
@@ -287,7 +287,7 @@ def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _carries(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in which rounding up loses or misplaces the carry from the mantissa into the exponent."""
+    """Yield faults of casts like `model`: rounding up loses or misplaces the carry from mantissa to exponent."""
     if not model.fmt.mantissa_bits:
         return
     places = {
@@ -303,7 +303,7 @@ def _carries(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults in the signs of zeros and of all values."""
+    """Yield faults of casts like `model` in the signs of zeros and of all values."""
     if model.fmt.negative_zero:
         for word, words in ZERO_WORDS.items():
             yield deviation(words, zeros=word)
@@ -316,7 +316,7 @@ def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults that add a fixed number to every code, or that drop low bits of the mantissa."""
+    """Yield faults of casts like `model`: they add a fixed number to every code, or drop low bits of the mantissa."""
     for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
         by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
         yield deviation(f"gives {by} the right one", code_shift=shift)
@@ -327,7 +327,7 @@ def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield the faults of quantizers that round to another format: similar in width, or with a field off by one.
+    """Yield faults of casts like `model`: they round to another format, similar in width, or with a field off by one.
 
     codes: whether the quantizer returns codes, not values.
     """

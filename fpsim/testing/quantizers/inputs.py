@@ -76,8 +76,9 @@ def inputs_of(fmt: Format, source: Any = None) -> tuple[Array, SplitInputs, Know
 
 @functools.lru_cache(maxsize=8)
 def right_words(options: CastOptions, source: Any = None) -> Words:
-    """Return the results of the promised cast for the inputs of `inputs_of`, as bit patterns of float64.
+    """Return the results of the promised cast for the inputs that `inputs_of` returns, as bit patterns of float64.
 
-    source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the format's values.
+    options: the promised cast. source: dtype of the inputs; None: float32, or float64 if float32 cannot represent the
+    format's values.
     """
     return rounded_words(inputs_of(options.fmt, source)[0], options)

@@ -165,7 +165,7 @@ class QuantizerModel:
         return self._read(values)
 
     def _rounding_of(self, inputs: SplitInputs) -> RoundedInputs:
-        """Return the rounded inputs, from a cache if a model with the same steps until then was run before."""
+        """Return the rounded inputs, from a cache if a model with the same steps before the rounding was run."""
         parameters = (
             self.fmt, self.rounding, self.subnormals, self.subnormal_rule, self.source_rule, self.negative_rule,
             self.carry, *self._parameters_before(),
@@ -283,7 +283,7 @@ class QuantizerModel:
     def _large(self, values: Doubles, codes: Codes, magnitude: Doubles, negative: Flags, signed: Flags) -> Doubles:
         """Return signed values after the treatment of those too large for the format.
 
-        magnitude, negative: of the inputs. codes: what magnitudes are rounded to, without limit. signed: result signs.
+        codes: of magnitudes, rounded without limit. magnitude, negative: those of inputs. signed: signs of results.
         """
         fmt = self.fmt
         most = fmt.max_code + self.top
@@ -339,7 +339,7 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values|, but the outcome `below` for finite negative inputs not rounded to 0 (or 0 without one)."""
+        """Return |values|, but the outcome `below` for finite inputs < 0 not rounded to 0 (or <= 0 if fmt lacks 0)."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))

@@ -116,7 +116,7 @@ def order_and_symmetry(
 
 
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return indices (2, falls) of results that are followed by a smaller one, and of those smaller ones.
+    """Return an int array (2, falls): indices of results that are followed by a smaller one, and of those smaller ones.
 
     words: results as bit patterns of float64, of which NaNs are left out. order: indices that sort their inputs.
     """

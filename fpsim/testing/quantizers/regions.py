@@ -43,7 +43,7 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
 
 
 def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
-    """Return, for each input, the index of its kind in KINDS, and whether the code of its smaller neighbour is odd.
+    """Return, for each input, (index of its kind in KINDS, whether the code of its smaller neighbour is odd).
 
     The smaller neighbour is the value of the format that rounding toward zero gives.
     """

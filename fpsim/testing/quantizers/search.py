@@ -212,7 +212,8 @@ class ModelSearch:
     def _certified(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
         """Return the `certificate` of a model that reproduces all results, from an earlier search if possible.
 
-        That is the number of rivals that the results exclude, and clauses on the others.
+        It is (number of rivals that the results exclude, clauses on the rivals that they don't). start: the promised
+        model.
         """
         key = start, model
         certificates = self.known.certificates
@@ -233,19 +234,22 @@ class ModelSearch:
         return len(others) - len(rivals), tuple(rivals)
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return how many results of the selected part of the inputs a model does not reproduce; cache its results."""
+        """Return how many results of the selected part of the inputs (see `_take_part`) a model does not reproduce.
+
+        The model's results are cached.
+        """
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return how many results of the selected part of the inputs a model does not reproduce."""
+        """Return how many results of the selected part of the inputs (see `_take_part`) a model does not reproduce."""
         self.tried += 1
         return int(np.count_nonzero(model.run(self._part) != self._of_part))
 
     def _few_of_first(self, model: QuantizerModel) -> int:
-        """Return the number of results for `KnownModels.first`, every n-th input, that a model does not reproduce."""
+        """Return how many results a model does not reproduce for every n-th input, the slice `KnownModels.first`."""
         return int(np.count_nonzero(self.known.run(model) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
@@ -271,10 +275,10 @@ class ModelSearch:
 
 @lru_cache(maxsize=16)
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
-    """Return clause -> rival of a model: the other arithmetics that a certificate excludes.
+    """Return clause -> rival of a model: the other arithmetics that a check tries to exclude.
 
     They are each policy, alone and after a rounding to FP16, BF16 or TF32, and `model` with each single fault, except
-    those that few inputs show. source: the format of the inputs.
+    faults that change the results of few inputs. source: the format of the inputs.
     """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}

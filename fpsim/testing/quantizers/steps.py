@@ -75,7 +75,11 @@ class Carry:
     beyond: bool = True
 
     def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
-        """Return the faulty codes; codes: the right ones; smaller: codes of the inputs' smaller neighbours."""
+        """Return the codes of results with the fault.
+
+        codes: the right codes of magnitudes, rounded. smaller: codes of the inputs rounded toward zero. fmt: the
+        format.
+        """
         bits = fmt.mantissa_bits
         carried = (codes >> bits) > (smaller >> bits)
         normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)

@@ -63,7 +63,7 @@ def cases_for(scaling: Scaling, fmt: Element) -> dict[str, Array]:
 
 
 def partial_cases(plain: dict[str, Array], scaling: Scaling) -> dict[str, Array]:
-    """Return name -> matrix: two matrices cut so that the last tiles along both axes are incomplete.
+    """Return name in reports -> matrix: two matrices cut so that the last tiles along both axes are incomplete.
 
     plain: name -> matrix, made for `scaling` by `cases_for`.
     """
@@ -140,7 +140,8 @@ def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Ge
 def _shape(scaling: Scaling) -> tuple[int, int]:
     """Return a matrix shape with several whole tiles along both axes, and fewer than 2**14 elements if possible.
 
-    From 2**14 elements on, each recipe compiles loops of its own; hundreds of recipes are tried.
+    For matrices from 2**14 elements on, `encode` compiles separate loops for each recipe, and hundreds of recipes are
+    tried.
     """
     height, width = _block(scaling)
     if height < 2 and width < 2:
@@ -155,7 +156,7 @@ def _shape(scaling: Scaling) -> tuple[int, int]:
 
 
 def special_cases(plain: Array, scaling: Scaling) -> dict[str, Array]:
-    """Return name -> matrix: copies of a matrix with one Inf and with one NaN, and one of another shape.
+    """Return name in reports -> matrix: copies of `plain` with one Inf and with one NaN, and one of another shape.
 
     The last one has a single tile along the longer axis of a tile; for tiles of one element, its axes are exchanged.
     """

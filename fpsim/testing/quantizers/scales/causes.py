@@ -54,7 +54,7 @@ class ScaledResults:
 
     @property
     def all(self) -> Results:
-        """Matrices with their results, as pairs."""
+        """All matrices with their results, as pairs."""
         return list(self.by_name.values())
 
     @property
@@ -79,14 +79,17 @@ class ScaledResults:
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
         """Return `QuantizerReport` fields on a fault that explains `results`; {} if none does.
 
-        The fault is added to the promised recipe, a similar one, or `other`.
+        The fault is added to the promised recipe, to that with another rule for power-of-two scales, or to `other`.
         """
         scalings = [self.scaling, *_akin(self.scaling), other]
         return fault_beside(results, self.fmt, scalings, self.cast, self.kept)
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the recipe that a quantizer follows, and on causes of wrong results."""
+    """Return `QuantizerReport` fields on the causes of wrong results of a quantizer with scales.
+
+    They also tell the number of recipes that the results exclude, and recipes that have the same results.
+    """
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
     nearest = identified(results.all, results.differences, not scaling.symmetric)
@@ -127,8 +130,8 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
     """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}.
 
-    The results for matrices with Inf and NaN are left out, and if nothing explains the rest, those for matrices with
-    extreme values too.
+    The results for matrices with Inf and NaN are left out. If nothing explains the remaining results, those for
+    matrices with extreme values are left out too.
     """
     scaling = results.scaling
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
@@ -181,7 +184,7 @@ def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[st
     """Return the `QuantizerReport` fields if faults of elements or zero points explain all results; else {}.
 
     The faults are wrong roundings, wrapping, and a wrong use of zero points. The results for matrices with Inf and NaN
-    are left out, and if no fault explains the rest, those for matrices with extreme values too.
+    are left out. If no fault explains the remaining results, those for matrices with extreme values are left out too.
     """
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
     for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
@@ -244,7 +247,7 @@ def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences:
 
 
 def _akin(scaling: Scaling) -> Iterator[Scaling]:
-    """Yield the scaling with each other rule for power-of-two scales; nothing for other scale formats."""
+    """Yield copies of a scaling with each other rule for power-of-two scales; nothing for other scale formats."""
     if scaling.scale_format != E8M0:
         return
     for rule in dict.fromkeys(row["scale_rule"] for row in RULES if "scale_rule" in row):

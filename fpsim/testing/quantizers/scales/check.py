@@ -80,7 +80,7 @@ class ScaledCheck:
         self.covered = CoverageRecord()
 
     def call(self, x: Array, layout: str = "") -> ReturnedParts:
-        """Return fn's result for a matrix, read as its parts; layout: name of the memory layout, "" for C order."""
+        """Return fn's result for the matrix x, read as its parts; layout: name of the memory layout, "" for C order."""
         return called(self.fn, x, self.fmt, self.scaling, self.covered, layout)
 
     def compare_all(self) -> None:
@@ -127,7 +127,10 @@ class ScaledCheck:
         self.of += size
 
     def compare_layouts(self, x: Array) -> None:
-        """Compare the results for a matrix in other memory layouts with those in C order."""
+        """Compare the results for the matrix x in other memory layouts with those in C order.
+
+        Record in `self.findings` the property "layout", and a note on layouts that the function refuses.
+        """
         want = self.call(x.copy())
         refused: dict[str, str] = {}
         for name, layout in LAYOUTS.items():
@@ -146,10 +149,10 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats a small one, x, with the right results, repeated.
+        """Compare the results for a large matrix, copies of a small one, x, with the right results for x, repeated.
 
-        The property "size" is recorded as broken only if all small matrices are right. The matrix is smaller for a slow
-        function; with a seed, none is compared.
+        `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
+        smaller for a slow function; with a seed, none is compared.
         """
         if self.cast["seed"] is not None:
             self.findings.note("stochastic rounding was compared on small matrices alone")

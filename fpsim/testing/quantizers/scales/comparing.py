@@ -143,7 +143,7 @@ class ScaledComparison(NamedTuple):
     def _elements(self, name: str, want: Words) -> tuple[int, int]:
         """Record whether elements, called `name` ("values" or "codes"), equal the right ones, `want`.
 
-        Return the numbers of wrong ones and all.
+        Return (number of wrong elements, number of all elements).
         """
         x, got = self.x, self.parts.elements
         differ = got != want

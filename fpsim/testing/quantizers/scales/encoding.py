@@ -167,10 +167,10 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
+    """Return the elements of the matrix x for given scales, float64, not multiplied by the scales.
 
-    cast: keywords that replace the recipe's. Negative scales change the signs of elements; infinite ones make them 0,
-    or NaN for Inf and NaN.
+    recipe: the encoding, with keywords of the elements' cast; `cast` replaces some of them. Negative scales change the
+    signs of elements. Infinite scales make elements 0, or NaN where x is Inf or NaN.
     """
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)

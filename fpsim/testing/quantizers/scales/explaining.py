@@ -54,7 +54,7 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
 
 
 def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
-    """Return the recipe with other values of the fields infinity and nan of its `fp.Scaling`, or None if not valid."""
+    """Return a recipe whose `fp.Scaling` has the given fields `infinity` and `nan`; None if these are not valid."""
     try:
         return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
     except ValueError:
@@ -109,7 +109,7 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
 
 
 def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the result of a quantizer without faults."""
+    """Return the result of a quantizer without faults for the case's matrix; recipe: the promised encoding."""
     scales = recipe.scales(case.x)
     return FaultOutcome(lambda: recipe.values(case.x, scales), scales)
 
@@ -130,7 +130,8 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
     """Return the result of a quantizer whose tiles continue from the end of a row at the start of the next row.
 
-    The elements are values, already multiplied by their scales, so all scales of the result are 1.
+    The elements are values, already multiplied by their scales, so all scales of the result are 1. recipe: the promised
+    encoding. case: the matrix.
     """
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
@@ -139,7 +140,7 @@ def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
 
 
 def _of_zeros() -> Iterator[Fault]:
-    """Yield the faults of tiles of zeros: NaN as elements, or NaN, 0 or 1 as scale."""
+    """Yield faults as (clause without subject, fault function): tiles of zeros get NaN elements, or a wrong scale."""
     for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
         parts = [
             *([f"elements {shown(element)}"] if element is not None else []),

@@ -126,9 +126,13 @@ def identify_scaling(
 
 
 def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
-    """Return the recipe that reproduces what a quantizer returns for some matrices.
+    """Return the recipe that reproduces what a quantizer returns for some matrices, or the nearest one and its faults.
 
-    cast: keywords of the elements' cast.
+    Args:
+      fn: the quantizer.
+      element: the element format.
+      arrays: the matrices.
+      cast: keywords of the elements' cast.
 
     Raises:
       FunctionMisbehaved: the function raises or returns no result.
@@ -175,7 +179,7 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
 
 
 def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
-    """Return whether `scales` has one number for each tile of x under a scaling."""
+    """Return whether `scales` has one number for each tile of the matrix x under a scaling, in the grid of tiles."""
     return any(layout == "tiles" for layout, _ in layouts_of(scales, tiling(x.shape, scaling.block).grid))
 
 

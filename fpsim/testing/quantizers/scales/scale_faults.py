@@ -129,7 +129,10 @@ def _rolled(by: int, axis: int) -> ScaleChange:
 
 
 def _stale(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the matrix of the previous call if it has as many tiles, else the right scales."""
+    """Return the right float32 scales of the previous call's matrix if it has as many tiles, else the case's own.
+
+    recipe: the encoding that the quantizer promises. case: the matrices of this call and of the previous one.
+    """
     right = recipe.scales(case.x)
     before = right if case.before is None else recipe.scales(case.before)
     return before if before.shape == right.shape else right
@@ -141,20 +144,29 @@ def _signed(x: Array, sign: int) -> Array:
 
 
 def _with_sign(recipe: RightEncoding, case: Case) -> Array:
-    """Return the scales of the largest value of each tile, negative if that value is."""
+    """Return float32 scales computed from the largest value of each tile; they are negative where that value is.
+
+    recipe: the encoding that the quantizer promises. case: the matrix.
+    """
     largest = reduced_tiles(np.maximum, case.x, recipe.scaling.block)
     magnitudes = recipe.scales(spread_over(np.abs(largest), case.x, recipe))
     return np.where(largest < 0, -magnitudes, magnitudes)
 
 
 def _exact(recipe: RightEncoding, case: Case) -> Array:
-    """Return unrounded scales, amax / largest value in float32, without a tensor scale."""
+    """Return float32 scales of tiles that are not rounded to the scale format: amax / largest value of an element.
+
+    recipe: the encoding that the quantizer promises, here without a tensor scale. case: the matrix.
+    """
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
 
 
 def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
-    """Return the powers of two nearest, in the logarithm, to unrounded scales."""
+    """Return float32 powers of two as scales of tiles: 2**round(log2(amax / largest value of an element)).
+
+    recipe: the encoding that the quantizer promises. case: the matrix.
+    """
     exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
     return np.asarray(np.exp2(exponents), np.float32)
 

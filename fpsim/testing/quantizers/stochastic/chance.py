@@ -24,7 +24,7 @@ def detectable_bias(draws: int, tests: int) -> float:
 def level_of_one_test(tests: int) -> float:
     """Return the probability of a false alarm that each of `tests` tests of one kind may have.
 
-    About 8 kinds of tests make a check, whose probability is FALSE_ALARM.
+    A check has about 8 kinds of tests, and all of them together have the probability FALSE_ALARM.
     """
     return FALSE_ALARM / (8 * tests)
 

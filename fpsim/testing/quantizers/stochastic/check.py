@@ -212,7 +212,10 @@ def _dependence(
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return the broken property "exact values" if some random numbers change a value of the format, else None."""
+    """Return the broken property "exact values" if some random numbers change a value of the format, else None.
+
+    source: calls the stochastic quantizer with random numbers, made from a seed or given. fmt: the format of results.
+    """
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))
