@@ -102,7 +102,10 @@ def _named(unit: Unit, operands: str) -> str:
 
 
 def _names(row: list[Unit], below: list[str]) -> Group:
-    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`."""
+    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`.
+
+    row: the units of the group. below: further lines.
+    """
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
@@ -155,8 +158,8 @@ def validate(
 def _validated_cpu(out: Path, minutes: float, parts: list[str] | None, values: int) -> int:
     """Compare the processor's instructions with the emulator, print the report, and return the exit code.
 
-    0: all equal; 1: some differ; 2: nothing could be compared. minutes: time limit; parts: instructions, or None for
-    all; values: results to compare for each.
+    0: all equal; 1: some differ; 2: nothing could be compared. out: folder of the report. minutes: time limit. parts:
+    instructions, or None for all. values: results to compare for each.
     """
     try:
         report = fpsim.cpu.validate(parts or None, values=values, minutes=minutes, out=out)

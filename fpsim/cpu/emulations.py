@@ -166,9 +166,10 @@ def _arithmetic(operation: str) -> Emulation:
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
-    """Return the codes that an arithmetic function of fpsim, such as "add", computes from codes of the format `fmt`.
+    """Return the codes that an arithmetic function of fpsim computes from codes of the format `fmt`.
 
-    codes: the operands. options: keywords of the function, such as rounding.
+    operation: name of the function, such as "add". codes: the operands. options: keywords of the function, such as
+    rounding.
     """
     result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
     return result

@@ -94,9 +94,9 @@ def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
 def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
     """Return c + sum of a * b for each of N rows, (N,) bit patterns, computed by an AMX instruction.
 
-    operands: a and b (N, terms), c (N,). Tile a holds 16 rows of a, and tile b holds the same 16 rows of b as its
-    columns. The results are the diagonals of the 16 x 16 products of such tiles. Raises a ValueError for other dtypes
-    or shapes.
+    row: the instruction. operands: a and b (N, terms), c (N,). Tile a holds 16 rows of a, and tile b holds the same 16
+    rows of b as its columns. The results are the diagonals of the 16 x 16 products of such tiles. Raises a ValueError
+    for other dtypes or shapes.
     """
     a, b, c = operands
     count, terms = a.shape if a.ndim == 2 else (-1, 0)

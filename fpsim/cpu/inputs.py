@@ -138,9 +138,9 @@ def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
-    """Return codes of a format and shape with random signs, mantissas, and exponents from low to high.
+    """Return codes of the format `fmt` with random signs, mantissas, and exponents from low to high.
 
-    Exponents are clipped to those of the format's finite values.
+    Exponents are clipped to those of the format's finite values. rng: the generator. shape: shape of the array.
     """
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)

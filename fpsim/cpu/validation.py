@@ -94,7 +94,8 @@ def about_here() -> dict[str, str]:
 def _compared(row: AnyInstruction, values: int, seed: int, deadline: float) -> Iterator[InstructionRow]:
     """Yield the report's row for each kind of inputs of an instruction.
 
-    values, seed: as for `validate`. deadline: time.monotonic() after which rows say that no time was left.
+    row: the instruction. values: number of results to compare, divided among the kinds. seed: seed of the inputs.
+    deadline: time.monotonic() after which rows say that no time was left.
     """
     emulation = emulation_of(row.name)
     try:

@@ -49,7 +49,9 @@ def html_paragraphs(lines: Iterable[str]) -> str:
 
 
 def html_table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table with the column titles `heads` as HTML, floats in three significant digits, texts escaped.
+    """Return a table as HTML, with floats in three significant digits and texts escaped.
+
+    heads: titles of the columns. rows: the cells of each row.
 
     Example:
       >>> from fpsim.display.tables import html_table

@@ -110,7 +110,7 @@ class Product:
             object.__setattr__(self, "out_fmt", format_argument("out_fmt", self.out_fmt))
 
     def replace(self, **changes: Any) -> Product:
-        """Return a copy of the product with other values of some fields."""
+        """Return a copy of the product with other values of some fields; changes: the fields by name."""
         return dataclasses.replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -349,7 +349,10 @@ class LinearRecipe:
         return self if recipe == self else recipe
 
     def replace(self, **changes: Any) -> LinearRecipe:
-        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed."""
+        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed.
+
+        changes: the fields by name.
+        """
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def __repr__(self) -> str:
@@ -361,7 +364,7 @@ class LinearRecipe:
 
 
 def _short(value: Any) -> str:
-    """Return a field's value as text for the repr of a recipe."""
+    """Return a field's value as text for the repr of a recipe: the quoted name of a unit, else its repr or str."""
     if isinstance(value, MatrixUnit):
         return repr(value.name)
     return repr(value) if isinstance(value, (str, Scaling, int, Product, Delayed, Accumulator)) else str(value)

@@ -28,8 +28,8 @@ def find(spec: RecipeLike) -> Recipe:
     """Return the training recipe for a name, an object, a TOML file or a plan.
 
     Args:
-      spec: a Recipe, the name of one in `fp.recipes.TRAINING` (capitals do not matter, "-" counts as "_"), the path of a
-        TOML file, or an `fp.analysis.Plan`.
+      spec: a Recipe, the name of one in `fp.recipes.TRAINING` (capitals do not matter, "-" counts as "_"), the path of
+        a TOML file, or an `fp.analysis.Plan`.
 
     Raises:
       ValueError: no recipe has that name; or the file's content is not a recipe.

@@ -107,8 +107,8 @@ class OptimizerRecipe:
     def lr_at(self, step: int, steps_total: int) -> float:
         """Return the learning rate of a step, counted from 0, in a run of `steps_total` steps.
 
-        During warmup it is lr * (step + 1) / warmup. With the schedule "cosine" it then falls along half a cosine that
-        ends one step after the last.
+        During warmup it is lr * (step + 1) / warmup. With the schedule "cosine" it then falls along half a cosine to
+        final_lr_share * lr, which step number `steps_total`, after the last, would have.
         """
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup

@@ -94,7 +94,7 @@ class Recipe:
         require_word("parametrisation", self.parametrisation, PARAMETRISATIONS)
 
     def replace(self, **changes: Any) -> Recipe:
-        """Return a copy of the recipe with other values of some fields.
+        """Return a copy of the recipe with other values of some fields; changes: the fields by name.
 
         Raises:
           ValueError: an unknown field.
@@ -134,8 +134,8 @@ class Recipe:
     def linear_of(self, layer: str, product: str, step: int, steps: int) -> LinearRecipe:
         """Return the linear recipe that a layer's product follows at a step, counted from 0, of a run of `steps` steps.
 
-        layer: the layer's name. product: "fprop", "dgrad" or "wgrad". The controller is ignored: it is the recipe at
-        level 0.
+        It is that of the last override that applies, else FP32 for a layer that `keep` names, else `linear`. The
+        controller is ignored. layer: the layer's name. product: "fprop", "dgrad" or "wgrad".
         """
         linear = FP32 if any(fnmatchcase(layer, pattern) for pattern in self.keep) else self.linear
         for override in self.overrides:
@@ -169,12 +169,17 @@ class Recipe:
         return cls.from_plain(written.read(path))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the fields that differ from their defaults as a dict of plain values, for JSON or TOML."""
+        """Return the fields that differ from their defaults as a dict, for JSON or TOML.
+
+        Its values are str, numbers, bools, and lists and dicts of these.
+        """
         return written.plain(self)
 
     @classmethod
     def from_plain(cls, table: Mapping[str, Any]) -> Recipe:
-        """Return the recipe that a dict of plain values describes, such as `to_plain` returns.
+        """Return the recipe that a dict describes, such as `to_plain` returns.
+
+        table: {name of a field: its value as str, number, bool, list or dict}.
 
         Raises:
           TypeError, ValueError: a key is not a field's name, or a field cannot have its value.

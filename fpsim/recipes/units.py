@@ -49,9 +49,10 @@ def unit_for(
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:
-    """Return an architecture's unit for the formats of two operands and a result type such as "f32"; None if none.
+    """Return the unit of the architecture `arch` for the formats of two operands and a result type; None if none.
 
-    A unit with block scales of this (format, size) comes before one without; block_scales None: one without.
+    fmts: formats of the operands. result: such as "f32". A unit with block scales of this (format, size) is preferred
+    to one without; block_scales None: one without.
     """
     units = [
         unit for unit in UNITS.values()

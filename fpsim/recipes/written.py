@@ -75,7 +75,9 @@ def read(source: Any) -> dict[str, Any]:
 
 
 def structured(table: Any, cls: type[Made]) -> Made:
-    """Return an object of the dataclass `cls` for a dict of plain values.
+    """Return an object of the dataclass `cls` for a dict of its fields.
+
+    table: {name of a field: its value as str, number, bool, list or dict}.
 
     Raises:
       TypeError, ValueError: a key is not a field's name, or a field cannot have its value.
@@ -85,7 +87,10 @@ def structured(table: Any, cls: type[Made]) -> Made:
 
 
 def plain(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass object that differ from their defaults, as a dict of plain values."""
+    """Return the fields of a dataclass object that differ from their defaults, as a dict for TOML or JSON.
+
+    Its values are str, numbers, bools, and lists and dicts of these.
+    """
     fields: dict[str, Any] = _unstructure(type(value))(value)
     return fields
 
@@ -166,7 +171,7 @@ def _leaf(value: Any) -> Any:
 
 
 def _format_from(word: Any, _: Any) -> Any:
-    """Return the format for a name or a table in TOML; None for "none"."""
+    """Return the format for a value of a TOML file: a name, or a dict of its fields; None for "none"."""
     if word == NONE:
         return None
     if not isinstance(word, dict):
@@ -181,7 +186,10 @@ def _format_from(word: Any, _: Any) -> Any:
 
 
 def _scaling_from(word: Any, _: Any) -> Any:
-    """Return the scaling for a name or a table in TOML; "same" unchanged, and None for "none"."""
+    """Return the scaling for a value of a TOML file: a name, or a dict of its fields.
+
+    "same" is returned unchanged, and None for "none".
+    """
     if word == NONE or word == "same":
         return None if word == NONE else word
     if isinstance(word, dict):
@@ -191,12 +199,15 @@ def _scaling_from(word: Any, _: Any) -> Any:
 
 
 def _adds_from(word: Any, _: Any) -> Any:
-    """Return the accumulator for an expression in TOML; a unit's or chip's name unchanged, and None for "none"."""
+    """Return the accumulator for a value of a TOML file that is an expression, such as "Sequential(FP16)".
+
+    The name of a unit or chip is returned unchanged, and None for "none".
+    """
     return parsed(word) if isinstance(word, str) and "(" in word else _or_none(word, _)
 
 
 def _parsed_from(word: Any, _: Any) -> Any:
-    """Return the schedule or accumulator for an expression in TOML; None for "none"."""
+    """Return the schedule or accumulator for a value of a TOML file that is an expression; None for "none"."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
 
 
@@ -211,33 +222,36 @@ def _or_none(word: Any, _: Any) -> Any:
 
 
 def _policy_from(word: Any, _: Any) -> Any:
-    """Return the loss-scaling policy for a name or a table in TOML."""
+    """Return the loss-scaling policy for a value of a TOML file: a name, or a dict of its fields."""
     return loss_scaling_policy(word) if isinstance(word, str) else _converter().structure(word, LossScalingPolicy)
 
 
 def _policy_words(policy: Any) -> Any:
-    """Return a loss-scaling policy as its name if POLICIES lists it unchanged, else as a table."""
+    """Return a loss-scaling policy for TOML: its name if POLICIES lists it unchanged, else a dict of its fields."""
     return policy.name if POLICIES.get(policy.name) == policy else _converter().unstructure(policy)
 
 
 def _linear_from(word: Any, _: Any) -> Any:
-    """Return the linear recipe for a table in TOML; a name is returned unchanged, and looked up later."""
+    """Return the linear recipe for a dict of a TOML file; return a name unchanged, to be looked up later."""
     return word if isinstance(word, str) else _converter().structure(word, LinearRecipe)
 
 
 def _linear_words(linear: Any) -> Any:
-    """Return a linear recipe as its name if LINEAR lists it unchanged, else as a table."""
+    """Return a linear recipe for TOML: its name if LINEAR lists it unchanged, else a dict of its fields."""
     name = next((name for name, row in LINEAR.items() if row == linear), None)
     return name if name is not None else _converter().unstructure(linear)
 
 
 def _attention_from(word: Any, kind: Any) -> Any:
-    """Return the linear recipe (or its name) of attention's products for TOML; None for "none". kind: not used."""
+    """Return the linear recipe of attention's products for a value of a TOML file.
+
+    A name is returned unchanged, and None for "none". kind: not used.
+    """
     return None if word == NONE else _linear_from(word, kind)
 
 
 def _linears_from(words: Any, kind: Any) -> Any:
-    """Return a tuple of linear recipes or names for a list in TOML; other values unchanged. kind: not used."""
+    """Return a tuple of linear recipes or names for a list in a TOML file; other values unchanged. kind: not used."""
     return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
 
 

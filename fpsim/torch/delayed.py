@@ -92,8 +92,8 @@ def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
     """Return the fields of a delayed scaling's state dict that are the same in every step.
 
-    They are "class", "fmt", "scaling", "options", "counts" and "last". delayed: (history, amax, margin) as for
-    `_scaling`.
+    They are "class", "fmt", "scaling", "options", "counts" and "last". element: the element format. delayed: (history,
+    amax, margin) as for `_scaling`.
     """
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}

@@ -17,9 +17,9 @@ LIBRARIES = ("cuBLAS", "PyTorch")  # libraries whose products torch computes
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Call `fp.gpu.matmul` for arrays or `fp.Scaled` in the host's memory, and return its result as a NumPy array.
+    """Call `fp.gpu.matmul` for operands in the host's memory, and return its result as a NumPy array.
 
-    keywords: the keyword arguments of `fp.gpu.matmul`.
+    a, b: (M, K) and (K, N) NumPy arrays or `fp.Scaled`. keywords: the keyword arguments of `fp.gpu.matmul`.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU.
@@ -39,7 +39,8 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
     """Multiply two operands on this machine's tensor cores, and return a NumPy array as `fpsim.matmul` does.
 
     With a schedule of cuBLAS or PyTorch, torch multiplies; with any other schedule or none, the GPU's instructions run
-    in the schedule's order (`fpsim.gpu.hardware.chain_matmul`). keywords: the keyword arguments of `fpsim.matmul`.
+    in the schedule's order (`fpsim.gpu.hardware.chain_matmul`). a, b: (M, K) and (K, N) NumPy arrays or `fp.Scaled`.
+    keywords: the keyword arguments of `fpsim.matmul`.
 
     Raises:
       fpsim.gpu.GpuError: there is no GPU, or it has no such tensor cores.

@@ -144,7 +144,7 @@ def fake_quantize(
 
 @with_keywords(CastOfTensor, DEFAULTS)
 def quantize(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tensor:
-    """Return the values of a tensor rounded to a format, as `fp.quantize` does for an array.
+    """Return the values of a tensor rounded to a format, as `fp.quantize` does for an array with these arguments.
 
     It has no gradient (`fake_quantize` has one): a backward pass through it raises a RuntimeError.
 
@@ -170,7 +170,7 @@ def quantize_scaled(
     x: Tensor, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> Tensor:  # fmt: skip
-    """Return the values of a tensor rounded to a format with scales, as `fp.quantize_scaled` does for an array.
+    """Return a tensor rounded to a format with scales, as `fp.quantize_scaled` does for an array with these arguments.
 
     It has no gradient (`fake_quantize` has one): a backward pass through it raises a RuntimeError.
 
@@ -195,7 +195,7 @@ def quantize_scaled(
 
 @with_keywords(CastOfTensor, DEFAULTS)
 def encode(x: Tensor, fmt: FormatLike, **keywords: Unpack[CastOfTensor]) -> Tensor:
-    """Return the codes of a tensor as unsigned integers, as `fp.encode` does for an array.
+    """Return the codes of a tensor as unsigned integers, as `fp.encode` does for an array with these arguments.
 
     Returns:
       Tensor of x's shape: torch.uint8 for formats of up to 8 bits, else uint16, uint32 or uint64. `view_as_dtype` turns
@@ -261,7 +261,7 @@ def encode_scaled(
     x: Tensor, fmt: ElementLike, scaling: Scaling | str = TILE_1X128, *, scales: npt.ArrayLike | Tensor | None = None,
     **keywords: Unpack[CastOfTensor],
 ) -> ScaledTensors:  # fmt: skip
-    """Return the codes and scales of a tensor, as `fp.encode_scaled` does for an array.
+    """Return the codes and scales of a tensor, as `fp.encode_scaled` does for an array with these arguments.
 
     torch.compile breaks its graph at this call.
 
@@ -294,7 +294,7 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
 
 
 def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor as `_encode_tensors` does, outside of the graph of torch.compile."""
+    """Return what `_encode_tensors` returns for these arguments, computed outside of the graph of torch.compile."""
     if torch.compiler.is_compiling():
         return _outside_graphs(x, fmt, scaling, keywords)
     return _encode_tensors(x, fmt, scaling, keywords)

@@ -169,7 +169,10 @@ quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tens
 
 @quantize_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::quantize` (x's shape), for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::quantize` (x's shape), for torch.compile.
+
+    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
+    """
     return _like_values(x, spec)
 
 
@@ -200,7 +203,10 @@ kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -
 
 @kept_op.register_fake
 def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::kept` (bool, x's shape), for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::kept` (bool, x's shape), for torch.compile.
+
+    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
+    """
     return x.new_empty(x.shape, dtype=torch.bool)
 
 
@@ -215,7 +221,10 @@ fake_quantize_op = operator(
 def _(
     x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
 ) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::fake_quantize` (x's shape), for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::fake_quantize` (x's shape), for torch.compile.
+
+    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
+    """
     return _like_values(x, spec)
 
 
@@ -262,7 +271,10 @@ encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? se
 
 @encode_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::encode` (integers, x's shape), for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::encode` (integers, x's shape), for torch.compile.
+
+    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
+    """
     return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
 
 
@@ -277,7 +289,10 @@ decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool d
 
 @decode_op.register_fake
 def _(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::decode` (floats, codes' shape), for torch.compile."""
+    """Return an uninitialised tensor like the result of `fpsim::decode` (floats, codes' shape), for torch.compile.
+
+    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
+    """
     return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
 
 

@@ -210,7 +210,7 @@ def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
 
 
 def _one_dimensional(x: Scaled, along: int) -> Scaled:
-    """Return an operand with one scale for each row and block of K, where a tile had one for several rows.
+    """Return the operand x with one scale for each row and block of K, where a tile had one for several rows.
 
     along: the axis of K, 0 or 1.
     """
@@ -228,7 +228,10 @@ def _one_dimensional(x: Scaled, along: int) -> Scaled:
 
 
 def _whole_blocks(x: Scaled, along: int, block: int) -> Scaled:
-    """Return an operand padded with zero codes along axis `along`, K, to a multiple of `block`."""
+    """Return the operand x padded with zero codes along axis `along`, K, to a multiple of `block`.
+
+    The scales are not changed.
+    """
     missing = -x.codes.shape[along] % block
     if not missing:
         return x

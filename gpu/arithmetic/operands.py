@@ -139,8 +139,8 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
     """Return (array for codes of `fmt`, its memory as 1-D unsigned integers, operands that do not overlap it).
 
-    out: the caller's array, or None for a new one. A new one has the format's dtype if all operands have float dtypes,
-    else the unsigned dtype of codes. Operands that overlap `out` are replaced by copies.
+    inputs: the operands. out: the caller's array, or None for a new one. A new one has the format's dtype if all
+    operands have float dtypes, else the unsigned dtype of codes. Operands that overlap `out` are replaced by copies.
     """
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
@@ -151,7 +151,8 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
     """Return (array for results of `dtype`, its memory as 1-D unsigned integers, operands that do not overlap it).
 
-    out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by copies.
+    inputs: the operands. out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by
+    copies.
     """
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:

@@ -47,7 +47,7 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
     truth values, classes or integers. flags: 1-D uint8. The fastest implementation that has the same bits is used: a
-    table of all results, float32 arithmetic, or the integer core.
+    table of all results, float32 arithmetic, or integer arithmetic that serves all formats.
     """
     if inputs.size == 0:
         return
@@ -64,7 +64,10 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write the results and flags of an elementwise operation, computed on the GPU by the integer core.
+    """Write the results and flags of an elementwise operation by kernels that serve all formats and rounding modes.
+
+    They compute in integers. Exceptions are elementary functions: for float32 they use float arithmetic, for other
+    formats they round exact results from a table.
 
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
     truth values, classes or integers. flags: 1-D uint8, not written if empty.
@@ -110,7 +113,10 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
-    """Launch a GPU kernel over all elements; its arguments are the arrays of the operands, then `arguments`."""
+    """Launch a GPU kernel over all elements of the operands `inputs`.
+
+    The kernel's arguments are the arrays of the operands, then `arguments`.
+    """
     launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
@@ -189,7 +195,10 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
-    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results."""
+    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results.
+
+    operation: the operation with its formats and rounding. inputs: its operands.
+    """
     if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())

@@ -98,7 +98,9 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
 def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
     """Round floats on the GPU to the values of a format, bit for bit as `fpsim.quantize`.
 
-    Args: as for `encode`; `out` has the dtype of the result.
+    Args:
+      x, fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.gpu.encode`.
+      out: the array for the values, of x's library and shape and the dtype of the result; None for a new one.
 
     Returns:
       float64 for float64 input, else float32, of x's shape and library.
@@ -130,7 +132,9 @@ def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[Cas
 def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKeywords]) -> Any:
     """Round floats on the GPU to a format that has a dtype, bit for bit as `fpsim.cast`.
 
-    Args: as for `encode`; `out` has the format's dtype.
+    Args:
+      x, fmt, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.gpu.encode`.
+      out: the array for the result, of x's library and shape and the format's dtype; None for a new one.
 
     Returns:
       A torch tensor of the format's dtype; codes for cupy and numba, which do not know the dtypes of ml_dtypes.
@@ -201,8 +205,8 @@ def fill_codes(
 ) -> None:
     """Write the codes of floats, rounded as the options say, to `codes`, a 1-D array of unsigned integers.
 
-    With target (FP32 or FP64) and back (the plan that decodes the codes to that format), the values of the codes are
-    computed too, and their float bits are written instead of the codes.
+    source: the floats. With target (FP32 or FP64) and back (the plan that decodes the codes to that format), the values
+    of the codes are computed too, and their float bits are written instead of the codes.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
@@ -286,7 +290,7 @@ def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
 
 @cache
 def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
-    """Return, for every code of a format, the code of its value in a wider format, as a NumPy array."""
+    """Return a NumPy array: for every code of the format `fmt`, the code of its value in the wider format `wide`."""
     from fpsim.casts.cast import decode as on_cpu
     from fpsim.casts.cast import encode as codes_on_cpu
 
@@ -295,7 +299,10 @@ def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
-    """Return the float bits of the values of all codes of a format, as a NumPy array; target: FP32 or FP64."""
+    """Return the float bits of the values of all codes of the format `fmt`, as a 1-D NumPy array of unsigned integers.
+
+    target: FP32 or FP64, the format of the floats.
+    """
     from fpsim.casts.cast import decode as on_cpu
 
     return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

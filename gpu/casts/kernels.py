@@ -70,7 +70,7 @@ class CastWay(NamedTuple):
     def groups(self) -> Grouping:
         """Grouping of elements: a thread processes eight at once.
 
-        With stochastic rounding it processes four, as many as one value of the random generator's counter has words.
+        With stochastic rounding it processes four, since the random generator computes four words at a time.
         """
         stochastic = self.rounds and self.mode == STOCHASTIC
         return grouping(self.source_bits, self.target_bits, elements=COUNTER if stochastic else 8)
@@ -128,9 +128,10 @@ def _encoder(way: CastWay) -> Any:
 def cast_kernel(way: CastWay) -> Any:
     """Return the GPU kernel (source, target, wide, wide_target, l0, l1, l2, k0, k1) -> None of a cast.
 
-    source, target: 1-D unsigned integers; target is written. wide, wide_target: the same arrays as groups, integers
-    that hold several elements, or empty. l0, l1, l2: layouts (constants of a format) to decode the source, to encode,
-    and to decode the result. k0, k1: low and high 32 bits of the seed of stochastic rounding.
+    way: compile-time choices of the cast. source, target: 1-D unsigned integers; target is written. wide, wide_target:
+    the same arrays as groups, integers that hold several elements, or empty. l0, l1, l2: layouts (constants of a
+    format) to decode the source, to encode, and to decode the result. k0, k1: low and high 32 bits of the seed of
+    stochastic rounding.
     """
     word: Any = u32 if way.width == 32 else u64
     decode: Any = decode_bits_32 if way.width == 32 else decode_bits_64

@@ -259,7 +259,7 @@ def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationR
 
 
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:
-    """Return (label, `count` arrays of codes) as operands of an operation with `count` operands.
+    """Return (label, `count` arrays of codes of the format `fmt`) as operands of an operation with `count` operands.
 
     They are all codes (one operand, up to 16 bits), all pairs (two operands, 8 bits), else 2**20 random codes, or 2**12
     if lab.small. lab: the settings.

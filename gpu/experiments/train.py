@@ -227,7 +227,7 @@ class _Steps(NamedTuple):
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
-    """Return a report row, completed with loss, digests, time and memory of a run's steps.
+    """Return the report row `result`, completed with loss, digests, time and memory of a run's steps.
 
     rows: for each step, a dict with "loss", "digest" and "seconds"; if it is empty, the row is returned unchanged.
     """

@@ -122,7 +122,7 @@ def validate(
 
 
 class PartResults(NamedTuple):
-    """The comparisons and measured speeds of all parts so far."""
+    """The results of all parts of a validation so far: rows of comparisons, and measured speeds."""
 
     rows: list[ValidationRow]
     speeds: list[Speed]
@@ -206,7 +206,10 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Return groups of parts to run at once: if isolated, all comparisons and then the benchmark, else single parts."""
+    """Return the parts `chosen`, names of parts of a validation, in groups of those to run at once.
+
+    If isolated, these are all comparisons and then the benchmark, else single parts.
+    """
     if not isolated:
         return [[part] for part in chosen]
     return [turn for turn in ([part for part in chosen if part != SPEED], [SPEED] * (SPEED in chosen)) if turn]

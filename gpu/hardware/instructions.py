@@ -118,9 +118,9 @@ def scaled_dot(
 
 
 def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
-    """Return (M, N, K) of the operands of a Triton loop of `tl.dot`, as `dot` documents them.
+    """Return (M, N, K) of the operands of a Triton loop of `tl.dot`: a (M, K), b (K, N), and c (M, N) or None.
 
-    Raises ValueError for formats that `tl.dot` cannot multiply, or shapes that do not fit.
+    pair: formats of a and b. Raises ValueError for formats that `tl.dot` cannot multiply, or shapes that do not fit.
     """
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, tuple(LEAST_TERMS), name)

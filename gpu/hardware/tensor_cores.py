@@ -142,6 +142,6 @@ def _scaled_chains(start: Array, product: UnitProduct) -> Array:
 
 
 def _padded(x: Array, rows: int, columns: int) -> Array:
-    """Return a matrix padded with zeros to a multiple of `rows` rows and of `columns` columns."""
+    """Return the matrix x padded with zeros to a multiple of `rows` rows and of `columns` columns."""
     room = [(0, -size % block) for size, block in zip(x.shape, (rows, columns), strict=True)]
     return np.pad(x, room) if any(after for _, after in room) else x

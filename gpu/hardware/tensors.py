@@ -81,7 +81,7 @@ def known(kind: str, accepted: tuple[str, ...], name: str) -> str:
 
 
 def shapes_of(a: Any, b: Any) -> tuple[int, int, int]:
-    """Return (M, N, K) of operands (M, K) and (K, N); raise ValueError for other shapes or empty operands."""
+    """Return (M, N, K) of the operands a (M, K) and b (K, N); raise ValueError for other shapes or empty operands."""
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
         raise ValueError(f"a and b must be (M, K) and (K, N), not empty; got {tuple(a.shape)} and {tuple(b.shape)}.")
     return int(a.shape[0]), int(b.shape[1]), int(a.shape[1])

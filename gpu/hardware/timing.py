@@ -43,7 +43,10 @@ class TorchArrays:
         return torch.randint(-(1 << 15), 1 << 15, shape, device=DEVICE, dtype=torch.int16).view(torch.uint16)
 
     def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of N(0, 1) values in the torch dtype of `fmt`, "E4M3", "E5M2", "FP16" or "BF16"."""
+        """Return a tensor of N(0, 1) values of this shape, in the torch dtype of a format.
+
+        fmt: "E4M3", "E5M2", "FP16" or "BF16".
+        """
         torch = torch_module()
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 

@@ -73,7 +73,7 @@ class BenchReport:
         return f"{outcome(self.rows)}, in {self.seconds:.0f} s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
+        """Return the report as nested dicts and lists of str, numbers, bools and None, for JSON."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary(),
                 "rows": [plain(row) for row in self.rows]}  # fmt: skip
 
@@ -125,7 +125,10 @@ def table(rows: tuple[Speed, ...]) -> list[str]:
 
 
 def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str]:
-    """Return a table as aligned lines: its first row as head, a rule of at most `widest` characters, the other rows."""
+    """Return a table of cells as aligned lines of text: the first row, a rule of dashes, and the other rows.
+
+    cells: rows of texts. widest: the most characters of the rule.
+    """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     return [shown[0], "-" * min(max(map(len, shown)), widest), *shown[1:]]

@@ -114,7 +114,10 @@ def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
 
 
 def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
-    """Return the model of cuBLAS's schedule on the chip with `split` slices of K, and fast accumulation if `fast`."""
+    """Return the model of cuBLAS's schedule on the chip of `lab`, the settings.
+
+    split: number of slices of K. fast: whether it accumulates fast, without promoted sums.
+    """
     words = [repr(lab.arch), *([f"split_k={split}"] if split > 1 else []), *(["fast_accum=True"] if fast else [])]
     return LibraryModel(f"cublas({', '.join(words)})")
 

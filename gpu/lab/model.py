@@ -129,6 +129,8 @@ MAKERS = ("FLAT", "cublas", "cutlass_2xacc", "cutlass_blockwise", "deepgemm", "t
 def predict(problem: ProductProblem, model: LibraryModel) -> Words:
     """Return the bits of a product's result that a model predicts, (M, N) uint8, uint16 or uint32.
 
+    problem: the product with its operands.
+
     Example:
       >>> import numpy as np
       >>> from fpsim.gpu.lab.model import LibraryModel, ProductProblem, predict

@@ -25,7 +25,7 @@ class Replay(NamedTuple):
 
     Attributes:
       name: name of the product.
-      equal, differing: numbers of elements.
+      equal, differing: numbers of elements with equal and with different bits.
       known: number of elements that differed when it was recorded; 0 if a model predicted all bits.
       first: the first difference as text, or "".
     """

@@ -111,7 +111,7 @@ def difference(got: Words, want: Words, fmt: str) -> WordDifference:
 
 
 def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
-    """Return codes of the format `fmt` as float64 values, or integers as float64 if `fmt` is "integer"."""
+    """Return `words`, codes of the format `fmt`, as float64 values; or integers as float64 if `fmt` is "integer"."""
     if fmt == "integer":
         return words.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -171,7 +171,7 @@ class ValidationReport:
         return bool(self.rows) and all(row.equal for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain data for JSON."""
+        """Return the report as nested dicts and lists of str, numbers and bools, for JSON."""
         return {"about": self.about, "seconds": round(self.seconds, 1), "summary": self.summary().splitlines(),
                 "rows": [asdict(row) | {"equal": row.compared - row.differing} for row in self.rows],
                 "speeds": [plain(row) for row in self.speeds]}  # fmt: skip

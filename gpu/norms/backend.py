@@ -119,7 +119,7 @@ def _held(array: Any, fmt: Format) -> Values:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of an elementwise operation such as "divide" on the GPU.
+    """Return the result of the elementwise operation `name`, such as "divide", on the GPU.
 
     operands: codes with their formats. keywords: out_fmt (format of the result), out, and options of its rounding.
     """

@@ -93,6 +93,8 @@ class Gpu(IntegerMatrices):
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
         """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands.
 
+        name: the argument that errors name.
+
         Raises:
           TypeError: x is an fpsim.Scaled, which is on the CPU.
         """
@@ -106,15 +108,16 @@ class Gpu(IntegerMatrices):
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
         """Return codes and block scales as a `GpuProduct` over all terms of K, in ascending order.
 
-        a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for units without them.
+        unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for
+        units without them.
         """
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return the result twice: as an array for the caller, and its memory as an unsigned matrix for kernels.
+        """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels).
 
-        out: the caller's array; None to allocate one. a: the codes of a. others: the codes of b, and the scales of a
-        and b.
+        out: the caller's array; None to allocate one. shape, dtype: (M, N) and dtype of the result. a: the codes of a.
+        others: the codes of b, and the scales of a and b.
 
         Raises:
           ValueError, TypeError: `out` does not fit, or overlaps an operand.
@@ -128,7 +131,7 @@ class Gpu(IntegerMatrices):
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
         """Return a matrix of bit patterns filled with one value of a float dtype.
 
-        out: the matrix to fill; None for a new one.
+        shape: (M, N). out: the matrix to fill; None for a new one.
         """
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
@@ -136,8 +139,8 @@ class Gpu(IntegerMatrices):
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
         """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums).
 
-        c: (M, N) codes of the unit's results, or floats of their dtype. out: the matrix for the bits; None for a new
-        one.
+        c: codes of the unit's results, or floats of their dtype. shape: (M, N), which c must have. out: the matrix for
+        the bits; None for a new one.
         """
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
@@ -145,7 +148,8 @@ class Gpu(IntegerMatrices):
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
         """Return the values of the matrix C that an epilogue adds, as float32 (or float64) bit patterns.
 
-        c: codes or floats of the unit's result format, or floats of another dtype but float64.
+        c: codes or floats of the unit's result format, or floats of another dtype but float64. shape: (M, N), which c
+        must have.
         """
         codes = gpu_array(c, "c")
         fmt = codes.fmt
@@ -154,7 +158,7 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes as a matrix of the bits of their float32 values; FP64 codes are not converted.
+        """Return codes of the format `fmt` as a matrix of float32 bits of their values; FP64 codes are unchanged.
 
         Raises:
           ValueError: the codes do not have the shape `shape`.
@@ -205,11 +209,11 @@ class Gpu(IntegerMatrices):
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Round `total` to a format, once to nearest even, and write the codes to `target`; `total` may be overwritten.
+        """Round `total` to the format `fmt`, once to nearest even, and write the codes to `target`.
 
-        total: matrix of float32 or float64 bits. target: matrix of codes; it may be `total` for FP32 and FP64, which
-        are not rounded. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in
-        `fpsim.encode`.
+        total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes; it may be `total`
+        for FP32 and FP64, which are not rounded. nan: the code that every NaN becomes; None to leave NaNs to the cast.
+        overflow: as in `fpsim.encode`.
         """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):

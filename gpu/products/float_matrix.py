@@ -135,7 +135,7 @@ class FloatMatrices:
         return FloatOperand(x.reshape(math.prod(x.shape)), x.shape)
 
     def sent(self, host: Any) -> Any:
-        """Return a copy of a NumPy array on the GPU."""
+        """Return a copy of a NumPy array on the GPU, of the same shape and dtype, queued on the stream in use."""
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
@@ -180,7 +180,7 @@ class FloatMatrices:
         return result
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """Return the GPU matrix x of float32 bits as codes of a format, rounded to nearest even.
+        """Return the GPU matrix x of float32 bits as codes of the format `fmt`, rounded to nearest even.
 
         The caller ensures that the format holds all values of x.
         """

@@ -315,7 +315,7 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
 @cache
 def specified_kernel(rule: Rule) -> Any:
-    """Return the GPU kernel that computes marked results of `total` by the integer specification of a rule.
+    """Return the GPU kernel that computes marked results of `total` in integer arithmetic, as a rule defines them.
 
     One kernel serves all units of a rule, as compiling it takes long. total (M, N) is updated where marks (M, N) is 1.
 

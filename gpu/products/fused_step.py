@@ -77,7 +77,7 @@ class StepNumbers(NamedTuple):
     Attributes:
       fraction_bits: number of bits below the largest exponent M to which terms are truncated.
       low: the smallest M that is used: the unit's floor exponent, or fraction_bits + LEAST_PLACE if that is larger.
-      rare: an M below this, unless all terms are zeros, marks the result for the integer specification.
+      rare: if M is below this, and a term is not zero, float32 is not exact, and another kernel computes the result.
       least: the smallest exponent of the accumulator's format.
       kept: mask of the bits of the result that the unit returns; the others become 0.
     """
@@ -145,8 +145,8 @@ def power_of_step(largest: Any, c: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of 2**(F - M), by which terms are multiplied before they are truncated to integers, or 0.
 
     F: u.fraction_bits. M: the largest exponent of products and accumulator, or u.low if that is larger. 0 means that
-    the result must be marked for the integer specification. It is returned if the largest exponent is above LAST (a
-    NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
+    float32 does not give the exact result, and another kernel must compute it. It is returned if the largest exponent
+    is above LAST (a NaN, an Inf or a value that is too large) or, unless all terms are zeros, below u.rare.
 
     largest: the largest exponent of the products. c: float32 bits of the accumulator.
     """

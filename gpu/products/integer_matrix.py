@@ -186,6 +186,7 @@ class IntegerMatrices(FloatMatrices):
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
         total: (M, N) bits of sums, as uint32. left, right: the operands with their codes, and zero points or None.
+        unit: the integer unit, which says whether codes are signed.
         """
         if left.zero_points is None and right.zero_points is None:
             return
@@ -202,7 +203,10 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Return int32 (`signed`) or uint32 sums, a GPU matrix of bits, as float32 bits, rounded to nearest even."""
+        """Return integer sums as float32 bits, rounded to nearest even.
+
+        total: GPU matrix of the bits of int32 (if `signed`) or uint32 sums.
+        """
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(

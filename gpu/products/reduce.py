@@ -127,7 +127,7 @@ def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:
     a, b: operands (..., K), whose axes before the last broadcast to the shape of the result.
 
     Raises:
-      ValueError: last axes of different lengths, or others that do not broadcast.
+      ValueError: the last axes differ in length, or the axes before them do not broadcast.
     """
     check_terms(a, b)
     shape = broadcast_shape("dot", (a.shape[:-1], b.shape[:-1]), whole=(a.shape, b.shape))

@@ -95,7 +95,7 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
 
 
 def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
-    """Return one matrix of a stack as a view.
+    """Return one matrix of the stack x as a view.
 
     stack: the broadcast leading axes. at: index of the matrix in them.
     """

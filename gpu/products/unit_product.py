@@ -30,9 +30,9 @@ STEPS = steps_by_rule()
 
 @cache
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
-    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of a rule's integer specification.
+    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of the integer code of a rule.
 
-    It computes in integers, and serves every unit of the rule and every input.
+    This code defines the results of the rule, and serves every unit of the rule and every input.
 
     rule: the rule by which units add. room: number of 64-bit digits of an exact sum. paired: whether result i is that
     of row i of a and row i of b; else it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at
@@ -160,7 +160,7 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total` in place as one sum, by the integer specification of the unit's rule.
+    """Add a product to `total` in place as one sum, by `product_kernel`, the integer code that defines the results.
 
     total: (M, N) float32 bits, or float64 bits for units with float64 sums. backend: the GPU, on whose stream kernels
     run.
@@ -177,7 +177,11 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """Return the product with operands and scales in the order of its terms, copied if they are not yet."""
+    """Return the product p with its operands and scales in the order in which terms are added.
+
+    If all terms are in ascending order already, the product itself is returned; otherwise operands and scales are
+    copied. backend: the GPU, on whose stream the kernels run.
+    """
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
@@ -204,11 +208,11 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 
 
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
-    """Launch the kernel of a unit's integer specification over all of K, and write the results to `out`.
+    """Launch `product_kernel` over all of K, and write the codes of the results to `out`.
 
-    product: the operands; its order of terms and partial sums are ignored. c: 1-D codes at which sums start; empty for
-    +0. out: 1-D codes. like: the array on whose stream kernels run. paired: whether row i of a is multiplied by row i
-    of b, not by every column.
+    product: the operands and the unit; its order of terms and partial sums are ignored. c: 1-D codes at which sums
+    start; empty for +0. out: 1-D codes. like: the array on whose stream kernels run. paired: whether row i of a is
+    multiplied by row i of b, not by every column.
     """
     unit = product.unit
     plan = unit_plan(unit)

@@ -165,8 +165,9 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
     """Return the arrays that kernels fill if only values are wanted: `values`, and temporary ones.
 
-    values: flat GPU array of float32 bits. The temporary arrays are for scales, their codes and counts. scales_known:
-    whether the caller gives the scales, so that no scale codes are computed.
+    job: the array, its format and its scaling. values: flat GPU array of float32 bits. The temporary arrays are for
+    scales, their codes and counts. scales_known: whether the caller gives the scales, so that no scale codes are
+    computed.
     """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing

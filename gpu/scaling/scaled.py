@@ -197,7 +197,9 @@ def quantize_scaled(
 ) -> Any:  # fmt: skip
     """Round an array on the GPU to a small format with one scale per tile, bit for bit as `fpsim.quantize_scaled` does.
 
-    Args: as for `encode_scaled`; out is a float32 array of x's library and shape to fill.
+    Args:
+      x, fmt, scaling, scales, rounding, overflow, subnormals, seed, random_bits: as for `fpsim.gpu.encode_scaled`.
+      out: a float32 array of x's library and shape to fill; None for a new one.
 
     Returns:
       float32 array of x's library and shape.

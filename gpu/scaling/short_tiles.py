@@ -91,12 +91,14 @@ def _encoder(how: ShortTiles) -> Any:
 def short_tiles_kernel(how: ShortTiles) -> Any:
     """Return the GPU kernel that computes amax, scales and codes of short tiles.
 
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source, out: elements packed into
-    64-bit integers; `out` receives codes or float32 values. scales, codes: receive the float32 bits of scales, and
-    their codes. counts: counters of special tiles and clamped scales, which are increased. seed: its low and high 32
-    bits. numbers: limits of elements and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers, with rows
-    in the order of AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER and RULES of scale_kernels.py. table: values of the
-    scale format's codes.
+    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
+
+    source, out: elements packed into 64-bit integers; `out` receives codes or float32 values. scales, codes: receive
+    the float32 bits of scales, and their codes. counts: counters of special tiles and clamped scales, which are
+    increased. seed: its low and high 32 bits. numbers: limits of elements and scales, the fields of ScaleNumbers. plan:
+    matrix of 64-bit integers, of which these rows of scale_kernels.py are read: SOURCE, ENCODER and DECODER (constants
+    that decode the source, and encode and decode elements), SCALE_ENCODER (constants that encode scales), RULES (the
+    scale rule). table: values of the scale format's codes.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

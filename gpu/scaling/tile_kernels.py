@@ -209,11 +209,16 @@ def drawer(width: int, mode: int) -> Any:
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     """Return the GPU kernel that computes amax, scales and codes of the tiles of an area.
 
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`. source: bits of elements. out:
-    receives their codes or values. scales, codes: receive the float32 bits of scales, and their codes. counts: counters
-    of special tiles and clamped scales, which are increased. seed: its low and high 32 bits. numbers: limits of
-    elements and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers, with rows in the order of AREAS,
-    SOURCE, ENCODER, DECODER, SCALE_ENCODER and RULES of scale_kernels.py. table: values of the scale format's codes.
+    e, s: compile-time choices of how elements are rounded, and of how an amax becomes a scale.
+
+    The kernel's arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
+
+    source: bits of elements. out: receives their codes or values. scales, codes: receive the float32 bits of scales,
+    and their codes. counts: counters of special tiles and clamped scales, which are increased. seed: its low and high
+    32 bits. numbers: limits of elements and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers with
+    these rows of scale_kernels.py: AREAS (division among threads), SOURCE, ENCODER and DECODER (constants that decode
+    the source, and encode and decode elements), SCALE_ENCODER (constants that encode scales), RULES (the scale rule).
+    table: values of the scale format's codes.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -291,10 +296,12 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 def elements_kernel(e: ElementKernels) -> Any:
     """Return the GPU kernel that encodes the elements of tiles with known scales and factors.
 
-    Its arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements. out:
-    receives their codes or values. scales, factors, zero_points: one per tile; elements are divided or multiplied by
-    factors. plan: matrix of 64-bit integers, of which the rows AREAS (division among threads), SOURCE (constants that
-    decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: its low and high 32
+    e: compile-time choices of how elements are rounded.
+
+    The kernel's arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements.
+    out: receives their codes or values. scales, factors, zero_points: one per tile; elements are divided or multiplied
+    by factors. plan: matrix of 64-bit integers, of which the rows AREAS (division among threads), SOURCE (constants
+    that decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: its low and high 32
     bits. limits: the lowest and highest integer of an integer format with a zero point.
     """
     word: Any = word_of(e.width)
