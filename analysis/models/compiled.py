@@ -76,7 +76,9 @@ def run_eagerly(model: Any) -> None:
 
 @contextmanager
 def eager_functions() -> Iterator[None]:
-    """Return a context manager inside which compiled functions run eagerly, visible to torch function modes."""
+    """Return a context manager inside which compiled functions run eagerly, so that torch function modes see their
+    calls.
+    """
     with stance("force_eager"):
         yield
 
@@ -194,7 +196,7 @@ def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
     """Return, for each compiled module, a sentence saying that a copy of the module was measured eagerly.
 
     Args:
-      model: the model with compiled modules.
+      model: the torch.nn.Module with compiled modules.
       coverage: the coverage of the copy that ran.
     """
     return tuple(

@@ -54,7 +54,12 @@ class Contents(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write the contents of a recording to a file, .npz or .safetensors; see `Recording.save`."""
+    """Write the contents of a recording to a file, .npz or .safetensors.
+
+    Raises:
+      ValueError: the path ends in neither .npz nor .safetensors.
+      OSError: the file cannot be written; no partial file is left.
+    """
     rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
     bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
     arrays: dict[str, Array] = {
@@ -81,7 +86,12 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read the contents of a recording from a file; it raises the errors of `Recording.load`."""
+    """Read the contents of a recording from a file, .npz or .safetensors.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: the file is damaged, or is not a recording.
+    """
     arrays, plain = load(path)
     header = from_json(plain)
     if header.get("kind") != KIND:

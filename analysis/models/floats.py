@@ -10,7 +10,9 @@ import torch
 
 
 def floats_of(output: Any) -> Iterator[torch.Tensor]:
-    """Yield the float tensors in nested mappings, sequences and dataclasses, depth first.
+    """Yield the float tensors in nested mappings, lists, tuples and dataclasses, depth first.
+
+    output: a tensor or such a container; other objects yield nothing.
 
     Example:
       >>> import torch
@@ -34,6 +36,9 @@ def floats_of(output: Any) -> Iterator[torch.Tensor]:
 
 def logits_of(output: Any) -> torch.Tensor | None:
     """Return the logits in a model's output: its `logits` if it has any, else its first float tensor; None without one.
+
+    output: a tensor, a mapping with or without the key "logits", an object with or without that attribute, or a
+    container.
 
     Example:
       >>> import torch

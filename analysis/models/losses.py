@@ -36,15 +36,14 @@ class Criterion:
 
     @property
     def content(self) -> str:
-        """Text that identifies the criterion and its settings, to be hashed."""
+        """Text that identifies the criterion and its settings, for use in digests."""
         if isinstance(self.criterion, torch.nn.Module):
             return pickle.dumps(self.criterion).hex()
         return f"torch.nn.functional.{self.criterion.__name__}"
 
 
 def called_with(model: Any, batch: Any) -> Any:
-    """Return the model's output for a batch.
-
+    """Return the model's output for a batch, whatever the model returns.
     Args:
       model: a function or torch.nn.Module.
       batch: passed as model(*batch) if it is a tuple or list, as model(**batch) if a mapping, else as model(batch).
@@ -89,13 +88,12 @@ def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
 
 
 def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
-    """Return a loss as a function of (model, batch).
+    """Return a loss as a function of (model, batch) that returns the loss.
 
     Args:
-      loss: a function of (model, batch), returned unchanged; or a torch criterion, a module
-        (`torch.nn.CrossEntropyLoss()`) or function of torch.nn.functional: it is called with the model's output for all
-        but the last element of a batch, and with the last element.
-
+      loss: a function of (model, batch), which is returned unchanged; or a torch criterion, which is a module such as
+        `torch.nn.CrossEntropyLoss()` or a function of torch.nn.functional. A criterion is called with the model's
+        output for all but the last element of a batch, and with the last element.
     Raises:
       TypeError: loss is neither, or its signature does not fit.
 

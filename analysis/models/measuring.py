@@ -67,12 +67,15 @@ class Measure:
 
 
 def _any(formats: Any) -> bool:
-    """Return False if `formats` is an empty list or tuple, so that no errors are measured, else True."""
+    """Return False if `formats`, one or several formats, is an empty list or tuple, so that no errors are measured.
+
+    Return True otherwise.
+    """
     return not (isinstance(formats, (list, tuple)) and not formats)
 
 
 def sampled(x: Array, size: int | None) -> Array:
-    """Return at most `size` elements of an array, flat: blocks of 2048 successive ones, evenly spaced over the array.
+    """Return at most `size` elements of an array as a 1-d array: evenly spaced blocks of 2048 successive ones.
 
     There are size // 2048 blocks: the first begins at the first element, the last ends at the last; a single block is
     the first. The whole array is returned if `size` is None or large enough.

@@ -13,7 +13,7 @@ from fpsim.display.wording import percent, plural
 
 
 class HasScale(Protocol):
-    """Protocol of objects that know the loss scale, such as torch.amp.GradScaler."""
+    """Objects that know the loss scale, such as torch.amp.GradScaler, as a protocol."""
 
     def get_scale(self) -> float:
         """Return the current loss scale."""
@@ -40,7 +40,9 @@ class Update(NamedTuple):
     lost: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the update as a row of a table: column -> value."""
+        """Return a row of a table, column name -> value: step, parameter, gradient_norm, update_ratio and
+        lost_updates.
+        """
         return {"step": self.step, "parameter": self.parameter, **_figures([self])}
 
 
@@ -49,7 +51,7 @@ class Scale(NamedTuple):
 
     Attributes:
       step: the number of the step.
-      name: "loss", or the names of the layer and the operand.
+      name: "loss"; for a delayed scale, the layer's name and the operand, such as "fc.input".
       scale: the scale's value.
       fallback: whether the optimizer's step was skipped because of overflow, so that the loss scale was reduced.
     """
@@ -80,7 +82,7 @@ class Monitors:
         return len(self.steps)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each step: its number "step", and the metrics of the class by name."""
+        """Yield a dictionary for each step: step, gradient_norm, update_ratio and lost_updates, over all parameters."""
         for step in self.steps:
             yield {"step": step, **_figures([update for update in self.updates if update.step == step])}
 
@@ -142,7 +144,7 @@ class Monitors:
         return monitors_axes(rows, ax)
 
     def _repr_html_(self) -> str:
-        """Return the summary as HTML for notebooks."""
+        """Return the metrics of the last step as HTML for notebooks."""
         return f"<p>{html.escape(str(self))}</p>"
 
     def __str__(self) -> str:
@@ -158,7 +160,10 @@ class Monitors:
 
 
 def _figures(updates: Sequence[Update]) -> dict[str, float]:
-    """Return the metrics of `Monitors`, name -> value, over all given updates together; NaN for a quotient 0 / 0."""
+    """Return gradient_norm, update_ratio and lost_updates, name -> value, over all given updates together.
+
+    A quotient 0 / 0 is NaN. See `Monitors` for the metrics.
+    """
     gradient = math.fsum(one.gradient for one in updates)
     weight, update = math.fsum(one.weight for one in updates), math.fsum(one.update for one in updates)
     with_gradient = sum(one.asked for one in updates)

@@ -24,7 +24,7 @@ UNCOUNTED = (
 
 
 def name_of(func: Any) -> str:
-    """Return the name of a torch function, the same for its operator, method and in-place forms.
+    """Return the name of a torch function, the same for its operator, method and in-place forms; "" if it has none.
 
     Example:
       >>> import torch
@@ -84,34 +84,52 @@ def _by_last_axis(place: int, *names: str) -> Count:
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.addbmm: size of the result times K times the size of the batch."""
+    """Return the number of multiplications of torch.addbmm: size of the result times K times the size of the batch.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.linalg.vecdot: size of the result times length of axis `dim`."""
+    """Return the number of multiplications of torch.linalg.vecdot: size of the result times length of axis `dim`.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a convolution: size of the result times size of one output's filter."""
+    """Return the number of multiplications of a convolution: size of the result times size of one output's filter.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of a transposed convolution: size of the input times size of its filter."""
+    """Return the number of multiplications of a transposed convolution: size of the input times size of its filter.
+
+    args, kwargs: positional and keyword arguments of the call; its result is not used.
+    """
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of bilinear layers: each row of the result uses every weight once."""
+    """Return the number of multiplications of bilinear layers: each row of the result uses every weight once.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays."""
+    """Return the number of multiplications MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays.
+
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    """
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
@@ -119,20 +137,27 @@ def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
     """Return the number of multiplications of attention: of queries and keys, and of probabilities and values.
 
-    It is (size of the queries + size of the result) * number of keys; masked keys count too.
+    It is (size of the queries + size of the result) * number of keys; masked keys count too. args, kwargs, y:
+    positional arguments, keyword arguments and result of the call.
     """
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of an RNN: each weight matrix multiplies each row of the input once."""
+    """Return the number of multiplications of an RNN: each weight matrix multiplies each row of the input once.
+
+    args: positional arguments of the call, the first of which is the input; other arguments are not used.
+    """
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row."""
+    """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row.
+
+    args: positional arguments of the call, the first of which is the input; other arguments are not used.
+    """
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
@@ -145,6 +170,7 @@ def _power(args: Any, kwargs: Any, y: Any) -> int:
     """Return the number of multiplications of torch.matrix_power by repeated squaring.
 
     For an exponent of b binary digits with k ones these are b - 1 squarings and k - 1 further products of matrices.
+    args, kwargs, y: positional arguments, keyword arguments and result of the call.
     """
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
@@ -153,7 +179,8 @@ def _power(args: Any, kwargs: Any, y: Any) -> int:
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
     """Return the number of multiplications of torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
 
-    The first operand may be a row vector, the last one a column vector.
+    args, kwargs: positional and keyword arguments of the call. The first operand may be a row vector, the last one a
+    column vector.
     """
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
@@ -168,7 +195,10 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of torch.einsum, which multiplies operands pair by pair from the left."""
+    """Return the number of multiplications of torch.einsum, which multiplies operands pair by pair from the left.
+
+    args: positional arguments of the call; keyword arguments and the result are not used.
+    """
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):
@@ -201,7 +231,7 @@ def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]
 
 
 def _letters(text: str) -> list[Any]:
-    """Return the labels of an einsum operand, with Ellipsis for "..."."""
+    """Return the labels in `text`, the part of an einsum equation for one array, with Ellipsis for "..."."""
     return [Ellipsis if letter == "." else letter for letter in text.replace("...", ".")]
 
 

@@ -118,9 +118,9 @@ def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def settings_of(of: Convolution) -> dict[str, Any]:
-    """Return stride, padding and dilation by name, as lists with an item per spatial axis, and the number of groups.
+    """Return the settings of a convolution by name: "stride", "padding", "dilation" and "groups".
 
-    An item of "padding" is [zeros before, zeros after].
+    The first three are lists with an item per spatial axis; an item of "padding" is [zeros before, zeros after].
     """
     return {
         "stride": list(of.stride), "padding": [list(pair) for pair in of.padding], "dilation": list(of.dilation),
@@ -129,7 +129,9 @@ def settings_of(of: Convolution) -> dict[str, Any]:
 
 
 def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, Any]) -> Convolution:
-    """Return a convolution of an input and a weight with settings as `settings_of` returns them.
+    """Return a convolution of an input x and a weight, both in torch's shapes, without a bias.
+
+    settings: "stride", "padding", "dilation" and "groups", as `settings_of` returns them.
 
     Example:
       >>> import torch
@@ -182,9 +184,9 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """Return the gradient `dy` of a convolution's result as a matrix (N * positions, outputs of the group) per group.
+    """Return the gradient of a convolution's result as a matrix (N * positions, outputs of the group) for each group.
 
-    dy: of the result's shape, (N, outputs, ...), without N if the input had no batch axis.
+    dy: the gradient, of the result's shape (N, outputs, ...), without N if the input had no batch axis.
     """
     dy = dy[None] if of.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]

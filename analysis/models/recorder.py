@@ -175,8 +175,8 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
     """Return a function from a step's number to whether it is recorded.
 
-    every: n for the steps 1, 1 + n, 1 + 2 n, ..., or the numbers of the steps. start: the number of the first step.
-
+    every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. start: the
+    number of the first step.
     Raises:
       TypeError, ValueError: every is neither a positive integer nor one or more numbers of steps from 1 on.
     """
@@ -192,6 +192,6 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
 
 
 def _described(model: Any) -> str:
-    """Return the name of a model's class, followed by a digest of its parameters' names and shapes."""
+    """Return the name of the class of a torch.nn.Module, followed by a digest of its parameters' names and shapes."""
     parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
     return f"{type(model).__name__} {hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]}"

@@ -207,10 +207,7 @@ class Recording:
         return public("fpsim.analysis").study(list(self.tensors), **options)
 
     def merge(self, other: Recording) -> Recording:
-        """Return both recordings as one.
-
-        Rows of the same step, layer and tensor (of ranks or micro-batches) are merged.
-
+        """Return this recording and `other` as one.
         Raises:
           TypeError: other is not a Recording.
           ValueError: the recordings are of different models, formats, samples or seeds.
@@ -263,7 +260,9 @@ class Recording:
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
-        """Return layer -> number of input values, for layers with fewer than 1,000 input values over all steps."""
+        """Return layer -> number of input values (of attention, query values), for layers with fewer than 1,000 over
+        all steps.
+        """
         counts: dict[str, int] = {}
         for row in self:
             if row.tensor in ("input", "query"):
@@ -290,10 +289,10 @@ class Recording:
         return frame([row.to_dict() for row in self])
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the range of magnitudes of each operand, over all steps, together with the formats' ranges.
+        """Draw the range of magnitudes of each operand, over all steps, together with the ranges of the recording's
+        formats.
 
         If there are more than 24 operands, those with the lowest SQNR in the first format are drawn.
-
         Args:
           ax: matplotlib axes; None for those of a new figure.
         Returns:

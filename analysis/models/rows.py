@@ -64,7 +64,7 @@ class RecordedRow:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """First columns of a table: step, layer, tensor, role, shape, dtype and calls."""
+        """First columns of a table, name -> value: step, layer, tensor, role, shape, dtype and calls."""
         names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
         return {name: getattr(self, name) for name in names}
 

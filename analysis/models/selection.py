@@ -97,8 +97,8 @@ class Selection:
 def product_names(model: Any) -> list[str]:
     """Return the names of a model's layers, found from its modules and parameters without running it.
 
-    model: a torch.nn.Module. Layers are linear, convolution, embedding and attention modules, and other modules'
-    parameters of two or more axes.
+    model: a torch.nn.Module. The layers are linear, convolution, embedding and attention modules, and parameters of two
+    or more axes that other modules (except norms) hold.
 
     Example:
       >>> import torch

@@ -103,7 +103,10 @@ class Cells:
         self.close()
 
     def add(self, cell: SweepCell) -> None:
-        """Append a cell to the file and to `finished`; when this method returns, the operating system has the line."""
+        """Append a cell, a point with its result or error, to the file and to `finished`.
+
+        When this method returns, the operating system has the line, so that it survives the end of this process.
+        """
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
             fields["error"] = cell.error

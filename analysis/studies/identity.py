@@ -224,8 +224,9 @@ def _text(function: FunctionType) -> str:
 
 
 def _code(code: CodeType) -> str:
-    """Return the instructions, names and constants of a compiled function as text, without its file name and line
-    numbers.
+    """Return the instructions, names and constants of a compiled function as text.
+
+    Its file name and line numbers do not count.
     """
     constants = [_code(one) if isinstance(one, CodeType) else _constant(one) for one in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"

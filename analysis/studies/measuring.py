@@ -153,7 +153,7 @@ class Running:
 
 
 def judged_rounding(roundings: Sequence[Rounding]) -> Rounding:
-    """Return the rounding that recommendations are based on: nearest-even if it is in `roundings`, else the first."""
+    """Return the rounding on which recommendations are based: nearest-even if it is in `roundings`, else the first."""
     return Rounding.NEAREST_EVEN if Rounding.NEAREST_EVEN in roundings else roundings[0]
 
 

@@ -53,8 +53,7 @@ DEFINITIONS = (
 
 
 def page(report: StudyResults, files: Sequence[str]) -> str:
-    """Return the whole page of a study as HTML.
-
+    """Return the whole page of a study as HTML text.
     Args:
       report: the study.
       files: names of the table files to link, in the folder of the page.
@@ -139,12 +138,12 @@ def _number(value: float, text: str) -> TableCell:
 
 
 def _db(value: float) -> TableCell:
-    """Return a table cell that shows a number of decibels."""
+    """Return a table cell that shows a number of decibels, and "–" for NaN."""
     return _number(value, decibels(value))
 
 
 def _bits(value: float) -> TableCell:
-    """Return a table cell that shows a number of bits, with 4 digits."""
+    """Return a table cell that shows a number of bits, with 4 digits, and "–" for NaN."""
     return _number(value, f"{value:.4g}")
 
 
@@ -154,7 +153,7 @@ def _count(value: int) -> TableCell:
 
 
 def _share(value: float) -> TableCell:
-    """Return a table cell that shows a share, 0 to 1, as a percentage."""
+    """Return a table cell that shows a share, 0 to 1, as a percentage, and "–" for NaN."""
     return _number(value, percent(value))
 
 

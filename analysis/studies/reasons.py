@@ -98,7 +98,9 @@ def _difference(more_db: float) -> str:
 
 
 def _why_not_fewer_bits(judged: JudgedCandidates) -> str:
-    """Return the sentence saying why no format of fewer bits was chosen; "" if no candidate has fewer bits."""
+    """Return the sentence saying why no format of fewer bits was chosen for a tensor; "" if no candidate has fewer
+    bits.
+    """
     narrower = [candidate for candidate in judged.candidates if candidate.bits < judged.best.bits]
     if not narrower:
         return ""

@@ -136,10 +136,10 @@ def _best(passing: Sequence[WorstFigures]) -> WorstFigures:
 
 
 def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
-    """Return whether a tensor should get `candidate` rather than `one`, the candidate for all operands: both are
-    floats, and `candidate` has an SQNR at least 3 dB higher for at most 5 % more bits per value, scales included.
+    """Return whether a tensor should get `candidate` rather than `one`, the candidate that all operands share.
 
-    Integers never replace a common float candidate, since no library multiplies integers by floats.
+    Both must be floats, and `candidate` must have an SQNR at least 3 dB higher for at most 5 % more bits per value,
+    scales included. Integers never replace a common float candidate, since no library multiplies integers by floats.
     """
     if not one.is_float:
         return False

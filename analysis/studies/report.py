@@ -57,8 +57,8 @@ class StudyReport:
 
     @property
     def judged_rounding(self) -> str:
-        """Name of the rounding that recommendations and pictures are based on: nearest-even if it was studied, else the
-        first.
+        """Name of the rounding on which recommendations and pictures are based: "nearest_even" if it was studied, else
+        the first.
         """
         return "nearest_even" if "nearest_even" in self.roundings else self.roundings[0]
 
@@ -77,7 +77,9 @@ class StudyReport:
 
     @cached_property
     def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]:
-        """Tensor name -> its errors in every candidate and rounding, in the order of the steps."""
+        """Tensor name -> its errors in every candidate (format with a scaling) and rounding, in the order of the
+        steps.
+        """
         rows_of: dict[str, list[ErrorRow]] = {}
         for row in self.errors:
             rows_of.setdefault(row.tensor, []).append(row)
@@ -100,7 +102,9 @@ class StudyReport:
 
     @cached_property
     def _each_alone(self) -> tuple[Recommendation, ...]:
-        """The recommendation for each tensor by itself, without preferring a candidate that suits other tensors too."""
+        """The recommendation for each tensor alone, without preferring a candidate (format with a scaling) that others
+        share.
+        """
         return tuple(self._recommended(name) for name in self.ranges_of)
 
     @cached_property
@@ -169,7 +173,7 @@ class StudyReport:
 
     @cached_property
     def groups(self) -> tuple[TensorGroup, ...]:
-        """The tensors grouped by role and recommendation; the largest group first, tensors that keep their dtype
+        """The tensors grouped by role and recommendation: the largest group first, but tensors that keep their dtype
         last.
         """
         return groups_of(self.recommendations)
@@ -279,14 +283,17 @@ class StudyReport:
                 yield {"tensor": row.tensor, "step": row.step, "exponent": exponent, "count": count}
 
     def recommendation_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the table of recommendations as dictionaries: every field of Recommendation, and
-        `operand`.
+        """Yield the rows of the table of recommendations as dictionaries, one for each tensor.
+
+        The keys are every field of Recommendation, and `operand`, whether the tensor is an operand of products.
         """
         for row in self.recommendations:
             yield {**dataclasses.asdict(row), "operand": row.operand}
 
     def to_frame(self) -> DataFrame:
-        """Return the table of errors as a pandas DataFrame."""
+        """Return the table of errors as a pandas DataFrame: a row for each tensor, step, format, scaling and
+        rounding.
+        """
         return frame(list(self.error_rows()))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -300,8 +307,8 @@ class StudyReport:
         return deficit_axes(self, ax=ax)
 
     def merge(self, other: StudyReport) -> StudyReport:
-        """Return one report on the tensors of both studies, for example of shards that were studied separately.
-
+        """Return one report on the tensors of this study and of `other`, for example of shards that were studied
+        separately.
         Raises:
           ValueError: the studies have different settings, or have a tensor and step in common.
         """
@@ -326,9 +333,10 @@ class StudyReport:
         )
 
     def save(self, folder: str | Path) -> tuple[list[Path], list[str]]:
-        """Write report.html and the tables into a folder in place of those of an earlier study: all of them or none.
+        """Write report.html and the tables into a folder, in place of those of an earlier study.
 
-        In the CSV files, an apostrophe is written before text that looks like a formula, such as the tensor name "=w".
+        Either all files are replaced or none. In the CSV files, an apostrophe is written before text that looks like a
+        formula, such as the tensor name "=w".
 
         Args:
           folder: a folder, which is created if it is missing.

@@ -121,8 +121,9 @@ class Recommendation:
 
     @property
     def operand(self) -> bool:
-        """True if the tensor is an operand of products (weight, activation or gradient); only operands get formats of
-        few bits.
+        """True if the tensor is an operand of products (weight, activation or gradient).
+
+        Only operands get formats of few bits.
         """
         return self.role in OPERANDS
 
@@ -162,8 +163,10 @@ class TensorGroup(NamedTuple):
 
 
 def groups_of(rows: Sequence[Recommendation]) -> tuple[TensorGroup, ...]:
-    """Return the tensors grouped by role and recommendation; the largest group first, tensors that keep their dtype
+    """Return the tensors grouped by role and recommendation: the largest group first, but tensors that keep their dtype
     last.
+
+    `rows`: the recommendations, one for each tensor.
     """
     equal: dict[tuple[str, str, bool], list[Recommendation]] = {}
     for row in rows:

@@ -55,10 +55,10 @@ def study(
 
     Args:
       tensors: None for a small transformer that is trained first (needs torch); an array or a mapping of names to
-        arrays (NumPy or torch), such as a state dict; a path or a list of paths of .npy, .npz, .safetensors, .pt,
-        .onnx and .gguf files; or `fp.analysis.tensor`s, which may have roles and steps.
-      formats, scalings: one or several of each, of which every combination is a candidate; None for the default
-        candidates: E4M3 and INT8 with scales of several sizes, E5M2, MXFP4, NVFP4, INT4, BF16 and FP16. A scaling is
+        arrays (NumPy or torch), such as a state dict; a path or a list of paths of .npy, .npz, .safetensors, .pt, .onnx
+        and .gguf files; or `fp.analysis.tensor`s, which may have roles and steps.
+      formats, scalings: one or several of each, of which every combination is a candidate. If both are None, the
+        candidates are E4M3 and INT8 with scales of several sizes, E5M2, MXFP4, NVFP4, INT4, BF16 and FP16. A scaling is
         None, "amax" (one scale for the tensor), or an fp.Scaling.
       roundings: one or several, as for `fpsim.encode`. Nearest-even (if absent, the first) is measured for every
         candidate; the others only for two candidates without scales per tile: the first float format of up to 8 bits,
@@ -68,7 +68,7 @@ def study(
       budget_bits: most bits per value of a recommended candidate, scales included; None for any number.
       seed: seed of stochastic rounding and of the training. Tensors are rounded as by `fpsim.quantize` with this seed
         on the whole tensor.
-      progress: called with the share of the work done, 0 to 1, and the present step as text.
+      progress: called with the share of the work done, 0 to 1, and a text on the present activity.
       client: a `dask.distributed.Client` whose workers study the files, one file each at a time; None for this process.
     Returns:
       A StudyReport. Its `problems` name the files that cannot be read; the other files are studied nevertheless.
@@ -117,7 +117,7 @@ class StudyPlan:
 
     @property
     def judged(self) -> Rounding:
-        """The rounding that recommendations are based on: nearest-even if it is studied, else the first."""
+        """The rounding on which recommendations are based: nearest-even if it is studied, else the first."""
         return judged_rounding(self.roundings)
 
     def check(self) -> None:
@@ -140,11 +140,11 @@ class StudyPlan:
 
     @property
     def formats(self) -> list[Any]:
-        """The format of each candidate, in the order of the candidates, with repetitions."""
+        """The format (an Element) of each candidate, in the order of the candidates, with repetitions."""
         return [candidate.element for candidate in self.candidates]
 
     def report(self) -> StudyReport:
-        """Return a report with the settings of the study and without any tensors."""
+        """Return a report with the settings of the study, but without tensors and measurements."""
         return StudyReport(
             description="",
             candidates=self.candidates,

@@ -37,7 +37,7 @@ def ideal_db(report: ErrorReport) -> float:
 
 
 def operands(report: StudyResults) -> list[Recommendation]:
-    """Return the recommendations for operands of products that were judged, so that their SQNR is known."""
+    """Return the recommendations for those operands of products whose SQNR is known."""
     return [row for row in report.recommendations if row.operand and not math.isnan(row.sqnr_db)]
 
 
@@ -137,7 +137,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def good(self) -> int:
-        """Number of operands for which the candidate is good enough."""
+        """Number of operands for which the candidate meets the requirements."""
         return sum(one.good for one in self.judged)
 
     @property
@@ -152,7 +152,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def bits_per_value(self) -> float:
-        """Bits per value of all operands together, scales included."""
+        """Mean number of bits per value over all operands, scales included."""
         return sum(one.row.values * one.worst.bits_per_value for one in self.judged) / self.values
 
     @property
@@ -166,7 +166,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def median_db(self) -> float:
-        """Median of the operands' lowest SQNRs, in dB."""
+        """Median over the operands of their lowest SQNR (over training steps), in dB."""
         return statistics.median([one.worst.sqnr_db for one in self.judged])
 
     @property
@@ -176,7 +176,9 @@ class CandidateSummary(NamedTuple):
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
-    """Return the summary of every candidate over all operands, candidates of the fewest bits first."""
+    """Return the summary of every candidate (format with a scaling) over all operands, candidates of the fewest bits
+    first.
+    """
     judged_by: dict[tuple[str, str], list[Judged]] = {}
     for row in operands(report):
         for one in worst_candidates(report, row.tensor):
@@ -190,7 +192,10 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
-    """Return the summaries restricted to operands of one role; candidates without such operands are left out."""
+    """Return the summaries restricted to operands of one role; candidates without such operands are left out.
+
+    `role`: "matrix" (weights), "activation" or "gradient".
+    """
     reduced = [
         one._replace(judged=tuple(operand for operand in one.judged if operand.row.role == role)) for one in summaries
     ]
@@ -308,6 +313,8 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 
 def folded(notes: Iterable[str]) -> list[str]:
     """Return the notes on left-out tensors, with one line for all tensors that were left out for the same reason.
+
+    `notes`: texts of the form "NAME left out, REASON"; other texts are returned unchanged.
 
     Example:
       >>> from fpsim.analysis.studies.summaries import folded

@@ -34,7 +34,10 @@ def nothing(*_: Any) -> None:
 
 
 def in_backward() -> bool:
-    """Return whether autograd is running a backward pass; a forward pass inside is a checkpoint's recomputation."""
+    """Return whether autograd is running a backward pass in this thread.
+
+    A forward pass that runs then is the recomputation of a checkpoint.
+    """
     return bool(torch._C._current_graph_task_id() != -1)
 
 

@@ -176,7 +176,10 @@ class WatchedModules:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a forward pass that observes products when a checkpoint reruns the pass in backward."""
+        """Return a wrapper of a module's forward pass, which observes products if the pass runs inside a backward pass.
+
+        That is the case if a checkpoint recomputes it.
+        """
         forward = module.forward
 
         @functools.wraps(forward)

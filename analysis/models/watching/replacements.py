@@ -9,7 +9,7 @@ import torch
 
 
 class Replacements:
-    """Record of the functions that were replaced in modules, with the originals."""
+    """The functions that were replaced in modules, with the originals to restore."""
 
     def __init__(self) -> None:
         self._before: list[tuple[torch.nn.Module, str, Any]] = []

@@ -47,7 +47,7 @@ class Tally:
 
         Args:
           layer: the layer's name.
-          module: the module that computed the product.
+          module: the torch.nn.Module that computed the product.
           weight: the tensor that the product read as its weight; None for attention.
           multiplications: their number.
           seen: whether the report contains the product.
@@ -89,11 +89,11 @@ class Tally:
         """Count the multiplications of a compiled module as not seen.
 
         Args:
-          module: the module that was compiled.
+          module: the torch.nn.Module that was compiled.
           name: its name.
           hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by
             every row of x.
-          x: its input.
+          x: its input, a tensor.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
         if hidden is None:

@@ -36,11 +36,11 @@ class Watch:
       model: a torch.nn.Module.
       recording: the recording to fill.
       selection: the layers to record.
-      measure: function from an array to its (RangeReport, ErrorReports of the formats).
-      is_recorded: function from a step's number to whether the step is recorded.
+      measure: called with an array; returns its RangeReport and a tuple of ErrorReports, one for each format.
+      is_recorded: called with a step's number; returns whether the step is recorded.
       start: number of the first step.
       scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
-      outputs: whether to keep the model's outputs.
+      outputs: whether to store the model's outputs.
     """
 
     def __init__(
@@ -98,7 +98,9 @@ class Watch:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Notes of which the user is warned; those on functions that are never recorded are not included."""
+        """Notes of which the user is warned; notes on functions that are never recorded, such as "einsum", are not
+        among them.
+        """
         return tuple(self._notes)
 
     def end_by_hand(self) -> None:
@@ -232,9 +234,9 @@ class Watch:
             self._tally.saw(layer, module, product.weight, product.multiplications, seen)
 
     def _miss(self, function: str, multiplications: int) -> None:
-        """Count the multiplications of a torch function whose operands are not recorded, such as "einsum".
+        """Count the multiplications of a call of a torch function whose operands are not recorded.
 
-        Remember the function and the running module for the recording's notes.
+        function: its name, such as "einsum"; it and the running module are remembered for the recording's notes.
         """
         if in_backward():
             return
@@ -313,7 +315,7 @@ class Watch:
         return any(id(p) in self._names for group in optimizer.param_groups for p in group["params"])
 
     def _before_update(self, optimizer: Any, *_: Any) -> None:
-        """Copy the weights; torch calls this hook before an optimizer's step."""
+        """Copy the weights; torch calls this hook before the step of an optimizer, a torch.optim.Optimizer."""
         if self._depth:  # torch calls no hook after a forward pass that Ctrl-C ended
             self._modules.detach()
             self._depth = 0
@@ -321,7 +323,10 @@ class Watch:
             self._updates.before(optimizer)
 
     def _after_update(self, optimizer: Any, *_: Any) -> None:
-        """Compare the weights with their copies, and end the step; torch calls this hook after an optimizer's step."""
+        """Compare the weights with their copies, and end the step; torch calls this hook after an optimizer's step.
+
+        optimizer: a torch.optim.Optimizer; one that updates no weight of the model is ignored.
+        """
         if not self._of_model(optimizer):
             return
         self._trains = True

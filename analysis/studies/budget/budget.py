@@ -36,17 +36,17 @@ def budget(
     Each product of a linear layer (y = x w^T, dx = dy w, dw = dy^T x), of a convolution (the same with its patches) and
     of attention (scores and values) is computed from the recorded operands, bit for bit as a layer that follows the
     recipe does, and compared with the exact product. Then the product is computed with one cause of error at a time:
-    the rounding of one operand, scales, the unit that adds, its promotion and schedule, the cast of the result
+    the rounding of one operand, scales, the matrix unit that adds, its promotion and schedule, the cast of the result
     (docs/budget.md).
 
     Args:
       recording: a recording of a model in float32 with its operands, made by `fp.analysis.record(model, keep=1)`.
-      recipe: an `fp.torch.LinearRecipe`, an `fp.train.Recipe` (with its kept layers and the overrides of the first
-        step), the name of either, or a TOML file.
-      on: the hardware that adds: a chip ("H100", "B200", "MI300X", "A100"), which stands for its unit for the operands'
-        formats; a library on a chip ("H100 cuBLAS", "H100 CUTLASS", "H100 DeepGEMM"), for its unit and schedule; a
-        unit, schedule or accumulator, or its name; "this CPU" for torch.mm on the processor of this machine; None for
-        those of the recipe.
+      recipe: an `fp.torch.LinearRecipe`, an `fp.train.Recipe` (with the layers that it leaves exact, and the overrides
+        of the first step), the name of either, or a TOML file.
+      on: the hardware that adds: a chip ("H100", "B200", "MI300X", "A100"), which stands for its matrix unit for the
+        operands' formats; a library on a chip ("H100 cuBLAS", "H100 CUTLASS", "H100 DeepGEMM"), for its unit and
+        schedule; a unit, schedule or accumulator, or its name; "this CPU" for torch.mm on the processor of this
+        machine; None for those of the recipe.
       arriving: a recording of the same steps of the same model in low precision, or None. Errors of its operands,
         relative to those of `recording`, are the inherited errors of the layers.
       layers: shell patterns of the names of the layers to include.
@@ -54,8 +54,8 @@ def budget(
       A Budget with a row for each layer and product; the squared errors of several recorded steps are added.
     Raises:
       TypeError: recording, recipe or on is of another type.
-      ValueError: no operands were kept, an operand contains NaN or Inf, a name is unknown, the chip has no unit for the
-        operands' formats, or the library refuses the shape.
+      ValueError: no operands were recorded, an operand contains NaN or Inf, a name is unknown, the chip has no unit for
+        the operands' formats, or the library refuses the shape.
 
     Example:
       >>> import torch

@@ -217,7 +217,8 @@ def _unrelated(side: OperandSide, first: bool) -> float:
     """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent.
 
     This is the sum, over the operand's elements, of the element's squared error times the sum of squares of the other
-    operand's values at the same index of K. `first`: whether the operand is a, else b.
+    operand's values at the same index of K; Inf if that is not finite. `side`: the operand. `first`: whether it is a,
+    else b.
     """
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
@@ -236,7 +237,10 @@ def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
 
 
 def _through(a: Array, b: Array) -> float:
-    """Return the sum of the squares of a @ b; 0, without computing the product, if a or b is all zeros."""
+    """Return the sum of the squares of a @ b, both float64 matrices.
+
+    It is 0, without computing the product, if a or b is all zeros, and Inf if an element is not finite.
+    """
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 
 

@@ -79,9 +79,10 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
-    """Draw the bar of a product at height `at`, and a mark at its inherited error if that is known.
+    """Draw the bar of a product at vertical position `at`, and a mark at its inherited error if that is known.
 
-    The bar ends at the product's relative error, at 1 if that is not finite, and is cut in proportion to `shares`.
+    The bar ends at the product's relative error, or at 1 if that is not finite. It is divided in proportion to the
+    shares of the causes. The inherited error is the one that inexact inputs cause.
     """
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
@@ -120,7 +121,7 @@ def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]
 
 
 def _legend(ax: Axes, rows: Sequence[BudgetRow]) -> None:
-    """Draw above the bars the legend of the causes that are visible in them."""
+    """Draw the legend above the bars; it has the causes that are visible in the bars of `rows`."""
     parts = [shares(row) for row in rows]
     seen = [name for name in PARTS if any(of_row[name] > VISIBLE for of_row in parts)]
     handles: list[Any] = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]

@@ -278,10 +278,11 @@ def attention_products(
 
 
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
-    """Return keys or values of shape (..., tokens, size) with the queries' leading axes `lead`, such as (batch, heads).
+    """Return keys or values x, (..., tokens, size), with the queries' leading axes: (*lead, tokens, size).
 
-    If there are fewer heads than in `lead`, as in grouped-query attention, each head is repeated for the consecutive
-    heads of queries that share it; missing leading axes are added by broadcasting.
+    `lead`: the queries' leading sizes, such as (batch, heads). If x has fewer heads, as in grouped-query attention,
+    each head is repeated for the consecutive heads of queries that share it. Missing leading axes are added by
+    broadcasting.
     """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)

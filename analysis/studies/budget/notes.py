@@ -10,7 +10,7 @@ SHOWN = 8  # names that a sentence lists
 
 
 class Notes:
-    """Reasons, each with the names of the layers or products that it applies to, in the order of first use.
+    """Reasons, each with the names of the layers or products to which it applies, in the order of first use.
 
     Example:
       >>> from fpsim.analysis.studies.budget.notes import Notes
@@ -35,5 +35,7 @@ class Notes:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence for each reason, with up to 8 of the names that it applies to, and the number of the others."""
+        """A sentence for each reason, with up to 8 of the names to which it applies, and the number of the other
+        names.
+        """
         return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._names.items())

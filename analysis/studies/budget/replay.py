@@ -57,10 +57,11 @@ def product_name(kept: Kept) -> str:
 
 
 def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product -> its ProductCall, computed by a QuantLinear whose fprop, dgrad and wgrad follow `recipes`.
+    """Return product ("fprop", "dgrad" or "wgrad") -> its ProductCall with casts and result.
 
-    `replayed` calls this function after setting up torch's state. `kept`: the recorded operands. `amaxes`: tensor ->
-    its amaxes at earlier steps, for delayed scales.
+    The products are computed by a QuantLinear whose fprop, dgrad and wgrad follow `recipes`. `kept`: the recorded
+    operands; without a gradient only "fprop" is computed. `amaxes`: tensor -> its amaxes at earlier steps, for delayed
+    scales. The caller, `replayed`, has set up torch's state.
     """
     outputs, inputs = kept.weight.shape
     layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")

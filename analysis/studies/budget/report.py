@@ -34,7 +34,8 @@ STANDS_OUT = 1.5  # the first layer stands out from this multiple of the median 
 class WorstProduct:
     """A product of a layer, and the tiles of its operands whose rounding adds most to the product's error.
 
-    `str()` lists the tiles, and explains the casts of the worst values in them.
+    row: the product's errors by cause. tiles: at most 3, the worst first. `str()` lists the tiles, and explains the
+    casts of the worst values in them.
     """
 
     row: BudgetRow
@@ -83,10 +84,11 @@ class Budget:
 
     @property
     def ranking(self) -> tuple[tuple[str, float], ...]:
-        """(layer, root mean square of the `severity` of its products) for each layer, the largest first.
+        """Pairs (name of a layer, root mean square of the `severity` of its products), the largest first.
 
-        Layers with 0.9 or more, whose products are lost, come first in the order of the model, since the first of them
-        may be the reason why the inputs of layers after it are out of range.
+        The severity of a product is its relative error, at most 1. Layers with 0.9 or more, whose errors are about as
+        large as the results, come first in the order of the model. The first of them may be the reason why the inputs
+        of later layers are out of range.
         """
         severities = {}
         for layer in self.layers:
@@ -135,8 +137,9 @@ class Budget:
         return rows[product]
 
     def worst(self, layer: str | None = None, product: str | None = None) -> WorstProduct:
-        """Return one product of a layer with its worst tiles, the values in them that rounding changes most, and the
-        casts of these values.
+        """Return a product of a layer with the tiles of its operands whose rounding adds most to its error.
+
+        The tiles have the values that contribute most.
 
         Args:
           layer: name of the layer; None for the first of `ranking`.
@@ -155,8 +158,9 @@ class Budget:
         return WorstProduct(row, row.tiles)
 
     def merge(self, other: Budget) -> Budget:
-        """Return the budget of both batches together: the squares of the errors and of the exact products are added.
+        """Return the budget of this report's batches and those of `other` together.
 
+        The squares of the errors and of the exact products are added.
         Raises:
           TypeError: other is not a Budget.
           ValueError: the other budget's model, recipe or hardware is another one.
@@ -189,8 +193,9 @@ class Budget:
 
     @property
     def answer(self) -> str:
-        """The result in a sentence or two: the layer that contributes most, its error and the cause; a low coverage is
-        said first.
+        """The result in a sentence or two: the layer that contributes most to the error, its error and the cause.
+
+        If the report covers less than half of the model, the first sentence says so.
         """
         layer, severity = self.ranking[0]
         row = self.worst().row

@@ -68,8 +68,9 @@ class Squares(NamedTuple):
     bound: float
 
     def plus(self, other: Squares) -> Squares:
-        """Return the sums of squares of this product and another one, added attribute by attribute; None where either
-        is None.
+        """Return the sums of squares of this product and another one, added attribute by attribute.
+
+        An attribute is None if it is None in either.
         """
         return Squares(*(None if x is None or y is None else x + y for x, y in zip(self, other, strict=True)))  # type: ignore[arg-type]
 
@@ -178,7 +179,7 @@ class BudgetRow:
 
     @property
     def local(self) -> float:
-        """Relative error of the product on exact operands, in contrast to `inherited`; another name of `joint`."""
+        """Relative error of the product with all causes together, on exact operands; another name of `joint`."""
         return self.joint
 
     @property
@@ -192,20 +193,27 @@ class BudgetRow:
 
     @property
     def inherited(self) -> float:
-        """Relative error of the exact product if operands are those of the run in low precision; NaN without such a
-        run.
+        """Relative error of the exact product if its operands are those of the run in low precision.
+
+        NaN if there is no such run.
         """
         return self._relative(self.squares.inherited)
 
     @property
     def total(self) -> float:
-        """Relative error with all causes if operands are those of the run in low precision; NaN without such a run."""
+        """Relative error of the product with all causes together, if its operands are those of the run in low
+        precision.
+
+        NaN if there is no such run.
+        """
         return self._relative(self.squares.total)
 
     @property
     def lines(self) -> float:
-        """The larger of two root mean squares: of the relative errors of the result's rows, and of its columns; an
-        error above 1 counts as 1.
+        """The larger of two root mean squares: of the relative errors of the result's rows, and of those of its
+        columns.
+
+        An error above 1 counts as 1. NaN if the exact product is 0.
         """
         sums = (self.squares.rows, self.squares.row_count), (self.squares.columns, self.squares.column_count)
         means = [total / count for total, count in sums if count]
@@ -223,37 +231,51 @@ class BudgetRow:
 
     @property
     def closed_a(self) -> float:
-        """The `rounding_a` that a formula predicts from the format's precision, or from the scales of an integer
-        format; NaN for other formats.
+        """Prediction of `rounding_a`, the error if only the first operand is rounded; NaN for formats without a
+        formula.
+
+        The formula depends on the precision of a float format, or on the scales of an integer format.
         """
         return self._relative(self.squares.closed_a)
 
     @property
     def closed_b(self) -> float:
-        """The `rounding_b` that a formula predicts from the format's precision, or from the scales of an integer
-        format; NaN for other formats. For wgrad, it includes the rounding with which the layer stored its input.
+        """Prediction of `rounding_b`, the error if only the second operand is rounded; NaN for formats without a
+        formula.
+
+        The formula depends on the precision of a float format, or on the scales of an integer format. For wgrad, the
+        prediction includes the rounding with which the layer stored its input.
         """
         return self._relative(self.squares.closed_b)
 
     @property
     def closed_cast(self) -> float:
-        """The `cast` that a formula predicts from the precision of the result's format; 0 without a cast."""
+        """Prediction of `cast`, the error of rounding the result, from the precision of its format; 0 without a cast.
+
+        NaN if the format is not a float.
+        """
         return self._relative(self.squares.closed_cast)
 
     @property
     def closed(self) -> float:
-        """Prediction for all roundings: the root of the sum of squares of `closed_a`, `closed_b` and `closed_cast`."""
+        """Prediction of the relative error of all roundings: the root of the sum of squares of `closed_a`, `closed_b`
+        and `closed_cast`.
+        """
         return math.hypot(self.closed_a, self.closed_b, self.closed_cast)
 
     @property
     def reference_bound(self) -> float:
-        """Bound of the relative error of the reference, computed in float64: (K + 2) 2^-53 |a| |b| / |a b|."""
+        """Bound of the relative error of the exact product itself, which is computed in float64: (K + 2) 2^-53 |a| |b|
+        / |a b|.
+        """
         return self._relative(self.squares.bound)
 
     @property
     def severity(self) -> float:
-        """The larger of `joint` and `lines`, by which layers are ranked: at most 1 (an error as large as the product),
-        and 0 if both are NaN.
+        """The larger of `joint` (relative error of the product) and `lines` (that of single rows or columns), at most
+        1.
+
+        Layers are ranked by it. 0 if both are NaN.
         """
         known = [value for value in (self.joint, self.lines) if not math.isnan(value)]
         return min(max(known, default=0.0), 1.0)  # none is known if the product is 0
@@ -282,7 +304,7 @@ class BudgetRow:
         return replace(self.merge(other), batches=self.batches, parts=self.parts + other.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the names and metrics of the row as a dictionary, for a row of a table."""
+        """Return the names and metrics as a dictionary, name -> value, for a row of a table."""
         fields = {name: getattr(self, name) for name in ("layer", "kind", "product", "shape", "parts", "batches")}
         for i, side in enumerate("ab"):
             fields |= {f"operand_{side}": self.operands[i], f"format_{side}": self.formats[i]}

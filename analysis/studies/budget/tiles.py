@@ -40,15 +40,15 @@ class WorstValue(NamedTuple):
 class WorstTile(NamedTuple):
     """A tile of an operand, its effect on the product's error, and its worst values.
 
-    The tile is that of one scale, cut to at most 128 x 128 values.
+    The tile has the values that share a scale, cut to at most 128 x 128.
 
     Attributes:
-      operand: "input", "weight" or "output_gradient".
+      operand: "input", "weight" or "output_gradient", or another name such as "query".
       rows, columns: (start, stop) in the recorded tensor, reshaped to a matrix by merging its leading axes.
       energy: the sum of squared errors that rounding its values, taken as independent, causes in the product.
-      share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch; 1 if that sum is
+      share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch; 1 if that sum is 0 or
         infinite.
-      fmt, rounding, overflow: format, rounding and overflow of the cast.
+      fmt, rounding, overflow: format (None without a cast), rounding and overflow of the cast.
       values: the values with the largest energy, at most 3.
       mixed: whether the values are those after a Hadamard transform.
     """
@@ -88,7 +88,10 @@ class WorstTile(NamedTuple):
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Return the 3 tiles whose rounding adds most to a product's error (attribute `energy`), the largest first."""
+    """Return the 3 tiles whose rounding adds most to a product's error (attribute `energy`), the largest first.
+
+    If there are fewer tiles, all are returned.
+    """
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
@@ -101,8 +104,8 @@ class OperandSide(NamedTuple):
       error: the values after the recipe's cast minus `exact`.
       encoded: the result of the cast: a Scaled, codes, or, without a cast, the values.
       turned: whether the operand is the transpose of the recorded tensor.
-      factors: (K,), for each index of K the sum of squares of the other operand's values.
-      fmt, rounding, overflow: format, rounding and overflow of the cast.
+      factors: float64 of shape (K,), for each index of K the sum of squares of the other operand's values.
+      fmt, rounding, overflow: format (None without a cast), rounding and overflow of the cast.
       mixed: whether the values are those after a Hadamard transform.
     """
 

@@ -28,7 +28,7 @@ def to_text(budget: Budget) -> str:
 
 
 def from_text(text: str) -> Budget:
-    """Return the budget that `to_text` wrote.
+    """Return the budget that `to_text` wrote as JSON.
 
     Example:
       >>> import torch

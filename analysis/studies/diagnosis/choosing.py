@@ -177,10 +177,15 @@ def _best_alone(
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
     """Return the recipe of the fewest bits among those whose error is within the limit, or a more exact one.
 
-    The more exact one is that of the least error among those of at most 5 % more bits; it is returned if the two errors
+    The more exact one has the least error among recipes of at most 5 % more bits. It is returned if the two errors
     differ by more than their standard deviation over batches. If no error is within the limit, all recipes are
-    compared. Return "" if there are no recipes. `joint`: recipe -> measured errors. `bits`: recipe -> bits per value.
-    `figure`: the attribute of the errors to compare, such as "gradient_error".
+    compared. Return "" if there are no recipes.
+
+    Args:
+      joint: recipe -> measured errors.
+      bits: recipe -> bits per value.
+      limit: the largest relative error.
+      figure: the attribute of the errors to compare, such as "gradient_error".
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
@@ -193,7 +198,8 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
 
 
 def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
-    """Return whether the errors of two measurements differ by at most the larger standard deviation over batches.
+    """Return whether the errors of two measurements differ by at most the larger of their standard deviations over
+    batches.
 
     With one batch, they must be equal. `figure`: the attribute to compare, such as "gradient_error".
     """
@@ -255,9 +261,10 @@ def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
     """Return the plan of the fewest bits whose error, predicted and measured with all products at once, is at most
-    `limit`; if there is none, the plan of the least predicted error.
+    `limit`.
 
-    The plans tried are the optimal ones for growing budgets of bits.
+    If there is none, return the plan of the least predicted error. The plans tried are the optimal ones for growing
+    budgets of bits.
 
     Args:
       report: the sensitivity, whose model measures plans.

@@ -78,9 +78,7 @@ def capitalized(sentence: str) -> str:
 
 
 def kind_of(diagnosis: Diagnosed) -> str:
-    """Return the noun for the layers of a diagnosis: "linear layer", "convolution", or "layer" if they are of both
-    kinds.
-    """
+    """Return the noun for the layers of a diagnosis: "linear layer", "convolution", or "layer" if it has both kinds."""
     layers, convolutions = {verdict.layer for verdict in diagnosis.verdicts}, set(diagnosis.sensitivity.convolutions)
     if not layers & convolutions:
         return "linear layer"

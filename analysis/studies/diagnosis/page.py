@@ -229,7 +229,7 @@ CAUSES = {
 
 
 def _product_row(row: Verdict, has_loss: bool) -> TableRow:
-    """Return the table row of one product in one recipe.
+    """Return the table row of one product in one recipe, given the verdict on it.
 
     `has_loss`: whether errors of gradients are shown, else of outputs.
     """
@@ -307,7 +307,7 @@ def _effects(diagnosis: Paged) -> Picture:
 
 
 def _axes(height: float) -> Any:
-    """Return the axes of a new figure, `height` inches tall and as wide as the figures of other reports."""
+    """Return the matplotlib axes of a new figure, `height` inches tall and as wide as the figures of other reports."""
     from fpsim.display.figure import WIDTH, figure_style
     from fpsim.display.optional import load
 

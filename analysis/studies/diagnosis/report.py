@@ -156,14 +156,16 @@ class Diagnosis:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the error of each product by cause, in the recipe that the answer is about, and return the matplotlib
-        axes. `ax`: the axes to draw into; None for new ones.
+        axes.
+
+        `ax`: the axes to draw into; None for new ones.
         """
         return self.budget.plot(ax)
 
     def page(self, path: str | os.PathLike[str]) -> Path:
-        """Write the page to a path, and return it: one HTML file that needs no other files; an error leaves no
-        half-written file.
+        """Write the page, one HTML file that needs no other files, to `path`, and return that path.
 
+        If writing fails, no half-written file is left.
         Raises:
           ImportError: jinja2 is not installed.
           OSError: the file cannot be written.
@@ -175,12 +177,10 @@ class Diagnosis:
         return file
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write report.html, products.csv and plan.toml into a folder, and return their paths; the folder is created if
-        missing.
+        """Write report.html, products.csv and plan.toml into a folder, and return their paths.
 
-        plan.toml is the recommendation, which `fp.train` and `fp.torch.quantize_linears` read. An error leaves no
-        half-written file.
-
+        The folder is created if missing. plan.toml is the recommendation, which `fp.train` and
+        `fp.torch.quantize_linears` read. If writing fails, no half-written file is left.
         Raises:
           ImportError: jinja2, pandas or tomli-w is not installed.
           ValueError: the folder cannot be written to.

@@ -76,7 +76,7 @@ def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
 
 
 def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
-    """Return the names of the layers with weights that have no verdict, as sentences use them ("layer 2")."""
+    """Return the layers with weights that have no verdict, named as in sentences, such as "layer 2"."""
     judged = {recorded_name(verdict.layer) for verdict in diagnosis.verdicts} | judged_alone(diagnosis)
     layers = (*diagnosis.recording.layers, *diagnosis.unseen)
     return [name_of(layer) for layer in layers if layer not in judged]

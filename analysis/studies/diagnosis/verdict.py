@@ -45,14 +45,14 @@ class Verdict:
       error: relative error of the product compared with the exact one (the `joint` of `fp.analysis.budget`).
       lines: root mean square of the relative errors of the result's single rows, or of its columns if larger; for dgrad
         of columns only, since samples (rows) with small gradients matter little.
-      inherited: relative error of the exact product of the operands that arrive if all layers follow the recipe; NaN if
-        unknown.
+      inherited: relative error that the exact product has if its operands come from layers that all follow the recipe;
+        NaN if unknown.
       gradient_error, gradient_spread: relative error of the gradients of all parameters when this product alone follows
         the recipe, and its standard deviation over batches; NaN without a loss.
       output_error, output_spread: the same for the model's outputs; NaN if the product was not measured alone.
-      fits: whether `error` is at most the diagnosis's limit, `lines` at most three times that, and `gradient_error`
-        (without a loss `output_error`, if it was measured) at most the limit; and a plan can use the recipe for the
-        product.
+      fits: whether a plan can use the recipe for the product, and three errors are small enough: `error` is at most the
+        diagnosis's limit, `lines` at most three times that, and `gradient_error` at most the limit. Without a loss,
+        `output_error` counts in place of the last, if it was measured.
       why: why the product does not fit, as the end of a sentence; "" if it fits.
       cause: "rounding_a", "rounding_b", "scales", "sums" or "cast", the largest part of `error`; "" if unknown.
     """
@@ -80,7 +80,9 @@ class Verdict:
 
 
 def relative(value: float) -> str:
-    """Return a relative error as text: a percentage, or a multiple from 10 on.
+    """Return a relative error as text: a percentage; from 10 on, a multiple of the size.
+
+    Inf is "overflow", and NaN is "–".
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import relative
@@ -259,7 +261,7 @@ def _range(recording: Recording, layer: str, which: str) -> Any:
 
 
 def is_high(recipe: LinearRecipe) -> bool:
-    """Return whether a recipe casts no operand to a format below 16 bits.
+    """Return whether a recipe casts no operand to a format of fewer than 16 bits.
 
     Example:
       >>> from fpsim.analysis.studies.diagnosis.verdict import is_high

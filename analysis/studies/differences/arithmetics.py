@@ -161,7 +161,10 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 class _Chip(NamedTuple):
-    """The name of a chip, alone ("H100") or with a library ("H100 cuBLAS")."""
+    """The name of a chip, alone ("H100") or with a library ("H100 cuBLAS").
+
+    word: the name.
+    """
 
     word: str
 

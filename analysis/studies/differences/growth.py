@@ -47,9 +47,9 @@ def layer_difference(x: Product, y: Product, call: int) -> LayerDifference:
 
 
 def relative_norm(x: Array, y: Array) -> float:
-    """Return |y - x| / |x| over elements that are finite in both arrays, computed in float64.
+    """Return |y - x| / |x| over elements that are finite in both float arrays, computed in float64.
 
-    Returns NaN if no element is finite in both, 0 if they are equal there (or empty), and Inf if x is 0 but not y.
+    Return NaN if no element is finite in both, 0 if they are equal there (or empty), and Inf if x is 0 but not y.
 
     Example:
       >>> from fpsim.analysis.studies.differences.growth import relative_norm
@@ -75,10 +75,9 @@ def kl_of(x: Any, y: Any, logits: Logits) -> float | None:
     Softmax is along the last axis, and the mean over all others.
 
     Args:
-      x, y: the outputs of the model in both runs.
+      x, y: the outputs of the model in both runs: tensors, mappings or other objects.
       logits: None for the part of the output that is called `logits`, False for no KL divergence, True for the whole
         output, or a function that returns the logits of an output.
-
     Raises:
       ValueError: logits were requested, but the output has none; or those of the two runs differ in shape.
 

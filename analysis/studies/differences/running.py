@@ -252,7 +252,7 @@ class _Products(TorchFunctionMode):
     # ---- the functions
 
     def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return x @ weight^T + bias, with the product computed by the layer's arithmetic."""
+        """Return x @ weight^T + bias, with the product computed by the arithmetic of the layer that owns `weight`."""
         layer = self._layer(weight)
         self._count(layer, weight, x.numel() * weight.shape[0])
         x, weight, bias = _autocast(x), _autocast(weight), None if bias is None else _autocast(bias)
@@ -344,8 +344,8 @@ class _Products(TorchFunctionMode):
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
         """Return the plan of a layer's products by the arithmetic; None if torch computes the layer unchanged.
 
-        `layer`: name of the product. `called`: name of its layer, which patterns match. `recipe`: the layer's own
-        recipe, or None.
+        `layer`: name of the product. `called`: name of its layer, for patterns. `dtype`: that of the operands.
+        `recipe`: the layer's own, or None. Raise a LayerError if the layer cannot follow the arithmetic.
         """
         self.layers[called] = None
         way = self._arithmetic.of(called)

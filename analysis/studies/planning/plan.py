@@ -301,7 +301,10 @@ class _PlanSearch:
         return tuple(dict.fromkeys(unit.arch for unit in adds if isinstance(unit, MatrixUnit)))
 
     def choices(self, assignment: Any) -> tuple[Choice, ...]:
-        """Return a Choice for each product of an assignment, (layer, product) -> recipe name, in the model's order."""
+        """Return a Choice for each product of an assignment, in the model's order.
+
+        `assignment`: (layer, product) -> recipe name.
+        """
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:

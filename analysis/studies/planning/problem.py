@@ -35,7 +35,8 @@ class Unit(NamedTuple):
 class Item(NamedTuple):
     """A cost, such as that of a copy of a weight, which is paid once if any of its users is chosen.
 
-    price: the cost as a multiple of the problem's `coin`. users: pairs of indices, (unit, recipe).
+    price: the cost as a multiple of the problem's `coin`. users: pairs of indices, (unit, recipe), where a unit is a
+    set of products that share a recipe.
     """
 
     price: int
@@ -65,7 +66,7 @@ class ChoiceProblem(NamedTuple):
     coin: Fraction
 
     def open(self, unit: int) -> list[int]:
-        """Return the indices of the recipes that a unit can follow."""
+        """Return the indices of the recipes that a unit (products that share a recipe), given by index, can follow."""
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:

@@ -110,7 +110,7 @@ class PlanCandidate:
     """A plan within the budget, and the search that made it.
 
     Attributes:
-      method: the search, such as "milp", "greedy", "random 1" or "uniform MXFP8".
+      method: the search, such as "milp" (integer programming), "greedy", "random 1" or "uniform MXFP8".
       cost: cost in the budget's unit of measure: bits per value, or bytes.
       harm: the sum of `Choice.harm` over the products.
       predicted: the metric that follows from `harm`: its square root for relative errors, `harm` itself for changes of
@@ -346,7 +346,7 @@ class Plan:
         return f"{head} The {best.method} plan is better with {measured}: harms do not add up here."
 
     def _summary(self) -> str:
-        """Return the number of products, the cost and the error of the plan as text, without a full stop."""
+        """Return the number of products, the cost and the error of the plan as text, without a final full stop."""
         plan, (kind, budget) = self.chosen, self.budget
         products = f"{plural(len(self.choices), 'product')} of {self.model}"
         if kind == "bits":

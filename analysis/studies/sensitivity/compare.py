@@ -14,8 +14,8 @@ Tensors = Sequence[Any]
 class Distance(NamedTuple):
     """Two metrics of a vector x compared with y: `error`, |x - y| / |y|, and `cosine`, the cosine of their angle.
 
-    The error is infinite if an element is Inf or NaN, or if only y is 0. The cosine is 1 if the vectors are equal, even
-    if both are 0, and NaN if just one is 0 or if one is not finite.
+    The error is infinite if an element of x or y is Inf or NaN, or if only y is 0. The cosine is 1 if the vectors are
+    equal, even if both are 0. It is NaN if x or y alone is 0, or if one of them is not finite.
     """
 
     error: float

@@ -85,7 +85,7 @@ class Measurer:
     # ---- all rows
 
     def single(self, progress: Report) -> SingleProducts:
-        """Measure, on every batch, the effect of every product of every layer in every recipe, one at a time.
+        """Measure how each product of each layer in each recipe, one at a time, changes the metrics of every batch.
 
         `progress`: called with (share of the work done, text).
         """
@@ -324,10 +324,11 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
-        """Return sentences on what limits the measurements.
+        """Return sentences on limits of the measurements: runs that differ, layers that were not called, refused
+        products.
 
-        `unsteady`: the largest difference between two exact runs of the same batch: of the losses, or without a loss
-        the relative one of the outputs.
+        `unsteady`: the largest difference between two exact runs of the same batch. It is a difference of losses;
+        without a loss, the relative difference of outputs.
         """
         notes = []
         if unsteady:

@@ -125,8 +125,9 @@ class OutputMeasurer(Measurer):
             spot.prefix = None
 
     def _exact(self, index: int, seer: Any = None) -> ExactRun:
-        """Return the outputs of batch number `index` with exact products; `seer` is ignored, since there is no backward
-        pass.
+        """Return the outputs of batch number `index` with exact products, as an ExactRun without a loss.
+
+        `seer` is ignored, since there is no backward pass.
         """
         return _exact(self.twin.run(self.batches[index], index).outputs)
 

@@ -31,9 +31,9 @@ class Additivity(NamedTuple):
       recipe: name of the recipe.
       loss_sum: the sum of the loss changes of single products.
       loss_joint: the loss change with all products in low precision.
-      gradient_sum: the root of the sum of squares of the single products' gradient errors, the joint error if these
-        were independent.
-      gradient_joint: the gradient error with all products in low precision.
+      gradient_sum: the root of the sum of squares of the relative gradient errors of single products; it would be the
+        joint error if these were independent.
+      gradient_joint: the relative gradient error with all products in low precision.
     """
 
     recipe: str
@@ -54,7 +54,7 @@ class Agreement(NamedTuple):
     """The agreement of an estimate with the measured changes of the loss, over layers, recipes and batches.
 
     Attributes:
-      estimate: "second_order" (first_order + fisher), "first_order" or "fisher".
+      estimate: "first_order", "fisher", or "second_order" for their sum.
       rank_correlation: Spearman's rank correlation of estimates and measured changes; NaN for fewer than 3 changes, or
         if all are equal.
       ratio: sum of the magnitudes of the estimates, divided by that of the measured changes; ideally 1.
@@ -245,8 +245,9 @@ class Sensitivity:
         ])  # fmt: skip
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the error of the gradients (without a loss, of the outputs) by layer, product and recipe, and return the
-        matplotlib axes. `ax`: the axes to draw into; None for new ones.
+        """Draw the relative error of the gradients by layer, product and recipe, and return the matplotlib axes.
+
+        Without a loss, it is the error of the outputs. `ax`: the axes to draw into; None for new ones.
         """
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 
@@ -276,8 +277,10 @@ class Sensitivity:
         return cls(**read(path))
 
     def __str__(self) -> str:
-        """Return the rows of the largest effects, sums of effects compared with joint effects, the agreement of
-        estimates, and the notes.
+        """Return the report as text: coverage, the 12 rows of the largest effects, and the notes.
+
+        Between these are the sums of effects compared with joint effects, and the agreement of estimates with
+        measurements.
         """
         ranked = self.ranking()
         size = f"{plural(len(self.layers), 'layer')}, {plural(len(self.losses), 'batch', 'batches')}"

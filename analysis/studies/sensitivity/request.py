@@ -126,6 +126,7 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
 def batches_listed(batches: Any) -> list[Any]:
     """Return the batches as a list, since each batch runs many times.
 
+    `batches`: an iterable of 1 to 1,000 batches, not a single tensor, text or mapping.
     Raises:
       TypeError: batches is not an iterable of batches.
       ValueError: there is no batch, or there are more than 1,000.
@@ -146,8 +147,7 @@ def batches_listed(batches: Any) -> list[Any]:
 
 
 def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
-    """Return name -> recipe of linear layers.
-
+    """Return name -> recipe of linear layers, for the recipes that the user names.
     Args:
       recipes: one or several recipes of fp.torch or fp.train, or their names; or a dictionary of the user's own names
         to these.

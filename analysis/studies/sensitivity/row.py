@@ -94,8 +94,8 @@ class SensitivityRow:
     ) -> SensitivityRow:
         """Return the row whose metrics are the means and standard deviations over batches.
 
-        `layer`, `product`, `recipe`: names of what was measured. `elements`: number of values of the left and the right
-        operand. `batches`: the metrics of each batch.
+        `layer`, `product`, `recipe`: their names. `elements`: number of values of the left and the right operand.
+        `batches`: the metrics of each batch.
 
         Example:
           >>> from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 
 class MeasuringKeywords(TypedDict, total=False):
-    """The keyword arguments shared by functions that measure the layers of a model one at a time; see `sensitivity`."""
+    """The keyword arguments shared by functions that measure the layers of a model one at a time.
+
+    layers: shell patterns of names of layers. seed: seed of the random draws of the first batch. out: a folder that
+    stores each measurement, or None. progress: called with (share of the work done, text), or None.
+    """
 
     layers: str | Sequence[str]
     seed: int

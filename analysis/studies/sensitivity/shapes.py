@@ -113,7 +113,9 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return the convolution of x by weight as a record, with the layer's stride, padding, dilation and groups."""
+        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's stride, padding, dilation
+        and groups.
+        """
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:

@@ -18,7 +18,10 @@ CALLS = 1 << 20  # calls of a layer in one batch that have different random draw
 
 
 class RefusedProduct(ValueError):
-    """The error raised if a product of a layer cannot follow a recipe; the message says why."""
+    """The error raised if a product of a layer cannot follow a recipe; the message says why.
+
+    layer, product: their names. reason: the original error.
+    """
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -29,7 +32,7 @@ class LayerCall(NamedTuple):
     """One call of a layer, as observed in the backward pass.
 
     Attributes:
-      x, weight, bias: the operands.
+      x, weight, bias: the operands; bias is None if the layer has none.
       y, dy: the output, and its gradient.
       dx, dw: the exact gradients of x and the weight; None if they are not needed.
       draw: the number that seeds the call's stochastic rounding.

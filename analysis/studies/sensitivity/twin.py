@@ -41,7 +41,7 @@ class Twin:
     """A copy of a model, each of whose products (in linear layers and convolutions) is torch's or follows a recipe.
 
     Args:
-      model: the model, which is not changed.
+      model: the torch.nn.Module, which is not changed.
       layers: names of the layers whose products can follow recipes.
       loss: called as loss(model, batch); None for outputs alone, without gradients.
       seed: seed of the random draws of the first batch.
@@ -98,11 +98,12 @@ class Twin:
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """Run a batch, check the loss (without a loss, the outputs), and return the results.
 
-        `index`: number of the batch, which seeds random draws and is named in messages. `low`: (layer, product) ->
-        recipe, or None.
+        `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
+        batch, which seeds random draws and is named in messages. `low`: (layer, product) -> recipe, or None.
 
         Raises:
-          TypeError, ValueError: the batch does not fit the model, or the loss is not one value with a gradient.
+          TypeError, ValueError: the batch does not fit the model, the loss is not one finite value with a gradient, or
+            the outputs are not finite floats.
         """
         try:
             outcome = self.run(batch, index, low)
