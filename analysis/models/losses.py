@@ -44,6 +44,7 @@ class Criterion:
 
 def called_with(model: Any, batch: Any) -> Any:
     """Return the model's output for a batch, whatever the model returns.
+
     Args:
       model: a function or torch.nn.Module.
       batch: passed as model(*batch) if it is a tuple or list, as model(**batch) if a mapping, else as model(batch).

@@ -129,6 +129,7 @@ class Monitors:
         """Draw the gradient norm, the size of updates and the share of lost updates over the steps.
 
         A lost update is an element with a nonzero gradient that the step did not change.
+
         Args:
           ax: matplotlib axes; None for those of a new figure.
         Returns:

@@ -177,6 +177,7 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
 
     every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. start: the
     number of the first step.
+
     Raises:
       TypeError, ValueError: every is neither a positive integer nor one or more numbers of steps from 1 on.
     """

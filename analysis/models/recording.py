@@ -208,6 +208,7 @@ class Recording:
 
     def merge(self, other: Recording) -> Recording:
         """Return this recording and `other` as one.
+
         Raises:
           TypeError: other is not a Recording.
           ValueError: the recordings are of different models, formats, samples or seeds.
@@ -277,6 +278,7 @@ class Recording:
         of the sample, such as E4M3_sqnr_db, and the shares of elements below its range, subnormal, normal and above it
         without a scale, such as E4M3_below. With by="format", the format's name and every metric of `fp.analysis.error`
         for the sample follow.
+
         Args:
           by: "tensor" or "format".
         Raises:
@@ -293,6 +295,7 @@ class Recording:
         formats.
 
         If there are more than 24 operands, those with the lowest SQNR in the first format are drawn.
+
         Args:
           ax: matplotlib axes; None for those of a new figure.
         Returns:

@@ -54,6 +54,7 @@ DEFINITIONS = (
 
 def page(report: StudyResults, files: Sequence[str]) -> str:
     """Return the whole page of a study as HTML text.
+
     Args:
       report: the study.
       files: names of the table files to link, in the folder of the page.
@@ -223,7 +224,9 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return all recommendations: operands first, the hardest to store first, then other tensors."""
+    """Return all recommendations: first operands, in the order of `hardest` (the worst SQNR first), then other
+    tensors.
+    """
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]

@@ -57,7 +57,7 @@ def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 def range_pictures(report: StudyResults) -> list[Picture]:
     """Return an SVG picture for each role of operands: histograms of magnitudes, above the ranges of the float formats.
 
-    Each shows the 10 tensors, at most, of that role that are hardest to store.
+    Each shows up to 10 tensors of that role, those without a good enough format and those of the worst SQNR first.
     """
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 

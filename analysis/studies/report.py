@@ -309,6 +309,7 @@ class StudyReport:
     def merge(self, other: StudyReport) -> StudyReport:
         """Return one report on the tensors of this study and of `other`, for example of shards that were studied
         separately.
+
         Raises:
           ValueError: the studies have different settings, or have a tensor and step in common.
         """

@@ -31,6 +31,7 @@ class Requirements(NamedTuple):
 
     def checked(self) -> Requirements:
         """Return the requirements with all numbers as floats; a `budget_bits` of None stays None.
+
         Raises:
           ValueError: a requirement is not a number in its range.
         """

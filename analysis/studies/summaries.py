@@ -82,7 +82,8 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
     """Return the tensors that a user should look at, as pairs (recommendation, reasons for looking).
 
-    Operands come first, the hardest to store first, then other tensors.
+    Operands come first, those without a good enough format and those of the worst SQNR before others; then other
+    tensors.
     """
     order = hardest(report)
     names = {row.tensor for row in order}

@@ -38,14 +38,14 @@ def sweep(
 ) -> DataFrame:
     """Call measure(**point) at every point of a grid, and return a table of the results.
 
-    The result at a point is written to `out` at once, and is not computed again: after Ctrl-C, a crash or a killed
-    process the same call continues with the rest, and a larger grid of the same parameters computes only new points.
-    For a point at which the measure raises an exception, or ends its worker three times, the column `error` has the
-    reason; the next call tries the point again.
+    The result at a point is written to `out` at once, and is not computed again. After Ctrl-C, a crash or a killed
+    process, the same call continues with the missing points; a larger grid of the same parameters computes only new
+    points. For a point at which the measure raises an exception, or ends its worker three times, the column `error` has
+    the reason; the next call tries the point again.
 
     Args:
       measure: called with the parameters of one point by name; returns a number, a text, a dictionary of numbers,
-        texts, truth values and None, or a report with `to_dict()`. Lambdas and closures may run on several workers.
+        texts, bools and None, or a report with `to_dict()`. Lambdas and closures may run on several workers.
       grid: parameter -> its values: numbers, texts, None, formats, scalings, accumulators, units, roundings, other
         dataclasses and members of Enums, functions of modules, or tuples of these. No two values may look the same in a
         table. The last parameter changes fastest.

@@ -36,6 +36,7 @@ def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Fol
 
     Those of a recipe of training are taken from its first step. `hardware`: as `on` in `fp.analysis.budget`: a chip,
     library, unit, schedule or accumulator, or None.
+
     Raises:
       ValueError: the hardware cannot compute one of the products.
     """

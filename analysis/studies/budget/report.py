@@ -100,6 +100,7 @@ class Budget:
         """Return one row for one product of all layers that have weights, by adding their sums of squares.
 
         The row's layer is "all".
+
         Args:
           product: "fprop", "dgrad" or "wgrad".
           exclude: shell patterns of layers to leave out.
@@ -161,6 +162,7 @@ class Budget:
         """Return the budget of this report's batches and those of `other` together.
 
         The squares of the errors and of the exact products are added.
+
         Raises:
           TypeError: other is not a Budget.
           ValueError: the other budget's model, recipe or hardware is another one.

@@ -32,6 +32,7 @@ def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
     """Return the requested recipes with the matrix units and schedules of some hardware.
 
     If none of them has 16 bits or more, such a recipe is added.
+
     Args:
       recipes: recipes or their names, as `fp.analysis.diagnose` accepts them; None for BF16, FP8_TENSOR, DEEPSEEK_V3
         and MXFP8, as far as the hardware has units for them.

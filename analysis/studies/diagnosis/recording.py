@@ -103,6 +103,7 @@ def left_out_notes(
     exact: Mapping[str, str], recording_has_loss: bool = True,
 ) -> tuple[str, ...]:  # fmt: skip
     """Return a sentence for each reason why parts of a model are not diagnosed, with the layers to which it applies.
+
     Args:
       recording: the recording.
       layers: the diagnosed layers.

@@ -166,6 +166,7 @@ class Diagnosis:
         """Write the page, one HTML file that needs no other files, to `path`, and return that path.
 
         If writing fails, no half-written file is left.
+
         Raises:
           ImportError: jinja2 is not installed.
           OSError: the file cannot be written.
@@ -181,6 +182,7 @@ class Diagnosis:
 
         The folder is created if missing. plan.toml is the recommendation, which `fp.train` and
         `fp.torch.quantize_linears` read. If writing fails, no half-written file is left.
+
         Raises:
           ImportError: jinja2, pandas or tomli-w is not installed.
           ValueError: the folder cannot be written to.

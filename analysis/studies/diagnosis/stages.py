@@ -385,7 +385,8 @@ def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
 
 
 def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
-    """Return product -> numbers of values of its two operands, at a layer's first recorded step; {} if unknown."""
+    """Return product (as "fprop") -> numbers of values of its operands, at a layer's first recorded step; {} if
+    unknown."""
     name = recorded_name(layer)
     steps = [step for step, recorded_as, _ in recording.operands if recorded_as == name]
     if not steps:

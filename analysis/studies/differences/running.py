@@ -365,9 +365,9 @@ class _Products(TorchFunctionMode):
     def _layer(self, weight: torch.Tensor) -> str:
         """Return the name of the layer that multiplies by a weight.
 
-        It is the running module's name if that is a linear layer or convolution; else the name of the module that owns
-        the weight; without one the running module's name, or "weight". Raises a LayerError if the weight is the
-        original model's.
+        It is the running module's name if that is a linear layer or convolution, else the name of the module that owns
+        the weight. Without an owner, it is the running module's name, or "weight". Raise a LayerError if the weight is
+        the original model's.
         """
         if id(weight) in self._originals:
             raise LayerError(

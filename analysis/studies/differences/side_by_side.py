@@ -166,6 +166,7 @@ def _by_products(
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
     """Return whether any of two models is compiled by torch.compile. `torch`: the module. `ways`: the arithmetic of
     each.
+
     Raises:
       ValueError: the arithmetic of a compiled model is not "torch".
     """

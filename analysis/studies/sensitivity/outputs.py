@@ -76,9 +76,9 @@ class OutputMeasurer(Measurer):
                 self._all_of_batch(index, keys, cells, progress)
 
     def measured(self, unsteady: float = 0.0) -> SingleProducts:
-        """Return the rows of all products; the metrics of products that `measure` has not measured are NaN.
+        """Return a row for each product and recipe, with NaN metrics where `measure` has not measured, and notes.
 
-        `unsteady`: the value that `prepare` returned.
+        The losses of the result are NaN. `unsteady`: the value that `prepare` returned.
         """
         rows = [
             self._row(key, [self._known.get(self._name(key, index), UNKNOWN) for index in range(len(self.batches))])

@@ -46,6 +46,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
     `model`: a torch.nn.Module. `layers`: one pattern or several. The names are in the model's order; a layer with
     several names has its first.
+
     Raises:
       TypeError: layers are not texts.
       ValueError: the model has no such layers, or a pattern matches none of them.
@@ -127,6 +128,7 @@ def batches_listed(batches: Any) -> list[Any]:
     """Return the batches as a list, since each batch runs many times.
 
     `batches`: an iterable of 1 to 1,000 batches, not a single tensor, text or mapping.
+
     Raises:
       TypeError: batches is not an iterable of batches.
       ValueError: there is no batch, or there are more than 1,000.
@@ -148,6 +150,7 @@ def batches_listed(batches: Any) -> list[Any]:
 
 def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
     """Return name -> recipe of linear layers, for the recipes that the user names.
+
     Args:
       recipes: one or several recipes of fp.torch or fp.train, or their names; or a dictionary of the user's own names
         to these.
@@ -187,6 +190,7 @@ def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
     """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss (`has_loss` False) only "fprop".
 
     `products`: one name, or a sequence of several.
+
     Raises:
       TypeError, ValueError: a product is unknown, there is none, or "fprop" is missing without a loss.
     """

@@ -205,6 +205,7 @@ def loss_checked(loss: Any, index: int) -> Tensor:
     """Return a loss unchanged, if it is a tensor of one finite value with a gradient.
 
     `index`: number of the batch, for messages.
+
     Raises:
       TypeError: the loss is not a tensor.
       ValueError: the loss has several values, no gradient, or is Inf or NaN.
@@ -225,6 +226,7 @@ def loss_checked(loss: Any, index: int) -> Tensor:
 
 def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
     """Check that a model returned floats, all finite. `index`: number of the batch, for messages.
+
     Raises:
       ValueError: the model returned no floats, or an Inf or NaN.
     """
