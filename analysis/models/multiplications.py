@@ -42,7 +42,7 @@ def multiplies(func: Any) -> bool:
 
 
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
-    """Return the number of multiplications of a call of a torch function; 0 if it adds up no products.
+    """Return the number of multiplications of a call of `func`, a torch function; 0 if it adds up no products.
 
     args, kwargs, output: positional arguments, keyword arguments and result of the call.
 
@@ -66,8 +66,9 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return the positional argument `args[place]`, or, if there are fewer, the keyword argument called one of
-    `names`.
+    """Return the positional argument `args[place]`, or, if there are fewer, the keyword argument called one of `names`.
+
+    args, kwargs: positional and keyword arguments of a call.
     """
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
@@ -147,7 +148,8 @@ def _attention(args: Any, kwargs: Any, y: Any) -> int:
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
     """Return the number of multiplications of an RNN: each weight matrix multiplies each row of the input once.
 
-    args: positional arguments of the call, the first of which is the input; other arguments are not used.
+    args: positional arguments of the call, of which the first is the input, and the first list has the weights; kwargs
+    and the result are not used.
     """
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
@@ -156,7 +158,8 @@ def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
     """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row.
 
-    args: positional arguments of the call, the first of which is the input; other arguments are not used.
+    args: positional arguments of the call: the input, the state, both weight matrices; kwargs and the result are not
+    used.
     """
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
@@ -197,7 +200,7 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
     """Return the number of multiplications of torch.einsum, which multiplies operands pair by pair from the left.
 
-    args: positional arguments of the call; keyword arguments and the result are not used.
+    args: positional arguments of the call; kwargs and the result are not used.
     """
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}

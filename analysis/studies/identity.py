@@ -78,7 +78,7 @@ def words(value: Any) -> str:
 
 
 def _is_found_by_name(value: Any) -> bool:
-    """Return whether looking up a function's or class's qualified name in its module returns the same object."""
+    """Return whether a function or class `value` is the object that its module has under its qualified name."""
     named: Any = sys.modules.get(getattr(value, "__module__", None) or "")
     for part in (getattr(value, "__qualname__", None) or "<none>").split("."):
         named = getattr(named, part, None)
@@ -86,7 +86,7 @@ def _is_found_by_name(value: Any) -> bool:
 
 
 def _own_words(value: Any) -> str:
-    """Return the repr of an object; raise a TypeError if the repr cannot identify the object in another process.
+    """Return the repr of `value`, any object; raise a TypeError if the repr cannot identify it in another process.
 
     The error is raised for arrays, sets, dictionaries and functions, and for a repr with an address, with several lines
     or with more than 10,000 characters.

@@ -102,7 +102,7 @@ def _arrow(arrow: Any, values: list[Any]) -> Any:
 def utf8(value: Any) -> Any:
     """Return a text with each lone surrogate, which UTF-8 cannot encode, replaced by its escape, such as \\udc80.
 
-    Other values are returned unchanged.
+    If `value` is not a text, it is returned unchanged.
     """
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
@@ -130,8 +130,8 @@ def _cell(value: Any) -> Any:
 
 
 def spreadsheet_cell(value: Any) -> Any:
-    """Return a text that a spreadsheet would read as a formula with an apostrophe before it; other values unchanged.
+    """Return a text that a spreadsheet would read as a formula with an apostrophe before it.
 
-    Such texts begin with =, +, -, @, a tab or a line break.
+    Such texts begin with =, +, -, @, a tab or a line break. Any other `value` is returned unchanged.
     """
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

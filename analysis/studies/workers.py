@@ -123,7 +123,7 @@ def _failure(problem: BaseException) -> Failure:
 
 
 def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
-    """Run tasks one after another in this process; yield pairs (index of the task, its result or a Failure)."""
+    """Call function(task) for each task in this process, in order; yield pairs (index, result or Failure)."""
     for index, task in enumerate(tasks):
         yield index, _attempt(function, task)
 
@@ -132,7 +132,7 @@ def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
 
 
 def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers: int, retries: int) -> Results:
-    """Run tasks in `workers` processes; yield pairs (index of the task, result or Failure) as they are finished.
+    """Call function(task) in `workers` processes; yield pairs (index of the task, result or Failure), in any order.
 
     A task whose worker died is tried again `retries` times. Each worker is a pool of one process, so that its death
     identifies its task.
@@ -260,7 +260,7 @@ _sent: dict[str, Any] = {}
 
 
 def _begin(payload: bytes, parent: int) -> None:
-    """Set up this worker, which ignores Ctrl-C and ends with the process `parent`. `payload`: the function, pickled."""
+    """Set up this worker, which ignores Ctrl-C and ends with process `parent`. `payload`: the function, pickled."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -311,10 +311,9 @@ def _checked(client: Any) -> Any:
 
 
 def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: Any, retries: int) -> Results:
-    """Run tasks through a dask client; yield pairs (index of the task, result or Failure) as they are finished.
+    """Call function(task) through a dask client; yield pairs (index of the task, result or Failure), in any order.
 
-    Unless `retries` is 0, tasks whose workers died run once more, one by one, since a scheduler suspects all tasks of a
-    worker that died.
+    Unless `retries` is 0, tasks whose workers died run again, one by one: dask suspects all tasks of such a worker.
     """
     suspects: list[int] = []
     with closing(_submitted(tasks, range(len(tasks)), function, client, AHEAD)) as results:
@@ -329,8 +328,8 @@ def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: An
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
 ) -> Results:
-    """Run the tasks with these indices through a dask client, at most `ahead` at once. Yield pairs (index, result or
-    Failure) as they are finished.
+    """Call function(task) for the tasks with these indices through a dask client, at most `ahead` at once. Yield pairs
+    (index, result or Failure) as they are finished.
     """
     if not indices:
         return
@@ -359,7 +358,7 @@ def _submitted(
 
 
 def _gathered(client: Any, futures: Sequence[Any]) -> list[Any]:
-    """Return the results of finished dask futures in order, with a Failure for each that failed."""
+    """Return the results of finished futures of a dask client in order, with a Failure for each that failed."""
     try:
         if all(future.status == "finished" for future in futures):
             return list(client.gather(futures))

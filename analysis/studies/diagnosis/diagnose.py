@@ -41,15 +41,16 @@ def diagnose(
     The diagnosis records the products of the first two batches and splits their errors by cause, in each recipe on the
     hardware. Then it runs the model with one product at a time in each recipe, and plans from the products that fit
     (docs/diagnose.md). A product fits if its relative error is at most `limit`, that of its single rows and columns at
-    most three times `limit`, and if this product alone changes the gradients of all parameters by at most `limit`.
-    Only what was measured is recommended.
+    most three times `limit`, and if this product alone changes the gradients of all parameters by at most `limit`. Only
+    what was measured is recommended.
 
     Without a loss only forward products and outputs are judged; no backward pass runs. To save time, products are then
     measured alone, and errors split by cause, only where a recommendation depends on it.
 
     Args:
       model: a torch.nn.Module on the CPU with linear layers or convolutions; it is not changed.
-      batches: a list of what the loss takes as its batch: two or more, since one batch says nothing about others.
+      batches: a list of batches, each a second argument of the loss; better two or more, since one batch says nothing
+        about others.
       loss: called as loss(model, batch) with a copy of the model; returns one value with a gradient. Or a criterion of
         torch, such as torch.nn.CrossEntropyLoss(), for batches of (input, target). None for inference: the model is
         called as model(*batch) for a tuple or list, model(**batch) for a mapping, else model(batch).

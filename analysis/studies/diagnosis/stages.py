@@ -200,7 +200,7 @@ class Stages:
         return budgets
 
     def _cells(self, batches: Sequence[Any]) -> Any:
-        """Return a context manager that opens the file of finished budgets (Cells), or yields None without a folder."""
+        """Return a context manager: it yields the file of budgets of `batches` (Cells), or None without a folder."""
         if self.out is None:
             return nullcontext(None)
         data = content_of(list(batches))

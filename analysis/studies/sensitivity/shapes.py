@@ -145,7 +145,7 @@ class PatchProducts:
 
 
 def shape_of(layer: Any) -> Shape:
-    """Return the Shape that converts the operands and results of a layer.
+    """Return the Shape that converts between the operands and results of a layer and those of its matrix products.
 
     `layer`: a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
 
