@@ -42,7 +42,7 @@ class Slice(NamedTuple):
         return sum(run.terms for run in self.runs)
 
     def steps(self, step: int) -> Iterator[tuple[Span, ...]]:
-        """Yield for each block the spans, counted within the slice, of its instructions.
+        """Yield for each partial sum the terms of its instructions, as spans of positions within the slice.
 
         step: terms of an instruction.
         """

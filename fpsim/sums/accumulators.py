@@ -18,9 +18,9 @@ from fpsim.reload import reloadable
 @reloadable
 @dataclass(frozen=True)
 class Accumulator:
-    """Base of the accumulators: a format, and the options of rounding into it.
+    """Base class of the accumulators: a format, and the options of rounding into it.
 
-    Cannot be created itself: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
+    It cannot be instantiated: use `Sequential`, `FusedMultiplyAdd`, `Pairwise`, `Chunked` or `Exact`.
 
     Attributes:
       fmt: the format of the sums (of Chunked's partial sums).
@@ -103,7 +103,7 @@ class _InOneFormat(Accumulator):
 class Sequential(_InOneFormat):
     """Accumulator that rounds every product, then every sum, for ascending k: `t = R(t + R(a * b))`.
 
-    t starts at +0, or at the element of c if the product has one.
+    R rounds to `fmt`. t starts at +0, or at the element of the product's argument c.
 
     Args:
       fmt: the format of products and sums, by name, dtype or object; it needs a zero.
@@ -128,9 +128,16 @@ class Sequential(_InOneFormat):
 class FusedMultiplyAdd(_InOneFormat):
     """Accumulator that rounds every sum and no product, for ascending k: `t = R(t + a * b)`.
 
-    t starts at +0, or at the element of c if the product has one.
+    R rounds to `fmt`. t starts at +0, or at the element of the product's argument c.
 
-    Args, Raises, Source: as for `Sequential`.
+    Args:
+      fmt: the format of sums, by name, dtype or object; it needs a zero.
+      rounding, seed, overflow, subnormals, random_bits: as for `Sequential`.
+
+    Raises:
+      ValueError: as for `Sequential`.
+
+    Source: docs/accumulators.md.
 
     Example:
       >>> import fpsim as fp
@@ -146,7 +153,14 @@ class Pairwise(_InOneFormat):
 
     Pairs are of neighbours from k = 0 on; the last of an odd number moves up a level unchanged. c is added at the end.
 
-    Args, Raises, Source: as for `Sequential`.
+    Args:
+      fmt: the format of products and sums, by name, dtype or object; it needs a zero.
+      rounding, seed, overflow, subnormals, random_bits: as for `Sequential`.
+
+    Raises:
+      ValueError: as for `Sequential`.
+
+    Source: docs/accumulators.md.
 
     Example:
       >>> import fpsim as fp
@@ -160,7 +174,8 @@ class Pairwise(_InOneFormat):
 class Chunked(Accumulator):
     """Accumulator of partial sums: each `chunk` terms are summed as by `Sequential`, and their totals added in order.
 
-    Each partial sum starts at +0; the sum of totals, rounded to `outer`, starts at +0, or at the element of c.
+    Each partial sum starts at +0. The sum of totals, rounded to `outer`, starts at +0, or at the element of the
+    product's argument c.
 
     Args:
       fmt: the format of products and of partial sums.
@@ -210,7 +225,15 @@ class Chunked(Accumulator):
 class Exact(_InOneFormat):
     """Accumulator that adds all products and c exactly and rounds the sum once.
 
-    Args, Raises, Source: as for `Sequential`; FP64 allows every deterministic rounding mode.
+    Args:
+      fmt: the format of the sum, by name, dtype or object; it needs a zero.
+      rounding, seed, overflow, subnormals, random_bits: as for `Sequential`; FP64 allows every deterministic rounding
+        mode.
+
+    Raises:
+      ValueError: as for `Sequential`.
+
+    Source: docs/accumulators.md.
 
     Example:
       >>> import fpsim as fp

@@ -78,9 +78,9 @@ class SumOrder:
 def numpy_sum(lanes: int = 8, block: int = 128, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of NumPy's pairwise sum along contiguous terms.
 
-    Up to `block` terms are distributed over lanes: term i is added in lane i mod `lanes`. The lanes are added in pairs,
-    then the terms after the last whole round, one by one. Fewer terms than lanes are one chain. More than `block` terms
-    are halved, the first half rounded down to a multiple of the lanes.
+    Up to `block` terms are distributed over lanes: their i-th term is added in lane i mod `lanes`. The lanes are added
+    in pairs, then the terms after the last whole round, one by one. Fewer terms than lanes are one chain. More than
+    `block` terms are halved, the first half rounded down to a multiple of the lanes.
 
     Args:
       lanes: the number of lanes, a power of two.

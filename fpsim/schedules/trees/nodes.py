@@ -29,7 +29,7 @@ class Arithmetic:
       result_bits: mantissa bits of the result, None for all.
       width: terms of a full instruction, if one with fewer terms rounds differently; else 0.
       operands: the change of operands before they are multiplied: "tf32" drops their low bits.
-      scale, block: the format of block scales and the number of terms that share one.
+      scale, block: the format of block scales and the number of terms that share one; "" and 0 without.
       then: the format into which the result is rounded once more, to nearest even.
       overflow, subnormals: as for `fp.encode`.
       stream: text that identifies the random numbers of stochastic rounding; "" without. Equal texts: equal numbers.
@@ -98,7 +98,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Round:
-    """A value rounded to a format, to nearest even; FP8 saturates, like NVIDIA's conversion."""
+    """The node `input` rounded to the format `fmt`, to nearest even; FP8 saturates, like NVIDIA's conversion."""
 
     fmt: Format
     input: Node
@@ -111,12 +111,11 @@ class Round:
 
 @dataclass(frozen=True)
 class ScaledSum:
-    """A partial sum times the two scales of its block, which is then added to a total.
+    """The partial sum `input` times the two scales of its block, which is then added to a total.
 
-    fuses: the second multiplication and that addition are one fused multiply-add; False rounds the product first.
-
-    order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first":
-    (sum * scale_b) * scale_a; "cublas": "a_first" if both operands have scales per 1x128, else "product".
+    order: "product": (scale_a * scale_b) * sum; "a_first": (sum * scale_a) * scale_b; "b_first": (sum * scale_b) *
+    scale_a; "cublas": "a_first" if both operands have scales per 1x128, else "product". fuses: the second
+    multiplication and the addition are one fused multiply-add; False rounds the product first.
     """
 
     order: str

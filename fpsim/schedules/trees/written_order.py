@@ -50,10 +50,12 @@ class OpenSum:
         self.size += len(terms)
 
     def join(self, other: OpenSum, product: Arithmetic | None) -> None:
-        """Append the addition of another sum; product: rounding of that sum's products, or None.
+        """Append the addition of another sum.
+
+        product: the arithmetic that rounds that sum's products, or None if they are exact.
 
         Raises:
-          ValueError: sums are nested more than DEEPEST levels deep.
+          ValueError: sums are nested more than DEEPEST (200) levels deep.
         """
         self.inputs.append(other.closed(product))
         self.size += other.size
@@ -65,7 +67,10 @@ class OpenSum:
             )
 
     def closed(self, product: Arithmetic | None) -> Sum:
-        """Return the sum as a node of a tree; product: rounding of its products, or None if they are exact."""
+        """Return the sum as a node of a tree.
+
+        product: the arithmetic that rounds its products, or None if they are exact.
+        """
         return Sum(self.how, self.start, "chain", tuple(self.inputs), product)
 
 

@@ -341,7 +341,7 @@ def _four_by_pairs(
 
 @inner_loop
 def _join(t: Any, left: Any, right: Any, words: Any, u: DrawPlace) -> None:
-    """Set t[j] to left[j] + right[j], float64 patterns, rounded stochastically with words[j]."""
+    """Set t[j] to left[j] + right[j], float64 patterns, rounded stochastically by words[j] to the bits u.kept."""
     for j in range(t.size):
         t[j] = f64(_rounded(f64(u64(left[j]).view(f64) + u64(right[j]).view(f64)), words[j], u)).view(u64)
 
