@@ -32,7 +32,7 @@ class CallPlan(NamedTuple):
       dtype: dtype of the result.
       accepted: dtypes that `out` may have.
       holds_codes: whether results are codes (not bools, classes or integers).
-      core: the loop over the integer core, which is correct for every number of results.
+      core: the loop in exact integer arithmetic, which is correct for every number of results.
       core_below: the number of results below which `core` is always the fastest loop.
       route: function from a number of results to the fastest loop for it.
       cast: for a conversion that runs as a cast, the function from a seed, or None, to the cast's kernels (`Stage`);

@@ -35,9 +35,10 @@ class FloatPlan(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def float_plan(operation: Operation) -> FloatPlan | None:
-    """Return the arguments of the float kernel for an operation; None if only the integer core rounds it correctly.
+    """Return the arguments of the float kernel for an operation; None if no float kernel rounds it correctly.
 
-    operation: the operation with its formats and options. The result is cached.
+    operation: the operation with its formats and options. The result is cached. For None, callers use exact integer
+    arithmetic.
     """
     name, formats, result, input_subnormals, _, _ = operation
     out = result.fmt

@@ -1,4 +1,7 @@
-"""Implementations of an operation: the integer core, a table made with it, or a float kernel. Loads numba."""
+"""Implementations of an operation: the integer core, a table made with it, or a float kernel. Loads numba.
+
+The integer core is exact arithmetic with integers (fpsim/core). It computes every operation, format, mode and flag.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def route(operation: Operation, size: int) -> Run:
 
 
 def core_below(operation: Operation) -> int:
-    """Return the number of results below which `route` always chooses the integer core for this operation."""
+    """Return the number of results below which `route` always chooses the loop in exact integer arithmetic."""
     tabulated, _ = _preference(operation)
     return min(FLOAT_FROM, _table_from(operation)) if tabulated else FLOAT_FROM
 
@@ -91,7 +94,7 @@ def _has_table(operation: Operation) -> bool:
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop over the integer core, or over float64 arithmetic for an elementary function of float32.
+    """Return the loop in exact integer arithmetic, or in float64 for an elementary function of float32.
 
     The loop is run(operands, targets, first) -> None, as `route` describes it.
     """
@@ -110,11 +113,11 @@ def with_seed(run: Run, operation: Operation) -> Run:
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """Return the loop over the integer core, run(operands, targets, first, seed=None) -> None, which works in pieces.
+    """Return the loop in exact integer arithmetic, which works in pieces; cached.
 
-    operands: tuple of 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. first: flat
-    index of the arrays' first element, on which random numbers depend. seed: of a stochastic operation, 0 to 2**64 - 1,
-    else None.
+    The loop is run(operands, targets, first, seed=None) -> None. operands: tuple of 1-D code arrays. targets:
+    (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, on which
+    random numbers depend. seed: of a stochastic operation, 0 to 2**64 - 1, else None.
     """
     call, stochastic = _core_call(operation), operation.is_stochastic
 
@@ -147,10 +150,10 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 
 
 def _core_call(operation: Operation) -> Call:
-    """Return the loop over the integer core as a function (operands, random, results, flags) -> None.
+    """Return the loop in exact integer arithmetic as a function (operands, random, results, flags) -> None.
 
-    It fills results and flags. operands: list of 1-D uint64 arrays. random: uint32, empty unless stochastic. results:
-    uint64. flags: uint8.
+    It fills results and flags. operands: list of 1-D uint64 arrays of codes (of integers for from_int). random: uint32,
+    empty unless stochastic. results: uint64. flags: uint8.
     """
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
@@ -188,7 +191,7 @@ def _core_call(operation: Operation) -> Call:
 
 
 def _rounding_loop(name: str) -> Any:
-    """Return the integer core's kernel of an operation that rounds; name: "add", "fma", "sqrt", ..."""
+    """Return the kernel in exact integer arithmetic of an operation that rounds; name: "add", "fma", "sqrt", ..."""
     if name == "fma":
         return exact.fma_kernel()
     return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
@@ -199,10 +202,11 @@ def _rounding_loop(name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
-    """Return the fastest float loop of an operation, or the integer core's loop if there is none.
+    """Return the fastest float loop of an operation, or the loop in exact integer arithmetic if there is none.
 
-    The loop is run(operands, targets, first, **seed) -> None, as `route` describes it. It uses the integer core if the
-    processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if it cannot compute flags.
+    The loop is run(operands, targets, first, **seed) -> None, as `route` describes it. It uses integer arithmetic if
+    the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if it cannot compute
+    flags.
     """
     exact: Any = by_core(operation)
     fast = _ordered(operation) or _nearest(operation) or _general(operation)
@@ -350,7 +354,7 @@ def _by_table(operation: Operation) -> Run:
 
 
 def _tables(operation: Operation) -> tuple[Array, Array]:
-    """Return (results, uint8 flags) for every combination of the operands' codes, computed by the integer core.
+    """Return (results, uint8 flags) for every combination of the operands' codes, by exact integer arithmetic.
 
     Both arrays are 1-D. They are indexed by the code, or by (code of a) << (bits of b) | (code of b). The dtype of the
     results is that of the operation's results.

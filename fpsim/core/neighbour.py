@@ -32,6 +32,7 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
     writing codes.
     The value after the largest finite one is what the overflow policy in f makes of Inf. The result for a NaN is f.nan.
     flags: INVALID, a bit of `fp.Flags`, for a signalling NaN, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     magnitude = u64(code & g.magnitude_mask)
     is_zero = (magnitude == ZERO) & (f.offset == ZERO)
@@ -56,6 +57,7 @@ def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
     """Return the number of a code's IEEE 754 class in `fp.FloatClass`, as a uint64.
 
     code: uint64; x: the same code as an exact `Number` (core/number.py); g: UnpackLayout, the format's masks and codes.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     magnitude = u64(code & g.magnitude_mask)
     normal = u64(magnitude >> g.mantissa_bits) >= g.smallest_field
@@ -76,6 +78,7 @@ def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
     format, its constants for reading and for writing codes. In an unsigned format, 0 and NaN are returned unchanged and
     other codes become f.below, the policy's code for negative values. In a signed format without -0, zero and a NaN
     that has the code of -0 are returned unchanged.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
     flipped = u64(code ^ g.sign_bit)

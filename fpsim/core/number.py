@@ -75,7 +75,10 @@ unpack_fields = fields_of(UnpackLayout)
 
 @scalar
 def infinite(negative: Any) -> Number:
-    """Return an infinity as a Number; negative: its sign as uint64, 0 or 1."""
+    """Return an infinity as a Number; negative: its sign as uint64, 0 or 1.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return Number(negative, u64(FIELD_OF_INFINITY), LEADING, u64(INFINITE))
 
 
@@ -104,6 +107,7 @@ def normalise(negative: Any, field: Any, word: Any) -> Number:
     Its significand is 0 or has its highest bit at index TOP, 61. BIAS is 2**14.
     negative: 0 or 1, also the sign of a zero; field: exponent plus BIAS; word: any integer. All are uint64.
     Bits of `word` after its leading 62 are dropped, and bit 0 of the significand is set if one of them was 1.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     place = leading_place(word if word != ZERO else ONE)
     left, right = u64(TOP - min(place, u64(TOP))), u64(max(place, u64(TOP)) - u64(TOP))
@@ -118,6 +122,7 @@ def unpack(code: Any, f: UnpackLayout) -> Number:
 
     code: uint64; f: UnpackLayout, the constants of the code's format. Codes below f.flush_below in magnitude become
     zeros of their sign. The canonical NaN has sign 0; any NaN has kind NAN or SIGNALLING.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     magnitude = u64(code & f.magnitude_mask)
     negative = u64((u64(code & f.sign_bit) != ZERO) & (code != f.own_nan))

@@ -35,6 +35,7 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
 
     x: a finite Number in the binade just below the smallest normal value. random: 32-bit random number for stochastic
     rounding. precision: bits of the format's significand, uint64; f: EncodeLayout of the format; mode: a Rounding.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)
@@ -55,6 +56,7 @@ def pack(x: Number, raised: Any, random: Any, f: EncodeLayout, mode: int, rules:
     rules: a sum of LOSES_INFINITY (Inf becomes another value), LOSES_NAN (the format has no NaN), TINY_BEFORE (tininess
     is detected before rounding) and UNSIGNED (the format has no negative values).
     INVALID, or a DIVIDE_BY_ZERO of the operation, is returned without other flags.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     is_zero = x.significand == ZERO
     finite = u64(x.kind < u64(INFINITE))

@@ -40,7 +40,7 @@ def _make_rounds_up(word: type, width: int) -> Any:
 
         The result and all arguments but `mode` are unsigned integers of `width` bits, 32 or 64.
         odd: 1 if kept is odd, else 0; rest: the fraction beyond kept, times 2**width; negative: 1 if the value is
-        negative, else 0. mode: a Rounding, compiled in.
+        negative, else 0. mode: a Rounding, a compile-time constant.
         random: 32-bit random number, used in stochastic mode: the result is 1 if the top 32 bits of rest plus `random`
         carry out of 32 bits. Of both numbers only the bits in random_mask count, which are the top ones of 32.
         """
@@ -89,7 +89,7 @@ def _make_split(word: type, width: int) -> Any:
 
         rest is the fraction that these bits are of a unit of kept, times 2**width.
         significand: below 2**(width - 1); shift: number of bits >= 0. Both are unsigned integers of `width` bits (32 or
-        64), as are kept and rest. mode: a Rounding, compiled in.
+        64), as are kept and rest. mode: a Rounding, a compile-time constant.
         For shift >= width, kept is 0, and rest is below half a unit and not exact, but nonzero if the significand is.
         In stochastic mode it is then the exact fraction, rounded down to `width` bits.
         """

@@ -34,9 +34,10 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: 32 or 64, of floats; rule: AMAX_BY_MAX to EVEN; applied: BY_SCALE (factors divide elements) or BY_INVERSE
-    (they multiply); levels: 2 if the whole array has a scale, too, else 1; mode, kind: arguments of the scales' encoder
-    (core/encode.py); is_single: True if scales are FP32; encodes: True if max / amax is computed before the scale.
+    width: 32 or 64, of floats; rule: AMAX_BY_MAX to EVEN (docs/scaling.md); applied: BY_SCALE (factors divide elements)
+    or BY_INVERSE (they multiply); levels: 2 if the whole array has a scale, too, else 1; mode, kind: arguments of the
+    scales' encoder (core/encode.py); is_single: True if scales are FP32; encodes: True if max / amax is computed before
+    the scale.
     """
 
     width: int  # of the arithmetic

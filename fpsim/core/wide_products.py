@@ -55,6 +55,7 @@ def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
 
     BIAS is 2**14 and TOP 61. Of the 128-bit word, the leading 62 bits are kept; bit 0 is also set if any bit after them
     is 1. high, low: two uint64, not both 0, together below 2**126; field: exponent plus BIAS; negative: 0 or 1.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     left = u64(LAST - leading_place(high if high != ZERO else ONE))
     word = u64(u64(high << left) | u64(low >> u64(WORD - left)))
@@ -66,7 +67,10 @@ def _narrowed(negative: Any, field: Any, high: Any, low: Any) -> Number:
 
 @scalar
 def _is_ordinary(x: Number) -> Any:
-    """Return whether a Number is finite and not zero."""
+    """Return whether a Number is finite and not zero.
+
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    """
     return (x.kind == u64(FINITE)) & (x.significand != ZERO)
 
 
@@ -76,6 +80,7 @@ def multiply_double(x: Number, y: Number) -> Any:
 
     Bit 0 of the product is sticky: it is also set if any bit that was dropped is 1. flags: INVALID for 0 * Inf and for
     signalling NaNs, else 0.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     high, low = _wide_product(x.significand, y.significand)
     exact = _narrowed(u64(x.negative ^ y.negative), u64(u64(x.field + y.field) - u64(BIAS)), high, low)
@@ -89,7 +94,7 @@ def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
 
     Bit 0 of the result is sticky: it is also set if any bit that was dropped is 1. mode: a Rounding; an exact zero from
     a product and a z of unlike signs is -0 if it is DOWN, else +0. flags: INVALID for 0 * Inf, Inf - Inf and signalling
-    NaNs, else 0.
+    NaNs, else 0. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     product, raised = multiply_double(x, y)
     if not (_is_ordinary(x) & _is_ordinary(y) & _is_ordinary(z)):

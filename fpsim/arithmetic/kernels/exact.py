@@ -1,7 +1,8 @@
 """CPU loops of the arithmetic over the integer core: every format, mode, policy and flag, one compilation each.
 
-Tables are built from these loops, and float kernels tested against them. Codes are uint64, and formats, modes and
-policies are passed as numbers, so that each operation compiles once.
+The integer core is exact arithmetic with integers (fpsim/core). Tables are built from these loops, and float kernels
+tested against them. Codes are uint64, and formats, modes and policies are passed as numbers, so that each operation
+compiles once.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ def unary_kernel(name: str) -> Any:
     """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
 
     name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags. All arrays but layouts are 1-D.
-    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`. layouts: uint64, the
-    UnpackLayout of a and the EncodeLayout of the result as rows. mode: number of a rounding mode.
+    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
+    layouts: uint64; its rows are constants of formats: UnpackLayout, for reading a; EncodeLayout, for rounding the
+    result.
+    mode: number of a rounding mode.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -53,8 +56,9 @@ def binary_kernel(name: str) -> Any:
 
     name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags. All arrays but
     layouts are 1-D.
-    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`. layouts: uint64, the
-    UnpackLayouts of a and b and the EncodeLayout of the result as rows. mode: number of a rounding mode.
+    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
+    layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a and b; EncodeLayout, for rounding
+    the result. mode: number of a rounding mode.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -75,8 +79,9 @@ def fma_kernel() -> Any:
     """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
 
     It writes codes and flags. All arrays but layouts are 1-D. a, b, c, codes: uint64. random: uint32, empty unless
-    stochastic. flags: uint8, bits of `fp.Flags`. layouts: uint64, the UnpackLayouts of a, b and c and the EncodeLayout
-    of the result as rows. mode: number of a rounding mode.
+    stochastic. flags: uint8, bits of `fp.Flags`.
+    layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a, b and c; EncodeLayout, for
+    rounding the result. mode: number of a rounding mode.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -100,7 +105,8 @@ def comparison_kernel(name: str) -> Any:
     """Return the kernel (a, b, results, flags, la, lb) -> None of `name`: "equal", "less" or "less_equal".
 
     It writes results and flags. a, b: 1-D uint64 codes. results: uint64, 1 for True, 0 for False and for NaN operands.
-    flags: uint8, bits of `fp.Flags`. la, lb: fields of the UnpackLayouts of a and of b, uint64.
+    flags: uint8, bits of `fp.Flags`. la, lb: uint64, constants for reading a and b: the fields of their formats'
+    UnpackLayouts.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -121,8 +127,8 @@ def from_integer_kernel() -> Any:
     """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
 
     It writes codes and flags. n: 1-D uint64, two's complement if signed is 1. random: uint32, empty unless stochastic.
-    codes: uint64. flags: uint8, bits of `fp.Flags`. out: fields of the result's EncodeLayout, uint64. mode: number of a
-    rounding mode.
+    codes: uint64. flags: uint8, bits of `fp.Flags`. out: uint64, constants for rounding: the fields of the format's
+    EncodeLayout. mode: number of a rounding mode.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -145,7 +151,7 @@ def to_integer_kernel() -> Any:
 
     It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n:
     uint64 results, two's complement, clamped to -lowest .. highest (uint64). flags: uint8, bits of `fp.Flags`. la:
-    fields of the UnpackLayout of a, uint64. mode: number of a rounding mode.
+    uint64, constants for reading a: the fields of its format's UnpackLayout. mode: number of a rounding mode.
     """
 
     def to_integer(
@@ -164,7 +170,8 @@ def neighbour_kernel() -> Any:
     """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
 
     a, codes: 1-D uint64. downward: 1 for the next smaller one, else 0. flags: uint8, written too: INVALID for
-    signalling NaNs. la, out: fields of the format's UnpackLayout and EncodeLayout, uint64.
+    signalling NaNs. la, out: uint64, constants for reading and for writing codes: the fields of the format's
+    UnpackLayout and EncodeLayout.
     """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
@@ -179,7 +186,8 @@ def neighbour_kernel() -> Any:
 def classify_kernel() -> Any:
     """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes to `classes`.
 
-    a: 1-D uint64 codes. classes: integers. la: fields of the format's UnpackLayout, uint64.
+    a: 1-D uint64 codes. classes: integers. la: uint64, constants for reading a: the fields of its format's
+    UnpackLayout.
     """
 
     def classes(a: Any, target: Any, la: Any) -> None:
@@ -194,7 +202,8 @@ def classify_kernel() -> Any:
 def sign_kernel(name: str) -> Any:
     """Return the kernel (a, codes, la, out) -> None that writes the codes of -a (name "negative") or |a| ("absolute").
 
-    a, codes: 1-D uint64. la, out: fields of the format's UnpackLayout and EncodeLayout, uint64.
+    a, codes: 1-D uint64. la, out: uint64, constants for reading and for writing codes: the fields of the format's
+    UnpackLayout and EncodeLayout.
     """
     negates = name == "negative"
 

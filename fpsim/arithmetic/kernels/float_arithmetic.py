@@ -179,7 +179,8 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
     Arguments of the kernel:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
-      layouts: DecodeLayouts of a and b and EncodeLayout of the result as rows, unsigned integers of `width` bits.
+      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
+        EncodeLayout, for rounding the result.
       mode: number of a rounding mode.
       flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
     """
@@ -209,7 +210,8 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
     Arguments of the kernel:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
       flags: 1-D uint8, which is written too: bits of `fp.Flags`.
-      layouts: DecodeLayouts of a and b and EncodeLayout of the result as rows, unsigned integers of `width` bits.
+      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
+        EncodeLayout, for rounding the result.
       limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
       mode: number of a rounding mode.
       flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
@@ -243,9 +245,9 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 def sqrt_kernel(width: int) -> Any:
     """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
 
-    a, codes: 1-D arrays of unsigned integers. layouts: DecodeLayout of a and EncodeLayout of the result as rows,
-    unsigned integers of `width` bits. mode: number of a rounding mode. width: bits of the float that computes, 32 or
-    64.
+    a, codes: 1-D arrays of unsigned integers. layouts: unsigned integers of `width` bits; its rows are constants of
+    formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result. mode: number of a rounding mode.
+    width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
@@ -264,10 +266,10 @@ def sqrt_kernel(width: int) -> Any:
 def flagged_sqrt_kernel(width: int) -> Any:
     """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags.
 
-    a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: DecodeLayout of a and
-    EncodeLayout of the result as rows, unsigned integers of `width` bits.
-    limits: the fields of Thresholds, then the smallest magnitude code of a quiet NaN of a. mode: number of a rounding
-    mode.
+    a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
+    `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
+    limits: the fields of Thresholds (magnitudes from which flags change), then the smallest magnitude code of a quiet
+    NaN of a. mode: number of a rounding mode.
     width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
@@ -294,8 +296,9 @@ def flagged_sqrt_kernel(width: int) -> Any:
 def fma_kernel(width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`.
 
-    a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: DecodeLayouts of a, b and c and EncodeLayout of the
-    result as rows, unsigned integers of `width` bits. mode: number of a rounding mode.
+    a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: unsigned integers of `width` bits; its rows are
+    constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: number of
+    a rounding mode.
     width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
     ignored.
     """
@@ -320,10 +323,11 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c; it writes codes and flags.
 
-    a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: DecodeLayouts of
-    a, b and c and EncodeLayout of the result as rows, unsigned integers of `width` bits.
-    limits: the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN. mode: number of
-    a rounding mode.
+    a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers
+    of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for
+    rounding the result.
+    limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest magnitude
+    code of a quiet NaN. mode: number of a rounding mode.
     width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
     ignored.
     """

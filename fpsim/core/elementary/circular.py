@@ -135,7 +135,7 @@ def _sine_of(angle: Any, turn: int) -> Any:
     def sine(x: Any) -> Any:
         """Return sin(x + turn * pi/2) in float64, rounded to odd, for a float32 x passed as float64.
 
-        turn is 0 or 1, compiled in. Rounding the result to float32 then rounds the sine once.
+        turn, of the enclosing call, is 0 or 1. Rounding the result to float32 then rounds the sine once.
         """
         quadrant, r, rest = angle(x)
         quadrant = u64(quadrant + turn_word)

@@ -71,6 +71,7 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
     digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i). x, y: the factors; mantissa_bits:
     those of both formats, added.
+    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
     """
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
@@ -103,6 +104,7 @@ def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
 
     digits: int64 array of the sum, which is overwritten; digit i counts units of 2**(origin + 32 * i). zero_negative:
     sign, 0 or 1, of the result if the sum is zero.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:

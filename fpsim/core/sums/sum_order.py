@@ -182,15 +182,15 @@ def tile_in_order(
 
     These are the public classes of sum orders in which each term is added to a running sum. The function's arguments
     are `(x, out, tile, chain, f, r, t, words)`; it writes to `out` and uses t and words as scratch arrays.
-    x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile. chain:
-    ChainOrder.
-    f: Targets. r: Randomness. t: (3, n) array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next
-    product and the sum of chunks. words: Words.
+    x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile, the part of the
+    results. chain: ChainOrder, the length of chunks.
+    f: Targets, the formats. r: Randomness, the rounding mode and the seed. words: Words, for random numbers.
+    t: (3, n) array, whose rows RUN, PRODUCT and OUTER hold the sum of a chunk, its next product and the sum of chunks.
     If chain.single, the only chunk starts from c, or 0; else each chunk starts from 0, and the sum of chunks from c, or
     0.
 
-    lanes: LaneSteps, the arithmetic; join: the function `add` for sums of chunks; fill_words: this file's function,
-    compiled.
+    lanes: LaneSteps, the functions that multiply and add; join: the function `add` for sums of chunks; fill_words: this
+    file's function, compiled.
     ahead: function `(x, tile, chain, k, stop, f, r, t, words)` that may add terms k, k + 1, ... (up to stop - 1) to
     t[RUN] by other means; it returns how many it added.
     """
@@ -269,14 +269,16 @@ def tile_by_pairs(
     """Return the function that computes a tile of sums in the order of Pairwise: neighbours are added, level by level.
 
     Its arguments are `(x, out, tile, f, r, stack, numbers, words)`; it writes to `out`, and uses stack and words as
-    scratch arrays. x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile.
-    f: Targets.
-    r: Randomness. numbers: as `number_levels` fills it. words: Words.
+    scratch arrays.
+    x: Rows, the operands. out: (M, N) array of 64-bit words, of which it fills the tile. tile: SumTile, the part of the
+    results. f: Targets, the formats. r: Randomness, the rounding mode and the seed. numbers: as `number_levels` fills
+    it.
+    words: Words, for random numbers.
     The stack holds the totals of complete subtrees, one per row: one of 2**level terms for each bit that is set in k
     when term k is read. Term k completes one subtree for each trailing one bit of k; the last term completes all. A
     subtree without a left neighbour moves up a level unchanged. c is added to the total, last.
 
-    lanes: LaneSteps, the arithmetic; fill_words: this file's function, compiled.
+    lanes: LaneSteps, the functions that multiply and add; fill_words: this file's function, compiled.
     ahead: function `(x, tile, k, f, r, stack, height, numbers, words)` that may write the total of the 2**levels terms
     from k on to stack[height] by other means and return True; else it returns False.
     """

@@ -54,7 +54,10 @@ def term_of(code: Any, f: UnpackLayout) -> Term:
 
 @scalar
 def specials_of_product(x: Term, y: Term) -> Any:
-    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite."""
+    """Return the flag of x * y: HAS_NAN (also for Inf * 0), HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite.
+
+    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
+    """
     if (x.kind == i64(NAN)) | (y.kind == i64(NAN)):
         return HAS_NAN
     if (x.kind == i64(FINITE)) & (y.kind == i64(FINITE)):
@@ -69,7 +72,10 @@ def specials_of_product(x: Term, y: Term) -> Any:
 
 @scalar
 def specials_of(x: Term) -> Any:
-    """Return the flag of a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite."""
+    """Return the flag of a term: HAS_NAN, HAS_PLUS (+Inf), HAS_MINUS (-Inf), or 0 if it is finite.
+
+    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
+    """
     if x.kind == i64(NAN):
         return HAS_NAN
     if x.kind == i64(FINITE):

@@ -67,6 +67,7 @@ def _flushed(x: Number, least_field: Any) -> Number:
     """Return the Number x, or +0 if it is zero or below the smallest normal value.
 
     least_field: field (exponent + BIAS) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if (x.kind == u64(FINITE)) & ((x.field < least_field) | (x.significand == ZERO)):
         return Number(ZERO, u64(FIELD_OF_ZERO), ZERO, u64(FINITE))
@@ -87,6 +88,7 @@ def _code_of(x: Number, f: Layouts, u: UnitLayout) -> Any:
     """Return the accumulator's code of the Number x, rounded to nearest even; every NaN becomes the unit's NaN.
 
     f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     code = packed(x, f.result, NEAREST_EVEN, u)
     return u64(u.nan) if x.kind >= u64(NAN) else code

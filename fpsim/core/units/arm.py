@@ -23,6 +23,7 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout) -> Number:
     """Return codes[k] as an exact Number, or +0 if k is beyond the array's end.
 
     codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     return unpack(u64(u64(codes[k]) & u64(kept)), f) if k < i64(codes.size) else zero(ZERO)
 
@@ -32,6 +33,7 @@ def _flushed(x: Number, f: Layouts) -> Number:
     """Return the Number x, or a zero of its sign if it is finite and below the accumulator's smallest normal value.
 
     f: Layouts, the formats of the instruction.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     least = u64(u64(f.c.rebias + f.c.mantissa_bits) + f.c.smallest_field)
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least) else x
@@ -43,6 +45,7 @@ def _odd(x: Number, f: Layouts, u: UnitLayout) -> Number:
 
     That zero has the sign of x, and the value is compared with the normal range before rounding. A NaN becomes the
     unit's NaN. f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     code = packed(_flushed(x, f), f.result, ODD, u)
     return unpack(u64(u.nan) if x.kind >= u64(NAN) else code, f.c)

@@ -105,7 +105,7 @@ def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
     """Return the code, a uint64, of the Number x rounded once to the bits of the result.
 
     f: EncodeLayout of the result without the u.lost low bits, which are appended as zeros; mode: a Rounding; u:
-    UnitLayout.
+    UnitLayout. A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))

@@ -35,6 +35,7 @@ def _flushed_input(x: Number, least_field: Any) -> Number:
     """Return the Number x, or a zero of its sign if it is below the smallest normal value.
 
     least_field: field (exponent + BIAS) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
 
@@ -45,6 +46,7 @@ def _flushed_code(x: Number, f: Layouts, u: UnitLayout) -> Any:
 
     A result that is below 2**-126 after rounding with an unbounded exponent becomes a zero of its sign. A NaN becomes
     the unit's NaN. f: Layouts, the formats of the instruction; u: UnitLayout, its constants.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if x.kind >= u64(NAN):
         return u64(u.nan)
@@ -61,6 +63,7 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -
 
     codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
     least_field: field (exponent + BIAS) of the smallest normal float32; smaller values become zeros of their sign.
+    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if k >= i64(codes.size):
         return zero(ZERO)
