@@ -261,7 +261,7 @@ def _kept_with_zero_points(
     points = spread(encoded.zero_points.astype(np.float64), sizes, array.shape)
     with np.errstate(all="ignore"):
         quotients = wide / factors if scaling.division == "divide" else wide * (wide.dtype.type(1) / factors)
-    # the stochastic mode may go to the nearer integer of the two, so what it may keep is what truncation keeps
+    # the stochastic mode may round either way: an element may stay in range if truncation leaves it there
     mode = Rounding.TOWARD_ZERO if rounding is Rounding.STOCHASTIC else rounding
     numbers = quantize(quotients, OFFSETS, rounding=mode, overflow="saturate") + points
     in_range = (numbers >= element.lowest) & (numbers <= element.highest)

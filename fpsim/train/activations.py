@@ -21,7 +21,7 @@ from fpsim.train.settings import Recompute, whole_blocks
 
 nn: Any = torch.nn
 Function: Any = torch.autograd.Function
-Stash = Callable[[Tensor], Tensor]  # returns what is kept for the backward pass instead of a tensor
+Stash = Callable[[Tensor], Tensor]  # returns the tensor that is saved for the backward pass in place of its argument
 PREFIX = "fpsim-activations-"
 
 

@@ -43,10 +43,14 @@ class Data(Protocol):
         """SHA-256 of the data set in hexadecimal; a run cannot be resumed with data of another digest."""
 
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
-        """Return (inputs, targets) of micro-batch number `micro`, as `Corpus.batch` or `Examples.batch` does."""
+        """Return (inputs, targets) of a micro-batch, number `micro` of a step; they depend only on the arguments.
+
+        They are int64 tokens (batch, context) and the tokens after them, or float32 vectors (batch, 128) and int64
+        classes.
+        """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Return `batches` pairs (inputs, targets) of data that is not trained on, the same at each call."""
+        """Return `batches` pairs as `batch` returns them, from data that is not trained on, the same at each call."""
 
 
 # ---- texts
@@ -260,9 +264,8 @@ def digits(seed: int = 0) -> Examples:
     """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set.
 
     The seed permutes them, and the last tenth is for validation. Each pixel is standardised by its mean and standard
-    deviation over the training digits; one that is constant over these becomes 0. Sums are computed with integers, so
-    that no order of addition and no library changes a bit. The 64 numbers of a digit are features 0 .. 63 and again
-    features 64 .. 127, because zeros there would make half of all products zero.
+    deviation over the training digits, or 0 if it is constant there. Sums are integers: no library changes a bit. The
+    64 numbers are features 0 .. 63 and again 64 .. 127, because zeros there would make half of all products zero.
 
     Raises:
       TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
@@ -283,8 +286,7 @@ def digits(seed: int = 0) -> Examples:
 def _table_of_digits() -> Integers:
     """Return scikit-learn's digits as int64 (1797, 65): 64 pixels and the class.
 
-    The data file in scikit-learn's folder is read directly, because importing scikit-learn takes a second. If the file
-    is elsewhere in some version, scikit-learn is imported.
+    Its data file is read directly where it is found, because importing scikit-learn takes a second.
     """
     package = importlib.util.find_spec("sklearn")
     if package is not None and package.origin is not None:
@@ -366,8 +368,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
     """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
 
-    stream: a constant for the purpose of the numbers, such as BATCHES. The other three are integers in 0 .. 2**64 - 1,
-    else a TypeError or ValueError is raised.
+    stream: a number for the purpose, such as BATCHES. The others must be in 0 .. 2**64 - 1, else an error is raised.
     """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)

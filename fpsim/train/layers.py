@@ -32,12 +32,15 @@ RUNS = 0x9E3779B97F4A7C15  # multiplies a run's seed before it is added to a rec
 
 
 def name_of(module: str) -> str:
-    """Return the name that recipes use for a linear layer's module: without the ".linear" that unit scaling adds."""
+    """Return the name that recipes use for a linear layer: its module's dotted name without a last ".linear".
+
+    Unit scaling adds that part.
+    """
     return module.removesuffix(".linear")
 
 
 def layers_of(model: Any) -> dict[str, Any]:
-    """Return {name that recipes use: layer} for all linear layers of a model."""
+    """Return {name that recipes use: layer} for all torch.nn.Linear layers in a torch module."""
     return {name_of(name): layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear)}
 
 

@@ -184,7 +184,8 @@ class StepWatch:
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
         """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger.
 
-        gradient: the output gradient of the layer before and after its cast.
+        figures_of: {layer: metric}, changed in place. gradient: the output gradient of the layer before and after its
+        cast.
         """
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)

@@ -36,8 +36,8 @@ class Elements(NamedTuple):
     NaN, 0 or Inf.
     """
 
-    width: int  # of the arithmetic
-    shape: int  # of tiles
+    width: int  # bits of the float in which elements are divided by scales
+    shape: int  # columns of a tile, or ANY
     back: bool  # deliver float32 values instead of codes
     choices: ElementChoices | None  # None reads them at run time, so that one, much slower, loop serves all
     frozen: tuple[Frozen, Frozen]  # layouts to compile in

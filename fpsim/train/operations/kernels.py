@@ -253,7 +253,7 @@ def mean(x: Any) -> Any:
 
 @kernel
 def rms_norm(x: Any, weight: Any, eps: Any, inverse: Any, result: Any) -> None:
-    """Write r = 1 / sqrt(mean(x * x) + eps) of each row to inverse, and x * r * weight to result; all float32."""
+    """Write r = 1 / sqrt(mean(x * x) + eps) of each row of x to inverse (rows,), and x * r * weight to result."""
     lanes, count = np.empty(LANES, f64), f32(x.shape[1])
     for i in range(x.shape[0]):
         r = rsqrt(f32(lane_dot(x[i], x[i], lanes)) / count + eps)

@@ -59,7 +59,7 @@ class Operations:
         return _tensor(functional.embedding(codes, tokens) + positions[: codes.shape[1]])
 
     def rms_norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return x / sqrt(mean(x * x) + 1e-6) * weight over the last axis."""
+        """Return x / sqrt(mean(x * x) + 1e-6) * weight over the last axis, for x (..., width) and weight (width,)."""
         if self.specified and self.numerics.norm is None:
             return _tensor(RootMeanSquareNorm.apply(x, weight))
         return torch_rms_norm(x, weight, self.numerics.norm, self.numerics.sums)

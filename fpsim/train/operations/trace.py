@@ -71,7 +71,7 @@ def reported(function: Any) -> Any:
 
 
 def report(name: str, result: Tensor) -> None:
-    """Add the result of an operation to the innermost active trace, if there is one."""
+    """Add the result of an operation, called `name`, to the innermost active trace, if there is one."""
     if _traces:
         _traces[-1].see(name, array_of(result))
 
@@ -163,7 +163,7 @@ class OperationTrace:
 
 
 class _Dispatched(Mode):  # type: ignore[misc]
-    """A dispatch mode of torch that adds the float32 results of torch's own operations to a trace."""
+    """A dispatch mode of torch that adds the float32 results of torch's own operations to an OperationTrace."""
 
     def __init__(self, trace: OperationTrace) -> None:
         super().__init__()
