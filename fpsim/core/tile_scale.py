@@ -17,7 +17,6 @@ i64, u32, u64, f32, f64 = np.int64, np.uint32, np.uint64, np.float32, np.float64
 AMAX_BY_MAX, AMAX_TIMES_INVERSE, INVERSE_OF_ENCODE, FLOOR, CEIL, EVEN = range(6)  # rules, tabled in docs/scaling.md
 POWER_RULES = {"floor": FLOOR, "twice_floor": FLOOR, "ceil": CEIL, "even": EVEN}  # those that see exponents alone
 BY_SCALE, BY_INVERSE = range(2)  # what the elements are divided by or multiplied with
-
 ZERO_TILES, NAN_TILES, INFINITE_TILES, CLAMPED_LOW, CLAMPED_HIGH = range(5)  # counters of a report
 COUNTERS = 5
 HAS_NAN, HAS_INFINITY = 1, 2  # what a tile holds besides finite numbers, as bits
@@ -104,11 +103,9 @@ class ScaleNumbers(NamedTuple):
 
 scale_numbers = fields_of(ScaleNumbers)
 
-# The rules of a scaling are an array of int64: ScaleRules, ScaleChoices, and the bits of two float64, the largest value
-# and amax_floor. Its numbers are ScaleNumbers, then the values of the scale format's codes, 0 for NaN.
-CHOICES = len(ScaleRules._fields)
-EXACT = CHOICES + len(ScaleChoices._fields)
-TABLE = len(ScaleNumbers._fields)
+CHOICES = len(ScaleRules._fields)  # the rules of a scaling are an int64 array: ScaleRules, then from here ScaleChoices,
+EXACT = CHOICES + len(ScaleChoices._fields)  # from here the bits of two float64, the largest value and amax_floor
+TABLE = len(ScaleNumbers._fields)  # its numbers: ScaleNumbers, then the values of the scale format's codes, 0 for NaN
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
@@ -180,7 +177,11 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return amax / largest by `rule`, unrounded; top: amax bits; n: ScaleNumbers; levels 2: also / n.tensor."""
+        """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; a float.
+
+        top: bits of amax; n: ScaleNumbers, limits and largest values; emax, half_place: as in ScaleRules; rule, levels:
+        as in ScaleChoices.
+        """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -234,9 +235,10 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (float32 largest / amax, at most the largest float32; True if limited), which multiplies elements.
+        """Return (float32 largest / amax, the factor by which elements are multiplied; whether it was limited).
 
-        top: amax bits; amax_floor: lowest amax; of_zeros: result for 0. A finite amax's result has a finite reciprocal.
+        It is at most the largest float32. That of a finite amax has a finite reciprocal. top: bits of amax; largest: of
+        elements, float64; amax_floor: amax is raised to it; of_zeros: the result for amax 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -284,9 +286,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         clamped = scale < SMALLEST_TENSOR_SCALE
         return SMALLEST_TENSOR_SCALE if clamped else scale, one, clamped
 
-    return ScaleSteps(
-        ruled_top, quotient_of, single_scale, bounded, applied_to, encode_scale_of, decode_scale_of, tensor_scale_of
-    )
+    return ScaleSteps(ruled_top, quotient_of, single_scale, bounded, applied_to, encode_scale_of, decode_scale_of,
+                      tensor_scale_of)  # fmt: skip
 
 
 scale_steps_32 = _make_scale_steps(u32, f32, power_quotient_32)
@@ -318,8 +319,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
     ruled_top, encode_scale_of, decode_scale_of = steps.ruled_top, steps.encode_scale_of, steps.decode_scale_of
     quotient_by_rule, single_scale, bounded, applied_to = (
-        steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to,
-    )  # fmt: skip
+        steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to)  # fmt: skip
     zero, one, nan, infinite = real(0), real(1), real(np.nan), f32(np.inf)
     of_one = word(one.view(word))
     of_zero, of_low, of_high = 1 << ZERO_TILES, 1 << CLAMPED_LOW, 1 << CLAMPED_HIGH
