@@ -38,12 +38,12 @@ class Outcome:
 
 
 def _special(fmt: Format) -> Beyond:
-    """Return the name of the result for too large values: "infinity", or "nan" without Inf, or "max" without both."""
+    """Return the result for values too large for `fmt`: "infinity", without Inf "nan", without both "max"."""
     return "infinity" if fmt.has_infinity else "nan" if fmt.has_nan else "max"
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the results of a cast in which too large values become Inf.
+    """Return the results of casts to `fmt` in which too large values become Inf.
 
     They become NaN in a format without Inf, and the largest finite value in one without both.
     """
@@ -51,45 +51,52 @@ def _nonfinite(fmt: Format) -> Outcome:
 
 
 def _saturate(fmt: Format) -> Outcome:
-    """Return the results of a cast that turns too large values, Inf included, into the largest finite value."""
+    """Return the results of casts to `fmt` in which too large values, Inf included, become the largest finite value."""
     return Outcome("max", "max", "lowest")
 
 
 def _saturate_finite(fmt: Format) -> Outcome:
-    """Return the results of a cast in which too large finite values, but not Inf, become the largest finite value."""
+    """Return the results of casts to `fmt` in which too large finite values, but not Inf, become the maximum."""
     return Outcome("max", _special(fmt), "lowest")
 
 
 def _ml_dtypes(fmt: Format) -> Outcome:
-    """Return the results of ml_dtypes' casts, in which NaN becomes zero in formats without NaN."""
+    """Return the results of ml_dtypes' casts to `fmt`, in which NaN becomes zero in formats without NaN."""
     return replace(_nonfinite(fmt), nan="zero")
 
 
 def _torch(fmt: Format) -> Outcome:
-    """Return the results of casts in torch 2.12 and later."""
+    """Return the results of casts to `fmt` in torch 2.12 and later, for inputs that the format cannot hold."""
     return replace(_saturate(fmt) if fmt == E4M3 else _torch_before_2_12(fmt), below=_torch_below(fmt))
 
 
 def _torch_before_2_12(fmt: Format) -> Outcome:
-    """Return the results of casts in torch up to 2.11."""
+    """Return the results of casts to `fmt` in torch up to 2.11, for inputs that the format cannot hold."""
     return replace(_nonfinite(fmt), below=_torch_below(fmt))
 
 
 def _torch_below(fmt: Format) -> Below:
-    """Return the result of torch's casts of negative values to an unsigned format: "magnitude", "nan" or "lowest"."""
+    """Return the result of torch's casts of negative values to an unsigned `fmt`: "magnitude", "nan" or "lowest".
+
+    "magnitude" casts the value without its sign; "lowest" is the lowest value of the format.
+    """
     return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the results of P3109's SatPropagate: finite overflow becomes the largest finite value, and Inf stays Inf.
+    """Return the results of casts to `fmt` by P3109's SatPropagate.
 
-    In a format without Inf, Inf becomes the largest finite value too.
+    Too large finite values become the largest finite value, and Inf stays Inf. In a format without Inf, it becomes the
+    largest finite value too.
     """
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the results of P3109's OvfInf: overflow becomes Inf, or in a format without Inf the largest value."""
+    """Return the results of casts to `fmt` by P3109's OvfInf: too large values become Inf.
+
+    In a format without Inf they become the largest finite value.
+    """
     infinity: Beyond = "infinity" if fmt.has_infinity else "max"
     return Outcome(infinity, infinity, "lowest")
 

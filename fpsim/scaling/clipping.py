@@ -137,6 +137,8 @@ def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
 def bounds(fmt: Format, rounding: Rounding, width: int) -> tuple[float, float]:
     """Return the lowest and the highest float of `width` bits (32 or 64) that round to a finite value of `fmt`.
 
+    rounding: the mode; in stochastic mode, those that may round to one.
+
     Example:
       >>> import fpsim as fp
       >>> from fpsim.scaling.clipping import bounds
@@ -248,8 +250,9 @@ def _kept_with_zero_points(
     """Return a mask of the elements of `array` that an integer format with zero points does not clamp.
 
     An element is clamped if round(x / scale) + zero point is outside the range of the integers. In stochastic mode the
-    mask is False only for elements that are clamped whatever is drawn. It is False for NaN and Inf. scales: the
-    caller's, one per tile, or None. cast: further keywords of `encode_scaled`.
+    mask is False only for elements that are clamped whatever is drawn. It is False for NaN and Inf. scaling: the recipe
+    of scales and zero points. rounding: the mode of the cast. scales: the caller's, one per tile, or None. cast:
+    further keywords of `encode_scaled`.
     """
     from fpsim.scaling.scaled import encode_scaled
 

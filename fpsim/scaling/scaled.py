@@ -69,7 +69,11 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return a Scaled with these attributes and arrays, which have been filled, without the usual checks."""
+        """Return a Scaled of arrays that encoding has filled, without the usual checks.
+
+        fill: the arrays, the format and the scaling. tensor_scale: the scale of the whole array, or None. report:
+        counts of tiles.
+        """
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -83,7 +87,7 @@ class Scaled(ScaledArrays[Array]):
         return bool(array.dtype == dtype)
 
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
-        """Return the values as float32 or float64 in `out`, or in a new array if it is None.
+        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None.
 
         Raises:
           ValueError: `out` does not fit, or shares memory with this object's arrays.
@@ -97,7 +101,7 @@ class Scaled(ScaledArrays[Array]):
         return target
 
     def _encoded(self, values: Array, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Scaled:
-        """Return float32 values encoded by `encode_scaled`, as a new Scaled; cast: its further keywords."""
+        """Return float32 values encoded by `encode_scaled(values, fmt, scaling, **cast)`, as a new Scaled."""
         return encode_scaled(values, fmt, scaling, **cast)
 
     def _flipped(self, array: Array) -> Array:

@@ -97,7 +97,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> ArrayT:
-        """Return the values as float32 or float64 in `out`, or in a new array if it is None."""
+        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None."""
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:

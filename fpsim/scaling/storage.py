@@ -40,7 +40,7 @@ class StoredBits(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Number of bytes that hold all bits."""
+        """Number of bytes that hold the codes, scales, zero points and padding."""
         return -(-self.total // 8)
 
     @property

@@ -286,7 +286,7 @@ def digits(seed: int = 0) -> Examples:
 def _table_of_digits() -> Integers:
     """Return scikit-learn's digits as int64 (1797, 65): 64 pixels and the class.
 
-    Its data file is read directly where it is found, because importing scikit-learn takes a second.
+    Their file is read directly, as importing scikit-learn takes a second; if it is not found, scikit-learn is imported.
     """
     package = importlib.util.find_spec("sklearn")
     if package is not None and package.origin is not None:

@@ -251,7 +251,11 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
 
 
 def refuse_names(recipe: Recipe, model: Any) -> None:
-    """Raise a ValueError if a pattern in a recipe's keep, overrides, stored or controller matches nothing."""
+    """Raise a ValueError if a pattern in a recipe's keep, overrides, stored or controller matches no part of the model.
+
+    model: a torch module. Patterns are matched with the names of its linear layers, those in `stored` with the names of
+    its `Storing` modules.
+    """
     layers = list(layers_of(model))
     modules = [name for name, module in model.named_modules() if isinstance(module, Storing)]
     patterns = [("keep", pattern, layers) for pattern in recipe.keep]

@@ -293,7 +293,7 @@ def loss_of(model: Any, inputs: Tensor, targets: Tensor, operations: Operations)
 
 
 def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the mean cross entropy of a batch (inputs, targets), as a loss function for `fp.analysis.diagnose`."""
+    """Return the mean cross entropy of a batch (inputs, targets) by a model, for `fp.analysis.diagnose`, in nats."""
     return loss_of(model, *batch, model.operations)
 
 
@@ -327,7 +327,7 @@ def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
 
 
 class _Factors(Function):  # type: ignore[misc]
-    """A torch function that multiplies values by one factor, and gradients by another."""
+    """A torch function of x that returns x * forwards, and multiplies the gradient by `backwards` instead."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forwards: float, backwards: float) -> Tensor:

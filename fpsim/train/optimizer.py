@@ -252,7 +252,10 @@ class AdamW:
         return {name: array.copy() for name, array in self.arrays().items()}, self._fields()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the arrays of `state` as views, not copies; later steps change them."""
+        """Return the float32 arrays of weights, moments and compensation by name, as in `state`, but not copied.
+
+        Later steps change them.
+        """
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:

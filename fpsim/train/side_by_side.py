@@ -257,7 +257,10 @@ def _kept(product: Product) -> Product:
 
 
 def _copy(operand: Any) -> CastOperand:
-    """Return a copy of an operand: of its values before the cast, and of those after it if they are the same array."""
+    """Return a copy of an operand, whose values before its cast are copied.
+
+    The values after the cast are copied only if they are the same array, as without a cast.
+    """
     source = operand.source.copy()
     copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded

@@ -204,7 +204,7 @@ class StepReport:
 
     @property
     def lost_share(self) -> float:
-        """Share of the updates that were lost; NaN if there were no updates."""
+        """Share of the nonzero updates that were lost, which means without any effect; NaN if there were none."""
         return self.lost / self.updates if self.updates else math.nan
 
     @property

@@ -305,7 +305,10 @@ class _Powers(NamedTuple):
 
 
 def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
-    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of x; x: floats (..., n)."""
+    """Return the codes of x - max, of exp(x - max) and of their sum, along the last axis of x.
+
+    steps: the rounded operations. x: floats (..., n).
+    """
     codes = steps.encoded(_last_axis(x))
     largest = steps.encoded(steps.values(codes).max(-1, keepdims=True))  # exact
     shifted = steps.minus(codes, largest)
@@ -314,7 +317,11 @@ def _powers(steps: KernelSteps, x: npt.ArrayLike) -> _Powers:
 
 
 def _log_softmax(steps: KernelSteps, parts: _Powers) -> Array:
-    """Return the codes of the log-softmax, computed from the intermediate results of a softmax."""
+    """Return the codes of the log-softmax, (..., n), in the format steps.fmt.
+
+    steps: the rounded operations. parts: the codes of x - max, of exp(x - max) and of their sum, as `_powers` returns
+    them.
+    """
     return steps.minus(parts.shifted, steps.function("log", steps.wide_values(parts.total)))
 
 
@@ -349,8 +356,8 @@ class Normalised(NamedTuple):
 def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
     """Return an RMSNorm of x along the last axis, with the intermediate results that its gradient needs, as codes.
 
-    x: floats (..., d). weight: floats (d,), or None for ones. eps: added to the mean of squares, after rounding to the
-    sums' format.
+    steps: the rounded operations. x: floats (..., d). weight: floats (d,), or None for ones. eps: added to the mean of
+    squares, after rounding to the sums' format.
     """
     codes = steps.encoded(_last_axis(x))
     square = steps.mean(codes, codes)
