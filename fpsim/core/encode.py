@@ -138,7 +138,7 @@ def _make_encode_bits(
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     infinity = word(exponent_mask << mantissa_bits)
     hidden = word(1 << mantissa_bits)
-    # Source subnormals get exponent fields of their own, below those of the normal numbers, which move up by LIFT.
+    # Each binade of source subnormals gets its own exponent field; those of normal numbers move up by SOURCE_LIFT.
     lift = word(SOURCE_LIFT << mantissa_bits)
     source_bias = (exponent_mask >> 1) + mantissa_bits - 1  # value = integer * 2**-source_bias
     unlift = word((source_bias - SOURCE_LIFT) << mantissa_bits)

@@ -71,6 +71,6 @@ def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: 
     significand = u32(f32(total).view(u32) - last_place)
     code = u32(significand + u32(binades >> dropped))
 
-    # a NaN has the code of a value that is too large so far, which may be the right one
+    # until here a NaN is treated as a value that is too large; f.overflow may be its right code
     nan = (magnitude > INFINITY) & ((kind != PLAIN) | (f.nan != f.overflow))
     return deliver_32(code, u32(bits >> SIGN_SHIFT), magnitude == ZERO, magnitude >= INFINITY, nan, f, mode, kind)

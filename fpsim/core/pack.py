@@ -39,7 +39,7 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
     """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)
-    # one bit of precision: odd like every significand, or as the code below that of the smallest normal value is
+    # with one bit of precision, odd is 1, as of every significand, or that of the code below the smallest normal one
     odd = u64(u64(precision > ONE) | u64(u64(f.parity != ONE) | u64(f.offset & ONE)))
     up = rounds_up_64(odd, rest, x.negative, random, f.random_mask, mode)
     return u64(u64(kept == all_ones) & up)

@@ -56,8 +56,8 @@ def _make_rounds_up(word: type, width: int) -> Any:
         if mode == ODD:
             return word((rest != zero) & (odd == zero))
         if mode == STOCHASTIC:
-            # the sum of fraction and random number carries out of 32 bits; in words of 32, the carry is what two of the
-            # three, with the sum inverted, have in the top bit (a comparison would compile to what has no vector form)
+            # does the sum of fraction and random number carry out of 32 bits? In words of 32 bits, the carry is the top
+            # bit of the majority of both and the inverted sum (LLVM does not vectorise a comparison here)
             fraction, draw = word(word(rest >> down_to_32) & random_mask), word(random & random_mask)
             total = word(fraction + draw)
             both, either = word(fraction & draw), word(fraction | draw)

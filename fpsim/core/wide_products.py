@@ -103,7 +103,7 @@ def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
     high, low = _wide_product(x.significand, y.significand)
     field = u64(u64(x.field + y.field) - u64(BIAS))
     other_high, other_low = u64(z.significand >> ABOVE), u64(z.significand << u64(TOP))
-    # the one with the smaller field gives way: what it loses lies below all that a cancellation can leave
+    # the addend with the smaller field is shifted: bits that it loses are below all bits that a cancellation can leave
     if field >= z.field:
         other_high, other_low = _shift_right_jam(other_high, other_low, u64(field - z.field))
     else:

@@ -46,7 +46,7 @@ if numba.config.DISABLE_JIT:
             return type(z)(np.copysign(np.inf, float(exact > 0) - 0.5))
         if isinstance(z, np.float64):
             return np.float64(near)
-        if Fraction(near) != exact:  # to odd, so that the second rounding sees that there was more
+        if Fraction(near) != exact:  # rounded to odd, so that the second rounding equals one of the exact value
             bits = np.float64(near).view(np.int64)
             grows = (exact > Fraction(near)) == (near > 0)
             near = np.int64(bits if bits & 1 else bits + (1 if grows else -1)).view(np.float64)

@@ -34,7 +34,7 @@ KEEP_BYTES = 2 << 30  # if all files have more, the least recently used ones are
 TOUCH_AFTER = 86400  # seconds after which a use is noted
 DIGEST_BYTES = 32
 SUFFIX = ".kernel"
-TABLE_SUFFIX = ".table"  # of tables of elementary functions, which are kept in the same way
+TABLE_SUFFIX = ".table"  # of tables of elementary functions, which are stored like kernels
 SCHEME = 4  # version of the files' content
 # Switches of numba that change machine code.
 SWITCHES = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "LLVM_REFPRUNE_PASS")

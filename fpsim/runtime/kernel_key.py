@@ -137,6 +137,9 @@ class _Parts:
         """Return a module, class, function or object of numba or llvmlite as text that is the same in every process.
 
         names: names of attributes in a function's code; of a module or enumeration, only these members are described.
+
+        Raises:
+          UnknownPart: no text is known for the value's class.
         """
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
@@ -165,7 +168,11 @@ class _Parts:
     def _describe_class(self, kind: type, names: list[str]) -> str:
         """Return a class as text: its name if a library's, else members of an enumeration or fields of a tuple.
 
-        names: names of attributes in a function's code; only these members of an enumeration are described.
+        kind: the class. names: names of attributes in a function's code; only these members of an enumeration are
+        described.
+
+        Raises:
+          UnknownPart: the class is one of fpsim's, but neither an enumeration nor a named tuple.
         """
         if _is_library(kind.__module__):
             return f"class:{_home(kind)}"

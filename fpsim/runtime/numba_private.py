@@ -120,7 +120,7 @@ def version() -> tuple[int, ...]:
 
 @cache
 def _numbers() -> Iterator[int]:
-    """Return this process's counter, which starts at a random number, for numbering functions in kernels."""
+    """Return this process's counter, integers from a random one on, which number functions in kernels."""
     return itertools.count(int.from_bytes(os.urandom(8), "little") * SPACING)
 
 

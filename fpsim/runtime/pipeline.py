@@ -65,9 +65,9 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Return a context that silences NumPy's overflow warnings where kernels run as plain Python.
+    """Return a context that silences NumPy's floating-point and overflow warnings if kernels run as plain Python.
 
-    Kernels rely on integers that wrap around.
+    They do if numba's compiler is disabled. Kernels rely on integers that wrap around.
     """
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 
@@ -101,7 +101,7 @@ def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
-    """Run the stages in sequence on one piece, from `source` by way of `buffers` to `target`.
+    """Run the stages in sequence on one piece, from `source` through `buffers` to `target`.
 
     All are 1-D arrays; buffers and target are overwritten. first: flat index of the piece's first element.
     """

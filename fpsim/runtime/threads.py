@@ -193,7 +193,7 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
       weight: the time of one element, relative to that of a cast.
     """
     workers = thread_count() if size * weight >= SMALLEST else 1
-    # a worker that waited for the others of its own pool would wait for ever
+    # a worker that waited for other workers could wait for ever, as all may be waiting
     if workers == 1 or getattr(_this_thread, "is_worker", False):
         work(0, size)
         return

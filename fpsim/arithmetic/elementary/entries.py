@@ -81,7 +81,7 @@ def _by_ziv(name: str, x: float) -> ExactResult:
 
 
 def _of_fraction(value: Fraction) -> ExactResult:
-    """Return a nonzero rational result as an ExactResult."""
+    """Return a nonzero rational result as an ExactResult: sign, exponent, 61 significant bits and a sticky bit."""
     negative, value = value < 0, abs(value)
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     exponent -= value < Fraction(2) ** exponent

@@ -137,7 +137,7 @@ def _signalling(fmt: Format) -> Any:
 
 
 def _row(name: str, x: float) -> tuple[int, int, int]:
-    """Return an entry of ExactTable, (significand, field, state), for the function `name` at x, which is not NaN."""
+    """Return an entry of ExactTable, integers (significand, field, state), for the function `name` at x, not NaN."""
     from fpsim.arithmetic.elementary.entries import exact_result
 
     special = _limit(name, x)

@@ -221,7 +221,7 @@ def flagged_fma_kernel(fmt: Format) -> Any:
     else:
         whole = scalar(_fill_flagged_fused(fmt, _fused_in_range() if is_bfloat else _fused(fmt)))
     block = LONG_BLOCK if in_vectors else BLOCK
-    has_range = is_bfloat and not in_vectors  # of operands, beyond which float32 does not hold all products
+    has_range = is_bfloat and not in_vectors  # operands for which float32 holds all products
     infinity, quiet = u16(fmt.infinity_code or 0), u16(fmt.nan_code or 0)
 
     def fma(a: Any, b: Any, c: Any, codes: Any, flags: Any, tiny_below: Any) -> None:
@@ -256,7 +256,7 @@ def _fill_flagged_fused(fmt: Format, fused: Any) -> Any:
             code = u16(store(float_of(bits)))
             tiny = u32(bits & MAGNITUDE) < tiny_below
             codes[i] = code
-            # what was rounded to odd is no value of the format unless it was exact
+            # bits rounded to odd are those of a value of the format only if that value is exact
             flags[i] = (TINY_AND_INEXACT if tiny else INEXACT) if bits_of(load(code)) != bits else ZERO
             largest = u16(max(largest, u16(code & SHORT_MAGNITUDE)))
         return largest

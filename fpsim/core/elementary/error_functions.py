@@ -43,7 +43,7 @@ def _near(x: Any, square: Any) -> Any:
 
 @scalar
 def erf_wide(x: Any) -> Any:
-    """Return erf(x) in float64, for a float32 x in 0 .. 4 passed as float64."""
+    """Return erf(x) in float64, for a float32 x in 0 .. 4 passed as float64; beyond 4, erf is 1 in float32."""
     square = times(x, x)
     large, small = _near(x, square)
     return sum_to_odd(large, small) if x < ONE else sum_to_odd(ONE, -_tail(x, square))
@@ -59,7 +59,10 @@ def erfc_wide(x: Any) -> Any:
 
 @scalar
 def gelu_wide(x: Any) -> Any:
-    """Return x * (1 + erf(x / sqrt(2))) / 2 in float64, for a finite float32 x passed as float64."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2 in float64, for a finite float32 x passed as float64.
+
+    Results for x below -14.375 are -0 in float32.
+    """
     magnitude = clamped(x if x > ZERO else -x, ZERO, GELU_FARTHEST)
     half_square = times(times(magnitude, magnitude), HALF)
     scaled = times(magnitude, ROOT_HALF)
