@@ -22,7 +22,7 @@ Shape = tuple[int, int]
 class FloatOperations(Protocol):
     """Float operations on matrices in the memory of the CPU or a GPU.
 
-    Operands are float32 or float64, broadcast as in NumPy, and may be NumPy scalars or arrays.
+    Operands are float32, broadcast as in NumPy, and may be NumPy scalars or arrays.
     """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:

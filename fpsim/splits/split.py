@@ -110,6 +110,7 @@ class Split:
 
         Raises:
           ValueError: it is not, or a group with several bands has no interval.
+          TypeError, ValueError: an interval is not a positive integer.
         """
         if not self.groups or not all(isinstance(group, Group) and group.pairs for group in self.groups):
             raise ValueError(

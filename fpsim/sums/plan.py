@@ -36,7 +36,10 @@ def options_of(accumulator: Accumulator, fmt: Format) -> CastOptions:
 
 
 def seedless(accumulator: Accumulator) -> Accumulator:
-    """Return the accumulator with the seed 0, as a key for caches of plans, which do not depend on seeds."""
+    """Return a copy of the accumulator with the seed 0, or the accumulator itself if it has no seed or the seed 0.
+
+    Caches of plans use the result as a key, as plans do not depend on seeds.
+    """
     if not accumulator.seed:
         return accumulator
     copy = object.__new__(type(accumulator))  # whose fields have been checked
