@@ -138,7 +138,10 @@ class AdderCandidate(NamedTuple):
         )
 
     def _cast(self, x: Array) -> Array:
-        """Return an accumulator's results, cast from its own format to `out`."""
+        """Return results of an accumulator, in its `own_format` (values, or codes if it has no dtype), cast to `out`.
+
+        The array has the dtype of the format `out`.
+        """
         if self.out == self.own_format:
             return x
         with np.errstate(all="ignore"):

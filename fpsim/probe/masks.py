@@ -1,8 +1,9 @@
 """Reveals the order of a sum: M and -M hide every term that is added to either of them before they cancel.
 
 With M at term i, -M at term j and a small number at other terms, the terms below the node that adds i and j are lost,
-and the result counts the rest. FPRev (Xie et al., arXiv:2411.00442) reads binary and fused trees off these counts; this
-module also finds nodes that add several numbers exactly, and sets no more small numbers than the result can count.
+and the result counts the other terms. FPRev (Xie et al., arXiv:2411.00442) reads binary and fused trees off these
+counts; this module also finds nodes that add several numbers exactly, and sets no more small numbers than the result
+can count.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class Masks(Protocol):
     def survivors(self, first: Array, second: Array, small: Array) -> Array:
         """Return for each pair of terms (first[p], second[p]) how many of the terms `small` count in the sum.
 
-        The terms `small` have one small value; a huge M is at the first term of the pair and -M at the second. Terms
-        that are added to either before these cancel are lost in rounding.
+        All arguments are int64 indices of terms. The terms `small` have one small value; a huge M is at the first term
+        of the pair and -M at the second. Rounding removes terms that are added to either before these cancel.
         """
         ...
 

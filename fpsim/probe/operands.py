@@ -93,7 +93,7 @@ class ProbedOperand(NamedTuple):
         return array.astype(np.float64)
 
     def values(self, codes: Array) -> Array:
-        """Return the float64 values of the format's codes (of float32 codes for TF32)."""
+        """Return the float64 values of codes of the format; codes of TF32 are float32 bit patterns."""
         return decode(codes, FP32 if self.fmt == TF32 else self.fmt, np.float64)
 
 

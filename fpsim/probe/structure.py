@@ -271,7 +271,10 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
 
 
 def _words_of_lanes(count: int, clause: str, how: str) -> str:
-    """Return the clause for `count` lanes of one structure; clause: that structure, how: ", added ..." or ""."""
+    """Return the clause for `count` lanes of one structure.
+
+    clause: that structure. how: how the sums of lanes are added, such as ", added in order"; or "".
+    """
     if clause == "the terms are one chain":
         return f"the even and the odd terms are chains{how}" if count == 2 else (
             f"{count} chains of every {count}th term{how}")  # fmt: skip

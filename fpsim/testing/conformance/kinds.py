@@ -186,7 +186,7 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [results] of a set of test vectors of a matrix instruction: one code of the accumulator per case.
+    """Return a list of one array (cases,): the results of a set of a matrix instruction, as codes of the accumulator.
 
     columns: codes of a, of b, of the accumulator's start, and of any scales of a and b, each (cases, numbers).
     """
@@ -212,7 +212,7 @@ def _matmul_gives(vectors: Vectors) -> tuple[Field, ...]:
 
 
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [float32 patterns] (cases,), the products of a set of test vectors with promotion.
+    """Return a list of one uint32 array (cases,): the products of a set with promotion, as float32 bit patterns.
 
     Promotion adds each partial sum of a given number of terms to a float32 total. columns: codes of a and of b, each
     (cases, K).
@@ -252,7 +252,7 @@ def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
 
 
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [codes of the tiles, (cases, elements); codes of their scales, (cases,)] for a set of tiles.
+    """Return two arrays for a set of tiles: the codes of the tiles, (cases, elements), and of their scales, (cases,).
 
     columns[0]: float32 patterns, one tile per row. If the scaling recipe gives scales no format, and so no codes, the
     scales are returned as float32 patterns.
@@ -298,9 +298,9 @@ def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
 
 
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
-    """Return [codes of elements, codes of tile scales, float32 patterns of array scales] of a set of scaled matrices.
+    """Return three arrays for a set of matrices: codes of elements, codes of tile scales, and scales of whole matrices.
 
-    Each array has one row per case. columns[0]: float32 patterns, a matrix per row.
+    Each array has one row per case; the third has float32 bit patterns. columns[0]: float32 patterns, a matrix per row.
     """
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     encoded = [

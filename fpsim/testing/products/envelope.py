@@ -148,7 +148,7 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return float64 (M, N): the NaN, Inf or -Inf that a result must be because of such terms, 0 for other results.
+    """Return float64 (M, N): NaN, Inf or -Inf where the terms of a result force this value, 0 elsewhere.
 
     a, b: the operands' float64 values, (M, K) and (K, N). A result with terms Inf and -Inf must be NaN.
     """

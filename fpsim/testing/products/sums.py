@@ -54,7 +54,7 @@ def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
 
 
 class JoinedParts(NamedTuple):
-    """Partial sums of a unit or an accumulator over parts of K, joined in a way that no schedule has.
+    """Partial sums of a unit or an accumulator over parts of K, joined as no schedule does.
 
     Attributes:
       inner: the arithmetic within each part.

@@ -184,7 +184,10 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these values)."""
+        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these results).
+
+        The results are values of that format, or codes if it has no dtype.
+        """
         promise = self.promise
         if isinstance(addition, Model):
             return np.asarray(addition.matmul(x.a, x.b)), promise.out

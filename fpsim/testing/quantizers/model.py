@@ -362,7 +362,7 @@ class QuantizerModel:
 
 
 def _as_float32(values: Doubles) -> Doubles:
-    """Return values as float32 reads their codes: 2**128 is Inf, 2**129 a zero of the other sign, others above NaN."""
+    """Return values as float32 reads their codes: 2**128 is Inf, 2**129 a zero of the other sign, larger others NaN."""
     size = np.abs(values)
     over = np.where(size == 2.0**128, np.copysign(np.inf, values), np.nan)
     over = np.where(size == 2.0**129, np.copysign(0.0, -values), over)  # the carry goes into the sign

@@ -131,7 +131,7 @@ def explained_by(causes: tuple[str, ...]) -> str:
 
 
 def explained(*causes: str) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields for causes that together explain every difference."""
+    """Return the `QuantizerReport` fields for causes (clauses without subject) that explain every difference."""
     return {"causes": causes, "diagnosis": explained_by(causes), "unexplained": 0}
 
 

@@ -26,7 +26,8 @@ class GivenScale(NamedTuple):
 
     Attributes:
       fmt: the element format.
-      scale, zero_point: arrays, () per tensor, (n,) or (n, 1) along an axis, or (m, n) for the tiles of a matrix.
+      scale, zero_point: float32 and float64 arrays: () per tensor, (n,) or (n, 1) along an axis, or (m, n) for the
+        tiles of a matrix.
       rounding: a rule of `rounder.RULES`, such as "nearest_even" or "half_added".
       cast: keywords overflow and subnormals of the cast to a float format.
       block: rows and columns of a tile; None without tiles.
@@ -98,7 +99,10 @@ class GivenScale(NamedTuple):
             return np.where(saturates, saturated, cut)
 
     def _quotient(self, x: Array) -> Array:
-        """Return x divided by its scales, in floats and in the arithmetic that the attribute `quotient` names."""
+        """Return x divided by its scales, in the arithmetic that the attribute `quotient` names.
+
+        The result is float64 for "float64", else float32.
+        """
         scale = self.spread(self.scale, x.shape)
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":

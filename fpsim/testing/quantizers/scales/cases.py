@@ -140,8 +140,8 @@ def _at_element_ties(x: Array, fmt: Element, scaling: Scaling, rng: np.random.Ge
 def _shape(scaling: Scaling) -> tuple[int, int]:
     """Return a matrix shape with several whole tiles along both axes, and fewer than 2**14 elements if possible.
 
-    For matrices from 2**14 elements on, `encode` compiles separate loops for each recipe, and hundreds of recipes are
-    tried.
+    For matrices from 2**14 elements on, `encode_scaled` compiles separate loops for each recipe, and hundreds of
+    recipes are tried.
     """
     height, width = _block(scaling)
     if height < 2 and width < 2:

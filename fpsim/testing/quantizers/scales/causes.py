@@ -110,9 +110,9 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the nearest recipe, with causes only if it reproduces all results.
+    """Return the `QuantizerReport` fields on the recipe nearest to the results, with causes only if it reproduces all.
 
-    scaling: the promised scaling.
+    nearest: that recipe. scaling: the promised scaling.
     """
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}

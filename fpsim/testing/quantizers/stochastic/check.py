@@ -178,10 +178,12 @@ def _dependence(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "elements", "calls", "seeds" and "repeats", each with the result that breaks it, or None if it holds.
 
-    "elements" and "calls": elements of a call, and two calls, must be rounded the same way in half of the cases, within
-    chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn takes any random
-    numbers): the same numbers must give the same results again. The inputs are halfway between the values `cell` of the
-    format. Causes are added to `measured`.
+    "elements" and "calls": elements of a call, and two calls, must be rounded in the same direction in half of the
+    cases, within chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn
+    takes any random numbers): the same numbers must give the same results again.
+
+    source: the quantizer. cell: two neighbouring values of the format; the inputs are halfway between them. measured:
+    causes are added to it.
     """
     half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]

@@ -52,9 +52,9 @@ def dependence_causes(name: str, draws: list[Any]) -> list[str]:
 def dependent_elements(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
     """Return the broken property "elements" if elements at some distance depend on each other, else None.
 
-    They do if they are rounded the same way more often, or less often, than chance allows for half of the pairs.
-    source: the quantizer. x: the input of the calls. draws: for each call, a flat mask of the elements rounded away
-    from zero.
+    They do if they are rounded in the same direction more often, or less often, than chance allows for half of the
+    pairs. source: the quantizer. x: the input of the calls. draws: for each call, a flat mask of the elements rounded
+    away from zero.
     """
     for number, bits in enumerate(draws):
         same, of = _agreements(bits, bits)
@@ -100,9 +100,9 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
 def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
     """Return the broken property "calls" if elements of one call depend on those of another, else None.
 
-    Element i of one call is compared with element i + shift of the other, for every shift. They must be rounded the
-    same way in half of the pairs, within chance. draws: for each call, a flat mask of the elements rounded away from 0.
-    source and x, the quantizer and the input of the calls, are not used.
+    Element i of one call is compared with element i + shift of the other, for every shift. They must be rounded in the
+    same direction in half of the pairs, within chance. draws: for each call, a flat mask of the elements rounded away
+    from 0. source and x, the quantizer and the input of the calls, are not used.
     """
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
