@@ -143,7 +143,7 @@ class EncodedArray:
     __copy__ = copy
 
     def astype(self, fmt: FormatLike) -> EncodedArray:
-        """Return a new array of these values rounded to another format, in the mode of `with fpsim.rounding`."""
+        """Return a new array of these values rounded to the format `fmt`, in the mode of `with fpsim.rounding`."""
         return array(self, fmt)
 
     def tolist(self) -> Any:
@@ -173,7 +173,7 @@ class EncodedArray:
         self._codes[index] = array(value, self._fmt)._codes
 
     def _item(self, target: str) -> float:
-        """Return the only value as a float; TypeError, naming the function `target`, unless there is exactly one."""
+        """Return the only value as a float; TypeError, naming the function `target`, if there is not exactly one."""
         if self.size != 1:
             raise TypeError(
                 f"{target}() takes an array of one element; got shape {self.shape}. Index it, such as x[0]."
@@ -251,19 +251,19 @@ class EncodedArray:
         return functools.reduce(operator.mul, [self] * (n - 1), self.copy())
 
     def sqrt(self) -> EncodedArray:
-        """Return the elementwise square root, rounded once: `fpsim.sqrt`."""
+        """Return the elementwise square root, rounded once to the array's format: `fpsim.sqrt`."""
         return _rounded(sqrt, self)
 
     def round(self) -> EncodedArray:
-        """Round each element to an integer in the current rounding mode: `fpsim.round_to_integral`."""
+        """Return each element rounded to an integer in the current rounding mode, as `fpsim.round_to_integral` does."""
         return _rounded(round_to_integral, self)
 
     def remainder(self, other: EncodedArray | npt.ArrayLike) -> EncodedArray:
-        """Return self - n * other, where n is the integer nearest to self / other: `fpsim.remainder`."""
+        """Return self - n * other, n the integer nearest to self / other, ties to even: `fpsim.remainder`."""
         return _rounded(remainder, self, self._operand(other))
 
     def fma(self, factor: EncodedArray | npt.ArrayLike, term: EncodedArray | npt.ArrayLike) -> EncodedArray:
-        """Return self * factor + term, rounded once: `fpsim.fma`.
+        """Return self * factor + term, rounded once to the array's format: `fpsim.fma`.
 
         Example:
           >>> import fpsim as fp
@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return codes_compare(own codes, other's), exchanged if swapped; for plain numbers compare(values, other)."""
+        """Return bools: codes_compare(codes, other's codes), exchanged if swapped, or compare(values, numbers)."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]

@@ -74,11 +74,10 @@ def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
 def negative(code: Any, x: Number, g: UnpackLayout, f: EncodeLayout) -> Any:
     """Return the code of -x, a uint64; a NaN gets the other sign if the format's NaNs have one.
 
-    code: uint64; x: the same code as an exact `Number` (core/number.py). g, f: UnpackLayout and EncodeLayout of the
-    format, its constants for reading and for writing codes. In an unsigned format, 0 and NaN are returned unchanged and
-    other codes become f.below, the policy's code for negative values. In a signed format without -0, zero and a NaN
-    that has the code of -0 are returned unchanged.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    code: uint64; x: the same code as an exact `Number` (core/number.py: sign, exponent, significand of 62 bits, kind).
+    g, f: UnpackLayout and EncodeLayout of the format, its constants for reading and for writing codes.
+    In an unsigned format, 0 and NaN are returned unchanged and other codes become f.below, the policy's code for
+    negative values. In a signed format without -0, zero and a NaN that has the code of -0 are returned unchanged.
     """
     is_zero = (code & g.magnitude_mask) == ZERO  # without -0, the code of NaN too
     flipped = u64(code ^ g.sign_bit)

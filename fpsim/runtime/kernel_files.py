@@ -94,9 +94,10 @@ class KernelFiles:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the path of the file of a kernel for argument types, or None if nothing can be stored on disk.
+        """Return the path of the file of a kernel for argument types.
 
-        signature: numba's types of the arguments.
+        None if nothing can be stored on disk: there is no cache folder, or the function has no key. signature: numba's
+        types of the arguments.
         """
         folder = base_folder()
         if folder is None or self._key is None:

@@ -130,7 +130,8 @@ def _beside(name: str, x: float) -> ExactResult | None:
 
     The limit is what the function tends to for large |x|, such as 1 for tanh and x itself for silu. Extremely close:
     with a relative distance below 2**-70, so that evaluations of fewer bits return the limit itself. Extremely large or
-    small: with an exponent beyond +-FARTHEST. None for results that must be evaluated.
+    small: with an exponent beyond +-16000 (FARTHEST). None for results that must be evaluated.
+    An ExactResult is a sign, an exponent and a significand of 61 bits with a sticky bit.
     """
     size = abs(x)
     if size < NEAREST_LIMIT:

@@ -66,7 +66,7 @@ def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: U
 def _flushed(x: Number, least_field: Any) -> Number:
     """Return the Number x, or +0 if it is zero or below the smallest normal value.
 
-    least_field: field (exponent + BIAS) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    least_field: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if (x.kind == u64(FINITE)) & ((x.field < least_field) | (x.significand == ZERO)):
@@ -76,9 +76,9 @@ def _flushed(x: Number, least_field: Any) -> Number:
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the field (exponent + BIAS) that a format's smallest normal value has as a Number, as a uint64.
+    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number (core/number.py).
 
-    f: UnpackLayout, the format's constants.
+    The result is a uint64. f: UnpackLayout, the format's constants.
     """
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 

@@ -23,9 +23,9 @@ ROUNDS_UP = 25  # leading bits of a significand, which round up to a power of tw
 
 @scalar
 def _least_field(f: UnpackLayout) -> Any:
-    """Return the field (exponent + BIAS) that a format's smallest normal value has as a Number, as a uint64.
+    """Return the field, the exponent + 2**14, that a format's smallest normal value has as a Number (core/number.py).
 
-    f: UnpackLayout, the format's constants.
+    The result is a uint64. f: UnpackLayout, the format's constants.
     """
     return u64(u64(f.rebias + f.mantissa_bits) + f.smallest_field)
 
@@ -34,7 +34,7 @@ def _least_field(f: UnpackLayout) -> Any:
 def _flushed_input(x: Number, least_field: Any) -> Number:
     """Return the Number x, or a zero of its sign if it is below the smallest normal value.
 
-    least_field: field (exponent + BIAS) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
+    least_field: field (exponent + 2**14) of the smallest normal value, uint64. Inf and NaN are returned unchanged.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     return zero(x.negative) if (x.kind == u64(FINITE)) & (x.field < least_field) else x
@@ -62,7 +62,7 @@ def _operand(codes: Any, k: Any, kept: Any, f: UnpackLayout, least_field: Any) -
     """Return codes[k] as an exact Number, or +0 if k is beyond the array's end; float32 subnormals become zeros.
 
     codes: 1-D array; kept: mask of the bits of a code that the unit reads; f: UnpackLayout of the codes' format.
-    least_field: field (exponent + BIAS) of the smallest normal float32; smaller values become zeros of their sign.
+    least_field: field (exponent + 2**14) of the smallest normal float32; smaller values become zeros of their sign.
     A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     if k >= i64(codes.size):
