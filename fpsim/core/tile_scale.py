@@ -306,12 +306,12 @@ class TileSettler(NamedTuple):
 
 @cache
 def tile_settler(width: int, encodes: bool) -> TileSettler:
-    """Return the functions that compute a tile's scale, factor and events; encodes: the rule computes max / amax first.
+    """Return the functions that compute a tile's scale, factor and events, for floats of `width` bits.
 
-    Their arguments: top, specials: bits of amax, flags of NaN and Inf; n: ScaleNumbers; exact: largest element and
-    amax_floor in float64; r: ScaleRules; f: EncodeLayout of scales; table: values of their codes, 0 for NaN; s:
-    ScaleChoices as int64. Their results: scale: float32, which decodes; factor: elements are divided by it, or
-    multiplied by it; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
+    encodes: the rule computes max / amax first. Their arguments: top, specials: bits of amax, flags of NaN and Inf; n:
+    ScaleNumbers; exact: largest element and amax_floor in float64; r: ScaleRules; f: EncodeLayout of scales; table:
+    values of their codes, 0 for NaN; s: ScaleChoices as int64. Their results: scale: float32, which decodes; factor
+    divides or multiplies elements; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -346,7 +346,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, clamped from below, from above); held: value of code; more: see tile_settler."""
+        """Return (scale, code, factor, clamped from below, from above); held: value of `code`; more: tile_settler."""
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
         scale = n.scale_max if over else scale

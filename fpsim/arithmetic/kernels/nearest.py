@@ -88,7 +88,7 @@ SCALED: Any = {
 
 
 def load_store(fmt: Format) -> Any:
-    """Return the scalar functions (code -> float32, float32 -> nearest code, ties to even) of FP16 or BF16.
+    """Return the scalar functions (code -> float32, float32 -> nearest code, ties to even) of `fmt`, FP16 or BF16.
 
     The returned code is a uint32; NaN becomes the canonical NaN.
     """
@@ -268,7 +268,7 @@ def flagged_binary_kernel(fmt: Format, name: str) -> Any:
 
 @scalar
 def _special_flags(flags: Any, a: Any, b: Any, code: Any, infinity: Any, quiet: Any, divides: bool) -> Any:
-    """Return the flags of a result as uint16, from uint16 codes of operands a, b and of the result.
+    """Return the flags of a result as uint16, from uint16 codes of the operands a and b and `code` of the result.
 
     flags: those of a finite result, which are returned if the result is finite. infinity, quiet: codes of Inf and of
     the quiet NaN. divides: True if the result is a / b, which raises DIVIDE_BY_ZERO for a finite a and b = 0.

@@ -289,7 +289,7 @@ def _fill_flagged_in_vectors(fmt: Format, rest: Any) -> Any:
 
 @scalar
 def _special_fma_flags(flags: Any, a: Any, b: Any, c: Any, code: Any, infinity: Any, quiet: Any) -> Any:
-    """Return the flags of a * b + c as uint16, from uint16 codes of the operands and of the result.
+    """Return the flags of a * b + c as uint16, from uint16 codes of the operands and `code` of the result.
 
     flags: those of a finite result, which are returned if the result is finite. infinity, quiet: codes of Inf and of
     the quiet NaN.
