@@ -23,8 +23,8 @@ def dot_add_kernel(rule: Rule) -> Any:
     """Return the compiled kernel of a unit's rule, which writes one sum per row of operands to `out`.
 
     Arguments: `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)`. a, b: (rows, K), c, out: (rows,), scale_a,
-    scale_b: (rows, blocks), uint64 codes. layouts, facts: arrays of a UnitPlan. digits: int64 scratch array for an
-    exact sum.
+    scale_b: (rows, blocks), uint64 codes. layouts: uint64 constants by which codes are read and written. facts: int64
+    properties of the unit, the fields of UnitLayout. digits: int64 scratch array for an exact sum.
     """
     one_step = STEPS[rule]
 

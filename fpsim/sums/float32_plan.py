@@ -251,7 +251,8 @@ def strips_kernel(how: int) -> Any:
     A strip is a block of 16 rows by a panel of columns. Arguments: `(a, panels, c, out, given_up, ranges, first, stop,
     facts)`. a, panels, ranges: as in Panels. c, out: (M, N) float32 bits, c may be empty. given_up: uint8, filled with
     1 for each strip that float32 cannot compute, else 0. first, stop: strips first .. stop - 1 are computed. facts:
-    StripFacts as 64-bit words. The kernel returns the number of strips that float32 cannot compute.
+    uint64 constants of the accumulator, the fields of StripFacts. The kernel returns the number of strips that float32
+    cannot compute.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)

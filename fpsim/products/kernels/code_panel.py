@@ -109,8 +109,8 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of the FP16 or BF16 code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if facts, a HalfFacts array, says that they
-    are transposed.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if `facts` says that they are transposed.
+    facts: int32 array with the layout of the codes, the fields of HalfFacts.
     """
     u = half_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -121,8 +121,8 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of the 8-bit code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if facts, a CodeFacts array, says that they
-    are transposed.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if `facts` says that they are transposed.
+    facts: int32 array with the layout of the codes, the fields of CodeFacts.
     """
     u = code_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -184,8 +184,9 @@ def gatherer(terms: int) -> Any:
 def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Decode 8-bit codes to float32 bits and exponents (ZERO_EXPONENT for 0); return 1 if one is NaN or Inf, else 0.
 
-    codes, values, exponents: 1-D uint8, int32 and int8 arrays of one length. facts: a CodeFacts array. NaN and Inf
-    become zeros. `codes` is overwritten.
+    codes, values, exponents: 1-D uint8, int32 and int8 arrays of one length; values and exponents are written, and
+    `codes` is overwritten. NaN and Inf become zeros. facts: int32 array with the layout of the codes, the fields of
+    CodeFacts.
 
     A code, shifted so that its sign is first, is widened and shifted to the bits of its value times a power of two; an
     addition and a subtraction normalise subnormals.
@@ -224,9 +225,10 @@ _decode_codes = inner_loop(_decode_codes)
 def code_filler(terms: int) -> Any:
     """Return the loop (source, (k, n, width), facts, values, exponents, _, _, codes) -> flags for any processor.
 
-    It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on to values and exponents, (terms,
-    columns) int32 float32 bits and int8, with zeros beyond K and `width`. source: (K, N) codes, or (N, K) as facts
-    says. facts: a CodeFacts array. codes: a uint8 buffer. flags: SPECIAL if a code is NaN or Inf, else 0.
+    It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on. values, exponents: (terms,
+    columns), written with float32 bits, int32, and exponents, int8; zeros beyond K and `width`. source: (K, N) codes,
+    or (N, K) if `facts` says that they are transposed. facts: int32 array with the layout of the codes, the fields of
+    CodeFacts. codes: a uint8 buffer. flags: SPECIAL if a code is NaN or Inf, else 0.
     """
     gather = gatherer(terms)
 

@@ -241,7 +241,8 @@ def cut_product(terms: int, halves: int, vectors: bool) -> Any:
         .. n1 - 1 change.
       of_a, of_b: int32 (mask of the bits that the unit reads, smallest exponent, base exponent) of each operand.
       base: the sum of both base exponents, which are subtracted from exponents so that they fit a byte.
-      facts: float64 facts on both formats, the fields of StepFacts.
+      facts: (5,) float64: both formats' smallest exponents, their smallest normal values, the sum of their mantissa
+        bits.
     """
     count: Any = i64(terms)
     usual_rows = _usual_rows(terms, halves, vectors)

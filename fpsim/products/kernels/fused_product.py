@@ -177,10 +177,13 @@ def _wide_rows(
 ) -> None:
     """Add one instruction's products to rows r .. stop - 1 of `tile`, a block of results, in float64 (wide_row.py).
 
-    a_values: (steps, rows, terms), b_values: (terms, columns), decoded float32 patterns as int32. place: (the tile's
-    first row in a, r, stop, the instruction's number, whether a has scales). tile: float32 patterns as int32, changed
-    in place. scale_a: (M, steps), column_scales: (columns,), exponents of block scales. wide: a WideFacts array. e,
-    total: int32 and float64 scratch buffers (columns,).
+    Args:
+      a_values, b_values: (steps, rows, terms) and (terms, columns), decoded float32 patterns as int32.
+      place: (the tile's first row in a, r, stop, the instruction's number, whether a has scales).
+      tile: (rows, columns) float32 patterns as int32, changed in place.
+      scale_a, column_scales: (M, steps) and (columns,), exponents of block scales.
+      wide: int32 array of the unit's properties, the fields of WideFacts.
+      e, total: int32 and float64 scratch buffers (columns,).
     """
     m, r, stop, s, scaled = place
     for x in range(r, stop):

@@ -51,10 +51,11 @@ def step_product(rule: Rule | str, vectors: int = 0) -> Any:
         compute the rows whose products float64 adds without rounding. 0: no AVX-512.
 
     Arguments of the kernel:
-      a: (M, K), b: (K, N), c: (M, N), float32, or float64 for chains of FP64; rows m0 .. m1 - 1 and columns n0 .. n1
-        - 1 of c change.
+      a: (M, K), b: (K, N), c: (M, N), float32, or float64 for chains of FP64. Only the part with rows m0 .. m1 - 1
+        and columns n0 .. n1 - 1 of c changes.
       terms: products of one instruction.
-      facts: (5,) float64, the fields of StepFacts.
+      facts: (5,) float64: both formats' smallest exponents, their smallest normal values, the sum of their mantissa
+        bits.
     """
     one_row, flushes, adds_exactly = ROWS[rule], rule is Rule.FLUSHED_TREE, rule is Rule.EXACT
     in_vectors: Any = vector_exact_row(vectors) if vectors else None

@@ -91,9 +91,15 @@ def wide_row(a: Any, b: Any, c: Any, terms: Any, scale_a: Any, scale_b: Any, fac
     """Add one instruction's products to a row c (columns,) of float32 patterns as int32, in place, by `Rule.FUSED`.
 
     Per column, c and the products are truncated `fraction_bits` below their largest exponent, added exactly, and
-    rounded once. An Inf or NaN in c stays. a: (terms,), b: (terms, columns), finite float32 patterns as int32. scale_a:
-    exponent of the row's scale. scale_b: (columns,) exponents of the columns' scales; all are 0 without scales. facts:
-    a WideFacts array. e, total: int32 and float64 scratch buffers (columns,).
+    rounded once. An Inf or NaN in c stays.
+
+    Args:
+      a, b: (terms,) and (terms, columns), finite float32 patterns as int32.
+      terms: number of products.
+      scale_a: exponent of the row's scale. scale_b: (columns,) exponents of the columns' scales. All are 0 without
+        scales.
+      facts: int32 array of the unit's properties, the fields of WideFacts.
+      e, total: int32 and float64 scratch buffers (columns,).
     """
     u = wide_facts(facts)
     for j in range(c.size):

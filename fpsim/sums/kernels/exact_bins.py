@@ -142,7 +142,8 @@ def strips_kernel() -> Any:
     Arguments: `(x, a, b, out, first, stop, spans, plan, r)`. x: a Rows with the operands' codes. a (M, K), b (K, N):
     float64 values of x.a and x.b. out: (M, N) uint64 codes, written. first, stop: blocks first .. stop - 1, counted
     along rows of blocks, are computed. spans: (2, 2): for a and b the exponents of their formats' smallest values, then
-    their precisions. plan: an ExactPlan. r: a Randomness: rounding mode and seed.
+    their precisions. plan: an ExactPlan, the range of exponents of the sums, and how codes are read and written. r: a
+    Randomness, rounding mode and seed.
     """
 
     def strips(x: Rows, a: Any, b: Any, out: Any, first: int, stop: int, spans: Any, plan: Any, r: Randomness) -> None:

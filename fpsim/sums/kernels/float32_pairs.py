@@ -44,8 +44,8 @@ def pairs_kernel(how: int) -> Any:
     panel (columns of b); blocks first .. stop - 1 are computed. a: (rows, terms) float32, padded. panels: (P, terms,
     width) float32. ranges: (2, rows + P), bits of the largest magnitude, and of the smallest nonzero one minus 1, of
     each row of a, then of each panel. c, out: (M, N) float32 bits, c may be empty. given_up is set to 1 for each block
-    that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words. how: PAIRS for
-    formats shorter than FP32, PLAIN_PAIRS for FP32.
+    that float32 cannot compute, else 0; `lost` is their number. facts: uint64 constants of the accumulator, the fields
+    of StripFacts. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 

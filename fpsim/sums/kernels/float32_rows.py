@@ -273,7 +273,8 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
     panel (columns of b); blocks first .. stop - 1 are computed. a: (M, K), M a multiple of ROWS and K of STEPS; panels:
     (P, K or more, width), float32. ranges: (2, M + P), bits of the largest magnitude, and of the smallest nonzero one
     minus 1, of each row of a, then of each panel. c, out: (M, N) float32 bits, c may be empty. given_up is set to 1 for
-    each block that float32 cannot compute, else 0; `lost` is their number. facts: StripFacts as 64-bit words.
+    each block that float32 cannot compute, else 0; `lost` is their number. facts: uint64 constants of the accumulator,
+    the fields of StripFacts.
 
     how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:
     "avx512" or "avx2" uses vector_rows.py, for ROUNDED only; "" does not.
