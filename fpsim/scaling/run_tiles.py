@@ -49,7 +49,10 @@ def no_codes(batch: int, bands: int, tiles: int) -> Array:
 
 
 def fits_strips(tiling: Tiling) -> bool:
-    """Return whether tiles are small enough to be read twice while they stay in the cache."""
+    """Return whether an array's tiles are small enough to be read twice while they stay in the cache.
+
+    tiling: the size of the array and of its tiles.
+    """
     return tiling.tile_rows * max(min(tiling.tile_columns, tiling.columns), 64) <= TALL_TILE
 
 

@@ -233,9 +233,9 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
-    """Encode an array as `encode_scaled` describes; cast: keywords of the elements' cast.
+    """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already.
 
-    scales, out: as there, None if the caller passed none.
+    cast: keywords of the elements' cast. scales, out: those of `encode_scaled`, or None.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
@@ -275,9 +275,9 @@ def quantize_scaled(
 def _quantize_scaled(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
-    """Quantise an array as `quantize_scaled` describes; cast: keywords of the elements' cast.
+    """Quantise an array as `quantize_scaled` describes, with the processor in IEEE arithmetic already.
 
-    scales, out: as there, None if the caller passed none.
+    cast: keywords of the elements' cast. scales, out: those of `quantize_scaled`, or None.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)

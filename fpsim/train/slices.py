@@ -89,7 +89,7 @@ class SlicedSum(NamedTuple):
     share: float = 1.0
 
     def of(self, residual: Tensor) -> Tensor:
-        """Return the sum for a residual, with the layer's result computed again."""
+        """Return keep * residual + share * result for `residual`, with the layer's result computed again in slices."""
         result = self.result.whole()
         return residual + result if self.keep == 1.0 else residual * self.keep + result * self.share
 

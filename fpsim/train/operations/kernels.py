@@ -390,7 +390,7 @@ def wide_exp(x: Array) -> Array:
 
 
 def wide_log(x: Array) -> Array:
-    """Return log(x) in float64 for float32 values; -Inf for 0, NaN below 0."""
+    """Return log(x) in float64 for float32 values; -Inf for 0, NaN below 0, Inf and NaN unchanged."""
     ordinary = (x > 0) & np.isfinite(x)
     y = np.empty(x.shape)
     with ieee_arithmetic():
