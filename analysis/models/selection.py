@@ -79,9 +79,10 @@ class Selection:
     def layer_of(self, module: Any, weight: Any, is_layer: bool) -> str:
         """Return the name of the layer of a product that `module`, a torch.nn.Module, computes.
 
-        It is the module's name if `is_layer` (the module itself is the layer, such as nn.Linear), else that of the
-        weight's layer, else the module's, or "weight" in the model itself; for attention, the module's name with
-        ".attention". weight: the product's weight, a tensor; None for attention.
+        If `is_layer` (the module itself is the layer, such as nn.Linear), it is the module's name. Else it is the name
+        of the weight's layer, or, if the weight is no parameter, the module's name, or "weight" in the model itself.
+        For attention it is the module's name with ".attention". weight: the product's weight, a tensor; None for
+        attention.
         """
         name = self.modules[id(module)]
         if weight is None:

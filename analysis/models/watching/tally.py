@@ -107,10 +107,11 @@ class Tally:
         add_part(self._parts, CoveredPart(name, kind, weights, count, False))
 
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
-        """Return the names of the parameters behind a weight that a product of `module` read; () for None.
+        """Return the names of the parameters from which a weight is made; () if `weight` is None, as for attention.
 
         If the weight is a parameter or a view of one, it is that parameter. Otherwise a parametrization has computed
         the weight, and they are the parameters of the module's parametrizations, or without any, all of the module's.
+        module: the torch.nn.Module whose product read the weight.
         """
         if weight is None:
             return ()

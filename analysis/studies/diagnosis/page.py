@@ -196,7 +196,7 @@ def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _candidates(diagnosis: Paged) -> list[TableRow]:
-    """Return the rows of the table of plans; plans that give every product the same recipe share a row."""
+    """Return the rows of the table of plans; plans whose recipes are equal for every product share a row."""
     equal: dict[tuple[Any, ...], list[Any]] = {}
     for plan in diagnosis.plan.candidates:
         equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)

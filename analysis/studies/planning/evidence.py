@@ -147,7 +147,7 @@ class Evidence:
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
     def of_row(self, row: Any) -> Measured:
-        """Return the metric of a sensitivity's row, with the harm that a plan counts for it.
+        """Return the metric of a sensitivity's row, with the number (harm) whose sum over products a plan minimises.
 
         `row`: a SensitivityRow.
         """

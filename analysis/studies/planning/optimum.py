@@ -22,9 +22,10 @@ ROW_BITS, GOAL_BITS = 20, 30
 
 
 class Optimum(NamedTuple):
-    """The best choice of recipes found, and whether no other choice within the budget can have less total harm.
+    """The best choice of recipes found, and whether it is proven that no other choice within the budget is better.
 
-    choice: index of a recipe for each unit (set of products with one recipe). proven: True if that is proven.
+    choice: index of a recipe for each unit (set of products with one recipe). proven: True if no other choice can have
+    a smaller sum of harms (squared errors, or changes of the loss).
     """
 
     choice: Choice
@@ -35,11 +36,12 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
     """Return the choice of least total harm at a price of at most `limit`; of equal ones, the cheapest. None if none is
     found.
 
-    Harms and prices are integers, with which every answer of the float64 solver is checked. If the solver stops early,
-    the better of its choice and `rival` is returned; `proven` says whether its bound rules out less harm.
+    The harm of a unit (set of products with one recipe) is its squared error or change of the loss. Harms and prices
+    are integers, with which every answer of the float64 solver is checked. If the solver stops early, the better of its
+    choice and `rival` is returned; `proven` says whether its bound rules out less harm.
 
     Args:
-      problem: the problem of choosing a recipe for each unit (set of products with one recipe).
+      problem: the problem of choosing a recipe for each unit.
       limit: the largest price, as an integer multiple of the problem's `coin`.
       rival: a known choice within the limit, which bounds the search; None for that of the greedy search.
     """
@@ -57,7 +59,10 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
-    """Return the choice of recipes of the lowest price; of those with equal price, the one of the least total harm."""
+    """Return the choice (index of a recipe for each unit) of the lowest price.
+
+    Of choices with equal price, it is the one of the least total harm (squared errors, or changes of the loss).
+    """
     program = _Program(problem)
     cheap = program.cheapest().choice
     assert cheap is not None  # every unit has a recipe
@@ -67,8 +72,8 @@ def cheapest(problem: ChoiceProblem) -> Choice:
 class _Answer(NamedTuple):
     """The solver's answer: a choice of recipes, and the value of the goal below which no choice exists.
 
-    choice: index of a recipe for each unit; None if none was found. bound: a harm or a price, whichever was minimised,
-    in the problem's integers; -Inf if nothing is proven, Inf if no choice meets the limits.
+    choice: index of a recipe for each unit; None if none was found. bound: a sum of harms (errors) or a price,
+    whichever was minimised, in the problem's integers; -Inf if nothing is proven, Inf if no choice meets the limits.
     """
 
     choice: Choice | None
@@ -113,24 +118,27 @@ class _Program:
         self.high.append(high)
 
     def least_harm(self, limit: int, most: int | None = None) -> _Answer:
-        """Minimise the total harm at a price of at most `limit`, and return the answer.
+        """Minimise the total harm (squared errors, or changes of the loss) at a price of at most `limit`.
 
-        `most`: the harm of a known choice; None if none is known.
+        Both are in the problem's integers. `most`: the harm of a known choice; None if none is known. Return the
+        solver's answer.
         """
         return self._solved(self.harms, limit, most)
 
     def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
-        """Minimise the price at a total harm of at most `most` and a price of at most `limit`, and return the answer.
+        """Minimise the price at a price of at most `limit` and a total harm of at most `most`; None stands for no
+        limit.
 
-        None stands for no limit.
+        Both are in the problem's integers; harms are squared errors, or changes of the loss. Return the solver's
+        answer.
         """
         return self._solved(self.prices, limit, most)
 
     def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
-        """Minimise the sum of `goal` times variable, at a price of at most `limit` and a harm of at most `most`.
+        """Minimise the sum of `goal` times variable, at a price of at most `limit` and a total harm of at most `most`.
 
-        `goal`: a float64 number for each variable, shape (variables,). None stands for no limit. Return the solver's
-        answer.
+        `goal`: a float64 number for each variable, shape (variables,). `limit`, `most`: in the problem's integers; None
+        for no limit. Harms are squared errors, or changes of the loss. Return the solver's answer.
         """
         kept = len(self.rows)
         try:
@@ -152,7 +160,8 @@ class _Program:
 
         The choice of the returned answer is None if there is no such answer, or if 64 answers did not meet the limits.
         `goal`: numbers whose sum over the chosen variables is minimised. `top`: upper bound of each variable. Both are
-        float64 of shape (variables,). `limit`, `most`: largest price and total harm, or None.
+        float64 of shape (variables,). `limit`, `most`: largest price, and largest total harm (squared errors, or
+        changes of the loss), or None.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

@@ -202,7 +202,7 @@ class _PlanSearch:
     kind: str
 
     def figure_of(self, harm: float) -> float:
-        """Return the metric for a sum of harms, the numbers that plans minimise.
+        """Return the metric that belongs to a sum of harms (squared errors, or changes of the loss).
 
         It is the square root for relative errors, the sum itself for changes of the loss.
         """
@@ -247,8 +247,8 @@ class _PlanSearch:
     def frontier(self, points: int, costs: Sequence[float]) -> tuple[Point, ...]:
         """Return the optimal and greedy plans for several budgets, in ascending order of the budgets.
 
-        There are `points` budgets, evenly spaced from the cheapest plan to that of the least harm, and further ones
-        equal to `costs`. Raise an error if `points` is not an integer of at least 2.
+        There are `points` budgets, evenly spaced from the cheapest plan to the one of the least predicted error, and
+        further ones equal to `costs`. Raise an error if `points` is not an integer of at least 2.
         """
         require_integer("points", points, 2)
         low, high = self.problem.price(cheapest(self.problem)), self.problem.price(most_careful(self.problem))

@@ -70,16 +70,20 @@ class ChoiceProblem(NamedTuple):
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
-        """Return the harm of a unit in a recipe, as an integer multiple of `step`. Both are given by index.
+        """Return the harm (squared error, or change of the loss) of a unit in a recipe, as an integer multiple of
+        `step`.
 
-        The unit must be able to follow the recipe.
+        `unit`, `recipe`: given by index; the unit must be able to follow the recipe.
         """
         harm = self.harms[unit][recipe]
         assert harm is not None
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """Return the total harm of a choice (index of a recipe for each unit), as an integer multiple of `step`."""
+        """Return the total harm (squared errors, or changes of the loss) of a choice, as an integer multiple of `step`.
+
+        `choice`: index of a recipe for each unit.
+        """
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
@@ -87,7 +91,10 @@ class ChoiceProblem(NamedTuple):
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes)."""
+        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes).
+
+        The harm is the sum of squared errors, or of changes of the loss.
+        """
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:

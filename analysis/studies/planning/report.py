@@ -112,7 +112,7 @@ class PlanCandidate:
     Attributes:
       method: the search, such as "milp" (integer programming), "greedy", "random 1" or "uniform MXFP8".
       cost: cost in the budget's unit of measure: bits per value, or bytes.
-      harm: the sum of `Choice.harm` over the products.
+      harm: the sum over the products of their squared relative errors, or of their changes of the loss.
       predicted: the metric that follows from `harm`: its square root for relative errors, `harm` itself for changes of
         the loss.
       joint: the metric measured with all products in their recipes at once; None if it was not measured.
@@ -164,7 +164,7 @@ class Plan:
       budget: ("bits", bits per value) or ("bytes", bytes of weights).
       figure: the metric that is minimised: "gradient_error", "output_error", "loss_change" or "joint" (of budgets).
       candidates: this plan first, then greedy, random and uniform plans of the same budget.
-      proven: whether it is proven that no plan within this budget has a smaller sum of harms.
+      proven: whether it is proven that no plan within this budget has a smaller predicted metric.
       recipes: name -> recipe.
       model, identity: the name of the model's class, and a digest of the model, the data and the recipes.
       notes: sentences on properties that a user might not expect.
@@ -208,7 +208,7 @@ class Plan:
 
     @property
     def predicted(self) -> float:
-        """The plan's metric, predicted from measurements of single products as if their harms add up."""
+        """The plan's metric, predicted as if the squared errors (or loss changes) of single products add up."""
         return self.chosen.predicted
 
     @property
@@ -247,10 +247,9 @@ class Plan:
         )
 
     def frontier(self, points: int = POINTS) -> tuple[Point, ...]:
-        """Return the plans that integer programming and the greedy search find for several budgets, with predicted
-        metrics.
+        """Return the optimal and the greedy plans for several budgets, with predicted metrics.
 
-        The budgets extend from the cost of the cheapest plan to that of the plan of least harm.
+        The budgets extend from the cost of the cheapest plan to that of the plan of the least predicted metric.
 
         Args:
           points: number of evenly spaced budgets; the costs of the plan and its rivals are added as further budgets.

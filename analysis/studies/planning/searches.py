@@ -13,8 +13,8 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 class RecipeStep(NamedTuple):
     """A step of a search: units (sets of products that share a recipe) change to another recipe.
 
-    harm, price: the resulting changes, in the problem's integers. units: indices of the units. recipe: index of the
-    recipe.
+    harm, price: the resulting changes of harm (squared error, or change of the loss) and price, in the problem's
+    integers. units: indices of the units. recipe: index of the recipe.
     """
 
     harm: int
@@ -58,7 +58,7 @@ class Spending:
     def step(self, units: Sequence[int], recipe: int) -> RecipeStep:
         """Return the changes of harm and price if some units changed to one recipe, without changing the choice.
 
-        `units`: their indices. `recipe`: its index.
+        Harm is the squared error, or the change of the loss. `units`: their indices. `recipe`: its index.
         """
         before = [self.choice[unit] for unit in units]
         harm, price = self.take(units, [recipe] * len(units))
@@ -66,9 +66,10 @@ class Spending:
         return RecipeStep(harm, price, tuple(units), recipe)
 
     def take(self, units: Sequence[int], recipes: Sequence[int]) -> tuple[int, int]:
-        """Change some units to other recipes; return (change of harm, change of price).
+        """Change some units to other recipes; return (change of harm, change of price), in the problem's integers.
 
-        `units`: indices of the units. `recipes`: index of the new recipe of each.
+        Harm is the squared error, or the change of the loss. `units`: indices of the units. `recipes`: index of the new
+        recipe of each.
         """
         harm = price = 0
         for unit, recipe in zip(units, recipes, strict=True):
@@ -101,7 +102,8 @@ class Spending:
 def most_careful(problem: ChoiceProblem) -> Choice:
     """Return the choice of the least harm at any price; of recipes with equal harm, the cheapest.
 
-    A choice is the index of a recipe for each unit of the problem.
+    A choice is the index of a recipe for each unit of the problem. Harm is the squared error, or the change of the
+    loss.
 
     Example:
       >>> from fractions import Fraction
@@ -126,10 +128,10 @@ def most_careful(problem: ChoiceProblem) -> Choice:
 def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
     """Return a choice (index of a recipe for each unit) at a price of at most `limit`, found greedily.
 
-    The search begins with the choice of least harm. While the price is above the limit, it takes the step that adds the
-    least harm per price saved. Then it takes steps that reduce the harm and stay within the limit, the most harm per
-    added price first. Return None if no step reduces a price above the limit, which can happen if several products
-    share copies of weights.
+    Its harm is the sum of squared errors, or of changes of the loss. The search begins with the choice of least harm.
+    While the price is above the limit, it takes the step that adds the least harm per price saved. Then it takes steps
+    that reduce the harm and stay within the limit, the most harm per added price first. Return None if no step reduces
+    a price above the limit, which can happen if several products share copies of weights.
     """
     now = Spending(problem, most_careful(problem))
     while now.price > limit:
@@ -150,7 +152,8 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
     """Return a random choice of recipes (index of a recipe for each unit) at a price of at most `limit`.
 
     The search begins with a random recipe for each unit. While the price is above the limit, a random unit gets its
-    recipe in `floor`. Then random changes that reduce the harm and stay within the limit are made.
+    recipe in `floor`. Then random changes that reduce the squared errors (or changes of the loss) and stay within the
+    limit are made.
 
     Args:
       problem: the problem of choosing a recipe for each unit.
@@ -174,9 +177,10 @@ def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> C
 
 
 def uniform(problem: ChoiceProblem, limit: int) -> Choice | None:
-    """Return the choice of least harm among those with one recipe for all units at a price of at most `limit`.
+    """Return the best choice among those with one recipe for all units at a price of at most `limit`.
 
-    Return None if there is none. A choice is the index of a recipe for each unit.
+    It has the least sum of squared errors, or of changes of the loss. Return None if there is none. A choice is the
+    index of a recipe for each unit.
     """
     same = [(recipe,) * len(problem.units) for recipe in range(len(problem.names))]
     possible = [choice for choice in same if all(r in problem.open(unit) for unit, r in enumerate(choice))]
