@@ -235,8 +235,8 @@ def _ordered(report: StudyResults) -> list[Recommendation]:
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
     """Return the table row of a tensor, given the recommendation `row` for it.
 
-    The row has the recommended format and scaling with their metrics, the best other format of as many bits, and the
-    tensor's dtype, shape, amax, number of NaN and Inf, and the reason for the recommendation.
+    The row has the recommended format and scaling with their metrics and the reason, and the best other format of as
+    many bits. It also has the tensor's dtype, shape, amax, and number of NaN and Inf.
     """
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)

@@ -91,9 +91,9 @@ class StudyReport:
 
         They are judged at the training step with the lowest SQNR. Only operands of products get fewer bits. Operands
         whose best formats have equally many bits share one candidate (format with a scaling). Exceptions are operands
-        for which it is not good enough, for which it needs over a quarter more bits than the best one, or for which
-        another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen only if no tensor is an
-        activation or gradient, whose products need float units.
+        for which it is not good enough, or needs over a quarter more bits than their best one. Others are operands for
+        which another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen only if no tensor is
+        an activation or gradient, whose products need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
@@ -259,9 +259,9 @@ class StudyReport:
     def range_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the table of ranges as dictionaries, one for each tensor and step.
 
-        They have the tensor's names, dtype and shape, the numbers of elements, zeros, infinities and NaNs, the largest
-        (amax) and smallest magnitude, and the exponents that 1 %, 50 % and 99 % of the nonzero finite values do not
-        exceed.
+        They have the tensor's names, dtype and shape, and the numbers of elements, zeros, infinities and NaNs. They
+        also have the largest (amax) and smallest magnitude, and the exponents that 1 %, 50 % and 99 % of the nonzero
+        finite values do not exceed.
         """
         for row in self.ranges:
             report = row.report

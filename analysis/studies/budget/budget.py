@@ -33,9 +33,9 @@ def budget(
 ) -> Budget:
     """Split the error of every matrix product of a recorded model by cause: rounding, scales, accumulation, cast.
 
-    Each product of a linear layer (y = x w^T, dx = dy w, dw = dy^T x), of a convolution (the same with its patches) and
-    of attention (scores and values) is computed from the recorded operands, bit for bit as a layer that follows the
-    recipe does, and compared with the exact product. Then the product is computed with one cause of error at a time:
+    The products are those of linear layers (y = x w^T, dx = dy w, dw = dy^T x), of convolutions (the same with patches)
+    and of attention (scores and values). Each is computed from the recorded operands, bit for bit as a layer that
+    follows the recipe does, and compared with the exact product. Then it is computed with one cause of error at a time:
     the rounding of one operand, scales, the matrix unit that adds, its promotion and schedule, the cast of the result
     (docs/budget.md).
 

@@ -40,9 +40,9 @@ def diagnose(
 
     The diagnosis records the products of the first two batches and splits their errors by cause, in each recipe on the
     hardware. Then it runs the model with one product at a time in each recipe, and plans from the products that fit
-    (docs/diagnose.md). A product fits if its relative error is at most `limit`, that of its single rows and columns at
-    most three times `limit`, and if this product alone changes the gradients of all parameters by at most `limit`. Only
-    what was measured is recommended.
+    (docs/diagnose.md). A product fits if its relative error is at most `limit`, and that of its single rows and columns
+    at most three times `limit`. Moreover, this product alone must change the gradients of all parameters by at most
+    `limit`. Only measured recipes are recommended.
 
     Without a loss only forward products and outputs are judged; no backward pass runs. To save time, products are then
     measured alone, and errors split by cause, only where a recommendation depends on it.

@@ -116,8 +116,9 @@ def reason(
 ) -> str:  # fmt: skip
     """Return why a product does not fit, as the end of a sentence; "" if it fits.
 
-    A product fits if its relative error is at most `limit`, that of its rows and columns at most three times `limit`,
-    and the error that it causes in the gradients (without these, in the outputs) at most `limit`.
+    A product fits if its relative error is at most `limit`, and that of its rows and columns at most three times
+    `limit`. Moreover, the error that it causes in the gradients (without these, in the outputs) must be at most
+    `limit`.
 
     Args:
       row: the errors of the product.

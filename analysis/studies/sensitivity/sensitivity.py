@@ -77,8 +77,8 @@ def sensitivity(
         terminal.
     Returns:
       A Sensitivity with a row for each layer, product and recipe. There is no row for layers that the loss does not
-      call, for products that do not exist (dgrad of a layer whose input needs no gradient), and for products that
-      cannot be computed in a recipe; `notes` lists them.
+      call, and for products that do not exist (dgrad of a layer whose input needs no gradient). Neither is there one
+      for products that cannot be computed in a recipe. `notes` lists these products, and the layers not called.
     Raises:
       TypeError: an argument has another type, or the loss returns no tensor.
       ValueError: a model without such layers, compiled, on the meta device or a GPU; a loss with several values,
