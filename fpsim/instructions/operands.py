@@ -134,7 +134,10 @@ def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
 
 
 def _as_half(fmt: Format) -> npt.NDArray[Any]:
-    """Return an array that maps every code of a format to the FP16 code of its value; NaN keeps its sign."""
+    """Return an array that maps every code of a format to the FP16 code of its value; NaN keeps its sign.
+
+    The array is (2**bits,) uint16, to be indexed by codes.
+    """
     from fpsim.casts.cast import decode, encode
 
     return encode(decode(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), FP16)

@@ -203,9 +203,9 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place for an x86 unit whose chains of multiply-adds flush subnormals.
+    """Add a product to `total` (M, N) float32 in place, for an x86 unit that adds by chains of multiply-adds.
 
-    They flush them to zero, of operands and results. p: the unit, and the codes of a and b.
+    Such a unit treats subnormal operands and results as zeros. p: the unit, and the codes of a and b.
     """
     unit = p.unit
     a = _flushed(floats(p.a, unit.a.carrier), kept_bits(unit.a))

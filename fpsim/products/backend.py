@@ -86,10 +86,10 @@ class Backend(FloatOperations, Protocol):
         """
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
-        """Return the scale codes of an operand's blocks as a uint8 matrix of this shape, on this backend.
+        """Return the scale codes of an operand's blocks as a uint8 matrix on this backend.
 
         codes: scale codes, or None; for a unit without block scales they must be None, and the result is a placeholder.
-        name: the argument that errors name.
+        shape: (M, K / block) for a, (K / block, N) for b. name: the argument that errors name.
 
         Raises:
           ValueError: scales are missing, unwanted, or of another shape.
@@ -104,8 +104,8 @@ class Backend(FloatOperations, Protocol):
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
         """Return two views of the result's memory: the array that the caller gets, and the one that this backend fills.
 
-        out: the caller's array; None to allocate one. a: the codes of a. others: the codes of b, and the scales of a
-        and b.
+        out: the caller's array; None to allocate one. shape, dtype: of the result. a: the codes of a. others: the codes
+        of b, and the scales of a and b.
 
         Raises:
           ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.

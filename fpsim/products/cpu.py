@@ -48,9 +48,10 @@ class Cpu(NumpyOperations):
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
-        """Return scale codes of blocks as a uint8 matrix of this shape; an empty array for a unit without block scales.
+        """Return scale codes of blocks as a uint8 matrix; an empty array for a unit without block scales.
 
-        codes: array of scale codes, or None. name: the argument that errors name.
+        codes: array of scale codes, or None. shape: (M, K / block) for a, (K / block, N) for b. name: the argument that
+        errors name.
 
         Raises:
           ValueError: scales are missing, unwanted, or of another shape.
@@ -78,7 +79,7 @@ class Cpu(NumpyOperations):
     ) -> tuple[Array, Array]:  # fmt: skip
         """Return the array for the result twice, once for the caller, once for kernels: `out`, or a new array for None.
 
-        a: the codes of a. others: the codes of b, and the scales of a and b.
+        shape, dtype: of the result. a: the codes of a. others: the codes of b, and the scales of a and b.
 
         Raises:
           ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.

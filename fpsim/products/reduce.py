@@ -157,7 +157,9 @@ def _as_result(codes: Array, fmt: Format) -> Any:
 
 
 def checked_axis(axis: int | None, dimensions: int) -> int | None:
-    """Return `axis` as a Python int (None for all axes) after checking it for an array of `dimensions` axes.
+    """Return `axis` as a Python int after checking it for an array of `dimensions` axes.
+
+    None, which stands for all axes, stays None. A negative axis stays negative.
 
     Raises:
       TypeError, ValueError: axis is not an integer, or not an axis of the array.

@@ -45,7 +45,8 @@ class MatmulCall(NamedTuple):
     def factors_at(self, starts: list[int]) -> Factors:
         """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K.
 
-        If no scales change along K, the result has no scales (mode ADD): partial sums are only added.
+        They are scales of rows, (M, len(starts)), and of columns, (len(starts), N), float32. If no scales change along
+        K, the result has no scales (mode ADD): partial sums are only added.
         """
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
@@ -55,7 +56,9 @@ class MatmulCall(NamedTuple):
     def all_factors(self, starts: Array, mode: int) -> Factors:
         """Return the decode scales of the partial sums that begin at the terms `starts` of K; 1 for unscaled operands.
 
-        mode: the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it is stored in the result.
+        They are scales of rows, (M, parts), and of columns, (parts, N), float32. starts: (parts,) integers. mode:
+        integer constant for the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it is stored in the
+        result.
         """
         return scale_factors(self.left, self.right, self.plan.shape, starts, mode)
 

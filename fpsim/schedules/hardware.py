@@ -74,8 +74,8 @@ def kind_of(unit: MatrixUnit) -> str:
 def schedule_of(named: NamedChip, unit: MatrixUnit, scales: str) -> Schedule:
     """Return the schedule of a library on a chip for the operands of a unit.
 
-    named: the chip and the library. unit: the matrix unit. scales: the scales of the operands, TENSOR, ROW, BLOCKS or
-    MX.
+    named: the chip and the library. unit: the matrix unit. scales: the scales of the operands: TENSOR ("one scale or
+    none"), ROW ("a scale per row"), BLOCKS ("scales per 128 terms") or MX ("scales per 32 terms").
 
     Raises:
       ValueError: no schedule is known; the message lists what is known.

@@ -91,7 +91,8 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
     """Return the number of consecutive terms of K that stay in one slice, for slicing rules that read `grain`.
 
-    It is the schedule's `grain`, or if that is 0 its default, which depends on the width of operand a.
+    It is the schedule's `grain`, or if that is 0 as many terms as have 1024 bits in operand a (of 8 bits each at
+    least).
     """
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
@@ -141,7 +142,7 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 
 
 def _shown(lengths: tuple[int, ...]) -> str:
-    """Return lengths as text, shortened to six if there are more."""
+    """Return lengths as text, such as "64, 64, 32"; of more than six the first six and "..."."""
     few = ", ".join(map(str, lengths[:6]))
     return f"{few}, ..." if len(lengths) > 6 else few
 

@@ -75,6 +75,8 @@ def no_schedule(got: object) -> TypeError:
 def schedules_meant(text: str) -> list[str]:
     """Return the calls of the schedules that a text may mean: those that begin with it, else the nearest one.
 
+    The list is empty if no name is near.
+
     Example:
       >>> from fpsim.schedules.written import schedules_meant
       >>> schedules_meant("deepgem('1d2d')"), schedules_meant("word")

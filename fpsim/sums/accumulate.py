@@ -129,7 +129,7 @@ def refuse_wide_operands(accumulator: Accumulator, formats: tuple[Format | None,
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
-    """Return codes in which every NaN is replaced by the format's canonical NaN."""
+    """Return codes, in the format's storage dtype, in which every NaN is replaced by the format's canonical NaN."""
     if fmt.nan_code is None:
         return codes.astype(fmt.storage, copy=False)
     magnitude = codes & fmt.storage.type(fmt.top_magnitude)
@@ -217,7 +217,7 @@ def _encoded(words: Array, source: Format, fmt: Format) -> Array:
 
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
-    """Return the codes of the sums, computed in float64 or in 64-bit integers."""
+    """Return the codes (M, N) of the sums, computed in float64 or in 64-bit integers."""
     way, outer_way = ways(accumulator, problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
@@ -293,7 +293,7 @@ def _with_products(problem: SumProblem) -> SumProblem:
 
 
 def _exact(accumulator: Exact, problem: SumProblem) -> Array:
-    """Return the codes of the exact sums, rounded once."""
+    """Return the codes (M, N) of the exact sums, each rounded once."""
     plan = exact_plan(accumulator, problem.formats, problem.c.size > 0)
     large = max(problem.a.size, problem.b.size) > NARROW
     a, b = (x if large and x.dtype.isnative else np.ascontiguousarray(x, u64) for x in (problem.a, problem.b))

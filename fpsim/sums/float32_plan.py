@@ -139,7 +139,11 @@ def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) 
 
 
 def _served(fmt: Format) -> bool:
-    """Return whether the float32 kernels can round sums to a format."""
+    """Return whether the float32 kernels can round sums to a format.
+
+    They can for FP32, and for signed formats of 8 to 11 significand bits whose values float32 holds and whose smallest
+    exponent of normal values is not below float32's.
+    """
     if fmt == FP32:
         return True
     return fmt.precision in PRECISIONS and fmt.signed and FP32.min_exponent <= fmt.min_exponent and FP32.holds(fmt)

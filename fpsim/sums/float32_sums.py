@@ -92,7 +92,7 @@ def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Arra
     """Return a @ b of short matrices in the accumulator's dtype, or None if this quick path does not apply.
 
     It does not apply if float32 cannot reproduce the accumulator's sums or decodes operands by a table, if sums may
-    leave the range in which float32 is exact, or if elements have to be checked to be codes.
+    leave the range in which float32 is exact, or if an operand's dtype has integers that are no codes of its format.
 
     Args:
       a, b: arrays (M, K) and (K, N).
@@ -113,8 +113,8 @@ def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
 
     It does not apply inside a block of `general_loops`, or in one of these cases: float32 cannot reproduce the
     accumulator's sums or decodes x by a table; x is empty or longer than SHORT; the processor flushes subnormals or
-    does not round to nearest; sums may leave the range in which float32 is exact; elements have to be checked to be
-    codes. fmt: format of x if it holds codes; None if it holds floats.
+    does not round to nearest; sums may leave the range in which float32 is exact; the dtype of x has integers that are
+    no codes of the format. fmt: format of x if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():

@@ -229,6 +229,8 @@ def _refuse_additions(call: IntegerCall) -> None:
 def _result_format(call: IntegerCall) -> tuple[Format | None, np.dtype[Any]]:
     """Return (the float format of the result, or None for integers; the result's dtype).
 
+    call: the operands and keyword arguments, of which `out_fmt` and those of the epilogue decide.
+
     Raises:
       ValueError: no format has that name.
     """

@@ -200,7 +200,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """Emit and return an int64 with one bit for each value of a row of a, set for negative values.
+        """Emit and return an int64 whose bit k is set if value k of a row of a is negative.
 
         builder: llvmlite's IRBuilder. row: address of the row's float32 values.
         """

@@ -191,9 +191,10 @@ def _in_halves(terms: int, halves: int) -> Any:
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to other_values and other_exponents, in the order of the halves.
+        """Copy an instruction's values and exponents to other_values and other_exponents.
 
-        The first axis of all four arrays is that of the terms.
+        The first axis of all four arrays is that of the terms. If `halves` is 2, even terms come first in the copies,
+        then odd ones.
         """
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]

@@ -73,13 +73,13 @@ def _begin_tile(c: Any, part: Any, promotion: Any, cut: Any, tile: Any, totals: 
 
 @scalar
 def _one_nan(bits: Any) -> Any:
-    """Return float32 bits (int32) unchanged, or NAN_PATTERN for any NaN."""
+    """Return float32 bits (int32) unchanged, or NAN_PATTERN (0x7FFFFFFF) for any NaN."""
     return NAN_PATTERN if i32(bits & MAGNITUDE) > INFINITE else bits
 
 
 @inner_loop
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
-    """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN.
+    """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN (0x7FFFFFFF).
 
     The sums are in `merged` (float32) with slices of K, in `totals` (float32) with promotion alone, else in `tile`
     (float32 patterns as int32). part: (first row, first column, number of rows, number of columns). promotion, cut:

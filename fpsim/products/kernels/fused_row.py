@@ -62,9 +62,10 @@ row_facts = fields_of(RowFacts)
 class RowScratch(NamedTuple):
     """Scratch buffers for one row of results, with at least one entry for every column that a loop works on.
 
-    e: int8, the largest exponent of a column's products. power: int32 bits of 2**(F - M) as float32 (see the module).
-    scaled_power: int32 bits of that times both scales. sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated
-    products. specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
+    e: int8, the largest exponent of a column's products. power: int32 bits of the float32 2**(fraction bits - M), where
+    M is the largest exponent of a column's products and accumulator. scaled_power: int32 bits of that times both
+    scales. sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated products. specials: (rows, PANEL_COLUMNS)
+    float32, the NaN and Inf of results.
     """
 
     e: Any
@@ -78,8 +79,9 @@ class RowScratch(NamedTuple):
 class RowPlace(NamedTuple):
     """The rows of a and the columns of b that one call of `RowLoops.step` multiplies.
 
-    r: the first of `RowLoops.rows` rows. rows: number of rows of the block of a. width: columns of the panel that are
-    not padding. scale: exponent of row r's block scale, 0 without scales.
+    r: number of the first row; RowLoops.rows says how many rows are computed together. rows: number of rows of the
+    block of a. width: columns of the panel that are not padding. scale: exponent of row r's block scale, 0 without
+    scales.
     """
 
     r: Any
@@ -197,9 +199,10 @@ def _override(c: Any, met: Any) -> None:
 
 @cache
 def _panel_of(terms: int) -> Any:
-    """Return `RowLoops.panel`: it allocates a panel, the buffers for an instruction's terms of b.
+    """Return the function () -> (values, exponents, b, eb) that allocates a panel of `terms` terms of operand b.
 
-    Its floats are views of the decoded patterns, so that no second copy is needed.
+    values: (terms, PANEL_COLUMNS) int32, float32 patterns. exponents: int8 of the same shape. b: `values` viewed as
+    float32. eb: `exponents`.
     """
 
     def panel() -> Any:

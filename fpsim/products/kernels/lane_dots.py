@@ -161,8 +161,9 @@ def _add_steps(x: Any, y: Any, first: Any, apart: Any, u: LaneFacts, steps: Any,
     """Add the terms of steps t .. end - 1 to the running sums (chains) of an output's lanes, in place.
 
     A step is one term of every lane (partial sum). A chain that reaches the length of a chunk is added to `total` and
-    starts again at +0. x, y: 1-D float32; the terms of step t begin at `first`, those of each next step `apart` later.
-    u: the order of additions. steps: (first lane, t, end). chain, total: (lanes,) float32, changed in place.
+    starts again at +0. x, y: 1-D float32; the terms of step t begin at element `first`, those of each next step `apart`
+    elements later. u: the order of additions. steps: (first lane, t, end). chain, total: (lanes,) float32, changed in
+    place.
     """
     (lane, t, end), width = steps, i64(chain.size)
     while t < end:

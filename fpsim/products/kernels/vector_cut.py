@@ -63,8 +63,8 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    builder: llvmlite's IRBuilder. whole: vector of int32. rest: vector of int32, of which the lowest BELOW_CUT bits are
-    read as a nonnegative number.
+    BELOW_CUT is 8. builder: llvmlite's IRBuilder. whole: vector of int32. rest: vector of int32, of which the lowest 8
+    bits are read as a nonnegative number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -146,7 +146,7 @@ def _in_words(builder: Any, biased: Any, g: int) -> Any:
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """Emit and return 2**(CUT - exponent) as a vector of float32.
+    """Emit and return 2**(24 - exponent) as a vector of float32.
 
     builder: llvmlite's IRBuilder. exponent: vector of float32 exponent fields, int32.
     """

@@ -169,10 +169,11 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums of a chain of partial sums of full instructions over any terms, or None if they differ in length.
+    """Return the sums (M, N) of a chain of partial sums of full instructions over any terms, or None.
 
-    The terms are copied in their order, so that the unit's loops compute all partial sums in one call. The last
-    instruction of the last partial sum may have fewer terms.
+    The result is None if the partial sums differ in their number of terms; the last instruction of the last one may
+    have fewer. The terms are copied in their order, so that the unit's loops compute all partial sums in one call.
+    node: the chain. sums: the operands and the backend.
     """
     product, unit = sums.product, sums.product.unit
     terms: list[Array] = []
@@ -263,7 +264,10 @@ def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
 
 
 def _by_pairs(values: list[Array]) -> Array:
-    """Return the pairwise sum of at least one array: neighbours are added, then their sums, until one is left."""
+    """Return the pairwise sum of at least one array (M, N).
+
+    Neighbours in the list are added, then neighbouring sums, until one is left; an odd last one moves up.
+    """
     while len(values) > 1:
         pairs = zip(values[::2], values[1::2], strict=False)
         values = [x + y for x, y in pairs] + values[len(values) // 2 * 2 :]
@@ -271,7 +275,7 @@ def _by_pairs(values: list[Array]) -> Array:
 
 
 def _by_halves(values: list[Array]) -> Array:
-    """Return the butterfly sum of at least one array, by additions of values[i + h] to values[i] until one is left.
+    """Return the butterfly sum of at least one array (M, N): values[i + h] is added to values[i], until one is left.
 
     h: at first half of the smallest power of two that is not below their number, then halved each time.
     """

@@ -218,7 +218,7 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    """Return sizes as text: all of up to three, otherwise the first and the last."""
+    """Return sizes as text: all of up to three, such as "1, 2", else the first and the last: "1 to 4096"."""
     return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
 
 

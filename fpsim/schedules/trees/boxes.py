@@ -151,7 +151,7 @@ def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
 
 
 def _sums(count: int) -> str:
-    """Return the text of the box that stands for `count` omitted sums."""
+    """Return the text of the box that stands for `count` omitted sums, such as "5 more"."""
     return f"{count} more"
 
 
@@ -224,7 +224,7 @@ def _step(spans: Any) -> Box:
 
 
 def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
-    """Return `count`, the number of additions in `runs`, as text, with the terms of each if all have equally many."""
+    """Return the number of additions `count` as text: "8 × 16" if each of `runs` adds 16 terms, else "8 steps"."""
     sizes = {run.terms if isinstance(run, Steps) else sum(s.terms for s in run.spans) for run in runs}
     return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
 
@@ -248,7 +248,10 @@ def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """Return a description of a sum for its box, and a shorter one for narrow boxes."""
+    """Return two descriptions of a sum for its box, such as ("chain of 8 instructions", "chain").
+
+    The second is for narrow boxes.
+    """
     leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
         count = sum(leaf.count if isinstance(leaf, Steps) else 1 for leaf in leaves)

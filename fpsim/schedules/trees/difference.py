@@ -220,7 +220,7 @@ def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, s
 
 
 def _value(value: object) -> str:
-    """Return the value of a field of an Arithmetic as text."""
+    """Return the value of a field of an Arithmetic as text, such as "toward zero"; "all" for None."""
     if isinstance(value, Format):
         return in_words(value)
     return "all" if value is None else str(value).replace("_", " ")

@@ -171,10 +171,11 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the sum of the slices as a node: the last slice's sum, plus the others in order.
+    """Return the sum of the slices as a node, in an order that begins with the last slice.
 
-    Slices i and i + half are first added to each other, where half is half the number of slices, rounded up. parts: the
-    sum of each slice.
+    With half = ceil(number of slices / 2), the sums of slices i and i + half are added to each other for i = 0, 1, ...;
+    each result is added to the running sum, which starts as the last slice's sum. Slice i is added alone if i + half is
+    the last slice or beyond. parts: the sum of each slice.
     """
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [

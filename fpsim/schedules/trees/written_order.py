@@ -133,7 +133,7 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 
 
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
-    """Return the function that adds up to two terms or sums in the order of an accumulator.
+    """Return the function (list of one or two terms or sums) -> sum that adds in the order of an accumulator.
 
     Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name. arithmetic: that
     of each addition. start: "zero" for sums from +0, "first" for sums from their first input. product: the arithmetic
@@ -159,10 +159,10 @@ def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Ar
 
 
 def _by_unit(unit: MatrixUnit) -> Joiner:
-    """Return the function that adds the members of a tuple, terms or sums, by a matrix unit.
+    """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit.
 
     Terms are added by one instruction, to at most one sum. Two sums without terms are added in float32 (float64 for
-    units of FP64). Other tuples raise a ValueError.
+    units of FP64). The function raises a ValueError for other lists.
     """
     arithmetic = arithmetic_of(unit)
 

@@ -57,7 +57,7 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 
 
 def _float_lanes(way: str) -> LaneSteps:
-    """Return the functions for sums whose values are held as float64 and rounded to a format.
+    """Return the functions multiply, add and fused for sums whose values are held as float64 and rounded to a format.
 
     way: the mode that is compiled in, "nearest", "toward_zero", "up", "down" or "stochastic"; "any": the functions take
     it as an argument.
@@ -155,7 +155,7 @@ fma = _fma_in_fractions if numba.config.DISABLE_JIT else _fma_intrinsic
 
 
 def _double_lanes() -> LaneSteps:
-    """Return the functions for sums in FP64, computed by the processor."""
+    """Return the functions multiply, add and fused for sums in FP64, computed by the processor."""
 
     def multiply(
         x: Rows, k: int, tile: SumTile, t: Any, i: int, words: Any, w: int, f: Targets, mode: int
