@@ -49,7 +49,8 @@ class Updates:
     def before(self, optimizer: Any) -> None:
         """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update.
 
-        The copies have the sums of squares of gradients, and which elements have one (see `Before`).
+        With each copy, the sum of squares of its gradient is stored, and which elements of that are not 0 (see
+        `Before`).
         """
         with torch.no_grad():
             self._before = [

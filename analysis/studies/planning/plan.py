@@ -268,11 +268,11 @@ class _PlanSearch:
         return tuple(frontier)
 
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
-        """Return what changes if all products of `layers` follow the recipe called `recipe`, and other layers
-        `assignment`.
+        """Return what changes in a plan if all products of some layers follow one recipe instead.
 
-        The result is (predicted metric, bits per value, bits per value with `assignment` alone); None if a product was
-        not measured in the recipe. `assignment`: (layer, product) -> recipe name. `layers`: names of layers.
+        The result is (predicted metric, bits per value, bits per value of `assignment` as given); None if a product was
+        not measured in the recipe. `assignment`: (layer, product) -> recipe name, which other layers follow. `layers`:
+        names of these layers. `recipe`: name of their recipe.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]
