@@ -223,8 +223,9 @@ class DecodePlan(NamedTuple):
 def decode_plan(fmt: Format, width: int) -> DecodePlan | None:
     """Return the DecodePlan by which codes of `fmt` become floats of `width` bits (32 or 64); cached.
 
-    None if a float of that width does not hold the format's values, or only as subnormals: then the decoder's shifts
-    and conversions would be wrong, and callers use a table of the values.
+    None if a float of that width does not hold all values of the format, or holds some only as subnormals although the
+    format's smallest normal value differs from the float's. The decoder's shifts and conversions would then be wrong,
+    and callers use a table of the values.
     """
     target = FP32 if width == 32 else FP64
     dropped = target.mantissa_bits - fmt.mantissa_bits

@@ -29,7 +29,8 @@ def serves(width: int, mode: int, kind: int, layout: EncodeLayout) -> bool:
     """Return whether `encode_nearest_32` gives the results of `encode_bits` for a source width, mode, kind and layout.
 
     It does for float32 sources (width 32), mode nearest even and kinds PLAIN and FULL. The format must have 1 to 22
-    mantissa bits, and all its values, and half its smallest subnormal, must be in float32's normal range.
+    mantissa bits, and half its smallest subnormal must be a normal float32. The float32 exponent field from which on
+    values overflow the format, plus the number of mantissa bits that it drops, must be at most 254.
     kind: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL (any format).
     layout: EncodeLayout, the constants of the format and its policies, with Python integers as fields.
     """

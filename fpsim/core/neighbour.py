@@ -28,11 +28,11 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
     """Return (code, flags), two uint64: the code of the next larger value, or of the next smaller one.
 
     downward: 1 for the next smaller value, 0 for the next larger one. code: uint64; x: the same code as an exact
-    `Number` (core/number.py). g, f: UnpackLayout and EncodeLayout of the format, its constants for reading and for
-    writing codes.
-    The value after the largest finite one is what the overflow policy in f makes of Inf. The result for a NaN is f.nan.
+    `Number` (core/number.py: sign, exponent, significand of 62 bits, kind). g, f: UnpackLayout and EncodeLayout of the
+    format, its constants for reading and for writing codes.
+    The value after the largest finite one is what the overflow policy in f makes of Inf. Below zero, an unsigned format
+    has no value, and the result is f.below. The result for a NaN is f.nan.
     flags: INVALID, a bit of `fp.Flags`, for a signalling NaN, else 0.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
     """
     magnitude = u64(code & g.magnitude_mask)
     is_zero = (magnitude == ZERO) & (f.offset == ZERO)
@@ -56,8 +56,8 @@ def neighbour(code: Any, x: Number, downward: Any, g: UnpackLayout, f: EncodeLay
 def classify(code: Any, x: Number, g: UnpackLayout) -> Any:
     """Return the number of a code's IEEE 754 class in `fp.FloatClass`, as a uint64.
 
-    code: uint64; x: the same code as an exact `Number` (core/number.py); g: UnpackLayout, the format's masks and codes.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
+    code: uint64; x: the same code as an exact `Number` (core/number.py: sign, exponent, significand of 62 bits, kind);
+    g: UnpackLayout, the format's masks and codes.
     """
     magnitude = u64(code & g.magnitude_mask)
     normal = u64(magnitude >> g.mantissa_bits) >= g.smallest_field
