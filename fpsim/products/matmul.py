@@ -230,6 +230,8 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
         raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
     if formats[0] == INT8:
         return _integer_product(a, b, chosen, kept | {name: words[name] for name in ("out_fmt",) if name in words})
+    if "bias" in kept and chosen.bias != "last":
+        return regional().biased_product(a, b, chosen, fmt, {"out_fmt": chosen.out_fmt, **words})
     if is_regions(chosen.schedule):
         return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt", chosen.out_fmt), **kept)
     if not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands

@@ -54,7 +54,8 @@ class ChosenSchedule(NamedTuple):
     schedule: the order of additions, or the orders of regions of the result.
     accumulate, out_fmt: the keywords for `fp.matmul` with this schedule; regions need no accumulate.
     rule: a text on how the kernel adds.
-    adds_bias: whether a bias is added to the float32 sum before the cast.
+    bias: how the kernel adds a bias. "last": to the float32 sum, before the cast. "first": the sums of segments are
+      added to the bias. "start": the chain of multiply-adds starts at the bias. "" if this is not known.
     shifted: the operand of INT8 to which 128 is added before it is multiplied by the other, "a" or "b"; 128 times the
       other's sums over K are subtracted at the end. "" for none.
     """
@@ -64,8 +65,13 @@ class ChosenSchedule(NamedTuple):
     accumulate: str | FusedMultiplyAdd | None
     out_fmt: Format | None  # None for integers
     rule: str
-    adds_bias: bool = False
+    bias: Literal["", "last", "first", "start"] = ""
     shifted: Literal["", "a", "b"] = ""
+
+    @property
+    def adds_bias(self) -> bool:
+        """True if it is known how the kernel adds a bias."""
+        return bool(self.bias)
 
 
 def is_regions(x: Any) -> TypeGuard[Regions]:

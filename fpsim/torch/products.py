@@ -130,8 +130,8 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
         return how
     (m, k), n = a.source.shape[-2:], b.source.shape[-1]
     chosen = library.at(m, n, k, a.fmt or FP32)
-    if has_bias and not chosen.adds_bias:
-        raise ValueError(f"how {library} adds a bias by {chosen.kernel} is not known, of {m} x {n} x {k}.")
+    if has_bias and chosen.bias != "last":
+        raise ValueError(f"layers don't add a bias as {library} does by {chosen.kernel}, of {m} x {n} x {k}.")
     if is_regions(chosen.schedule):
         raise ValueError(f"{library} adds {m} x {n} x {k} in lanes or regions that layers do not have. Use fp.matmul.")
     unit = chosen.accumulate if isinstance(chosen.accumulate, str) else ""

@@ -93,7 +93,7 @@ PROGRAM = """
         sys.exit("another torch")
     results = {}
     with np.load(sys.argv[1]) as arrays:
-        for i in range(len(arrays.files) // 4):
+        for i in range(sum(name.endswith(".fmt") for name in arrays.files)):
             kind = str(arrays[f"{i}.fmt"])
             a, b = (torch.from_numpy(arrays[f"{i}.{name}"]) for name in "ab")
             if kind in ("bf16", "fp16"):
@@ -102,15 +102,20 @@ PROGRAM = """
             layout = str(arrays[f"{i}.layout"])
             a = a.t().contiguous().t() if layout == "tn" else a
             b = b.t().contiguous().t() if layout == "nt" else b
-            product = torch._int_mm(a, b) if kind == "int8" else torch.mm(a, b)
+            bias = arrays.get(f"{i}.bias")
+            if bias is not None:
+                product = torch.addmm(torch.from_numpy(bias).view(a.dtype), a, b)
+            else:
+                product = torch._int_mm(a, b) if kind == "int8" else torch.mm(a, b)
             results[str(i)] = product.view({2: torch.int16, 4: torch.int32}[product.element_size()]).numpy()
     np.savez(sys.argv[2], **results)
 """
 
 
 def torch_products(
-    cases: list[tuple[MmCase, Array, Array]], isa: Isa, threads: int = 1, layouts: list[str] | None = None
-) -> list[Array] | None:
+    cases: list[tuple[MmCase, Array, Array]], isa: Isa, threads: int = 1, layouts: list[str] | None = None,
+    biases: list[Array] | None = None,
+) -> list[Array] | None:  # fmt: skip
     """Return the codes of torch.mm's results (torch._int_mm's of INT8), in its own process; None with another torch.
 
     Args:
@@ -118,6 +123,7 @@ def torch_products(
       isa: the instructions to which oneDNN is limited; "amx" for all that the processor has.
       threads: threads of torch.
       layouts: the layout of each case, "nn" by default.
+      biases: a bias (N,) of each case, which torch.addmm then adds.
     """
     signed = {1: np.int8, 2: np.int16, 4: np.float32}
     data: dict[str, Any] = {}
@@ -125,6 +131,8 @@ def torch_products(
         kind: Any = signed[a.dtype.itemsize]
         data |= {f"{i}.a": a.view(kind), f"{i}.b": b.view(kind), f"{i}.fmt": np.array(case.fmt)}
         data[f"{i}.layout"] = np.array(layouts[i] if layouts else "nn")
+        if biases:
+            data[f"{i}.bias"] = biases[i].view(kind)
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder) / "in.npz", Path(folder) / "out.npz"
         np.savez(inputs, **data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import groupby, islice, pairwise
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from fpsim.arithmetic.operands import Formats
-from fpsim.arrays import Array, words
+from fpsim.arrays import Array
+from fpsim.arrays import words as words_of
 from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, Format, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
@@ -24,6 +26,7 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.regions import UNITS, Regions, SegmentLanes
+from fpsim.schedules.shaped import ChosenSchedule
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulate import canonical
 from fpsim.sums.accumulators import FusedMultiplyAdd
@@ -65,7 +68,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
         sums = regional_product(a, b, None, None, request._replace(bias=None, out_fmt=FP32), fmt, None)
         with ieee_arithmetic(), np.errstate(all="ignore"):
             sums += vector
-        words(target)[...] = rounded_sums(CodedSums(canonical(words(sums), FP32), FP32), ends).codes
+        words_of(target)[...] = rounded_sums(CodedSums(canonical(words_of(sums), FP32), FP32), ends).codes
         return result
     for region in (of for of in how.regions if of.rows and of.columns):
         rows, columns = _places(region.rows), _places(region.columns)
@@ -73,43 +76,80 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
         at = (rows, columns) if whole else np.ix_(_indices(region.rows), _indices(region.columns))
         x, y = left[rows], np.ascontiguousarray(right[:, columns])
         if region.order.lanes in ("chain", "odd_first", *UNITS):
-            words(target)[at] = _chains(x, y, region.order, formats, ends)
+            words_of(target)[at] = _chains(x, y, region.order, formats, ends)
             continue
         part = request._replace(schedule=_tree(region.order, ends), out_fmt=None)
         target[at] = ordered_product(x, y, None, None, part, formats, None)
     return result
 
 
-def _chains(a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format) -> Array:
+def biased_product(a: Any, b: Any, chosen: ChosenSchedule, fmt: Formats, words: Mapping[str, Any]) -> Array:
+    """Return a @ b plus a bias by a library's kernel that starts with the bias; see `ChosenSchedule.bias`.
+
+    Args:
+      a, b: operands, as for `fpsim.matmul`.
+      chosen: the library's schedule for their shape, whose `bias` is "first" or "start".
+      fmt: formats of a and b if they are codes, else None.
+      words: the keyword arguments `bias`, `out_fmt` and, if it was passed, `out`.
+    """
+    (left, right), formats = accumulator_codes(a, b, fmt, CPU)
+    shape = left.shape[0], right.shape[1]
+    start = np.broadcast_to(bias_of(CPU.floats(words["bias"], "bias"), shape), shape)
+    ends = FP32 if words["out_fmt"] is None else format_argument("out_fmt", words["out_fmt"])
+    result, target = CPU.result(words.get("out"), shape, np.dtype(DTYPES.get(ends, ends.storage)), left, right)
+    how = chosen.schedule
+    if chosen.bias == "start":
+        sums = multiplied(left, right, np.ascontiguousarray(start), CHAIN, Request(), formats, None, CPU)
+        codes = rounded_sums(CodedSums(canonical(words_of(sums), FP32), FP32), ends).codes
+    else:
+        order = how.order_at(0, 0) if isinstance(how, Regions) else SegmentLanes(how.slicing.lengths)
+        codes = _chains(left, right, order, formats, ends, start)
+    words_of(target)[...] = codes
+    return result
+
+
+def _chains(
+    a: Array, b: Array, order: SegmentLanes, formats: tuple[Format, Format], fmt: Format, start: Array | None = None
+) -> Array:
     """Return a @ b as codes of `fmt`, (M, N), from float32 chains over segments of K.
 
     Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
     order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A part's sum of -0
     becomes +0 if the chains are of multiply-adds. a, b: codes of the two formats. order: the segments' lengths, and
     the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the second of each two terms
-    comes before the first; or one of UNITS, chains of instructions.
+    comes before the first; or one of UNITS, chains of instructions. start: float32 numbers (M, N) to which the first
+    part's chains are added, or None.
     """
     unit = UNITS.get(order.lanes)
     total: Any = None
-    lengths, start = iter(order.lengths), 0
-    for count in order.parts or (len(order.lengths),):
-        part: Any = None
-        for step, group in groupby(islice(lengths, count), order.instruction_terms):
+    lengths, first = iter(order.lengths), 0
+    for number, count in enumerate(order.parts or (len(order.lengths),)):
+        part: Any = None if number else start
+        of_part = list(islice(lengths, count))
+        # sums of segments are merged in one call, unless each is added to a start
+        groups = [[length] for length in of_part] if part is not None else _equal_steps(of_part, order)
+        for group in groups:
+            step = order.instruction_terms(group[0])
             schedule = segments(*group, step=step, odd_first=order.lanes == "odd_first")
-            stop = start + sum(schedule.slicing.lengths)
-            x, y = a[:, start:stop], b[start:stop]
+            stop = first + sum(schedule.slicing.lengths)
+            x, y = a[:, first:stop], b[first:stop]
             if unit:
                 sums = multiplied(x, y, None, unit, Request(schedule), None, None, CPU).view(np.float32)
             else:
                 sums = multiplied(x, y, None, CHAIN, Request(schedule), formats, None, CPU)
             with ieee_arithmetic(), np.errstate(all="ignore"):
                 part = sums if part is None else part + sums
-            start = stop
+            first = stop
         with ieee_arithmetic(), np.errstate(all="ignore"):
             if not unit:
                 part += np.float32(0)  # which turns -0 into +0, as if it had been first
             total = part if total is None else total + part
-    return rounded_sums(CodedSums(canonical(words(total), FP32), FP32), fmt).codes
+    return rounded_sums(CodedSums(canonical(words_of(total), FP32), FP32), fmt).codes
+
+
+def _equal_steps(lengths: list[int], order: SegmentLanes) -> list[list[int]]:
+    """Return the lengths of segments in groups of neighbours whose instructions have equally many terms in `order`."""
+    return [list(group) for _, group in groupby(lengths, order.instruction_terms)]
 
 
 def _places(spans: tuple[Span, ...]) -> slice | Array:

@@ -89,7 +89,8 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
         return _shared(shape)
     parts = lengths(shape.k) if cuts == "balanced" else greedy_lengths(shape.k)
     schedule = segments(*parts, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, "chains of multiply-adds over segments, added left to right")
+    rule = "chains of multiply-adds over segments, added left to right"
+    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule, bias="first" if shape.k > 1 else "start")
 
 
 def _cuts_alone(shape: ProductShape) -> Cuts:
@@ -160,7 +161,8 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
 def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> ChosenSchedule:
     """Return a schedule of sgemm that adds every element of the m x n result in one order; rule: text on that order."""
     whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
-    return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule)
+    bias: Literal["first", "last", "start"] = "start" if k == 1 else "first" if order.lanes == "chain" else "last"
+    return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule, bias)
 
 
 def lengths(k: int) -> tuple[int, ...]:

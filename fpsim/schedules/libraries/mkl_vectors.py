@@ -19,6 +19,7 @@ WORK, EXTRA = 41_700, 288  # and results * (K + EXTRA) from which both do
 LONG = 20_000  # terms from which both threads share K in another way
 ONE_THEN_TWO = "the first product, rounded, and {} lanes of multiply-adds over whole turns, then over the rest"
 TAILS: tuple[Lane, ...] = ("first_added_pairs", "first_added", "first_added_pairs")
+DOTS = {"first_apart", *TAILS}  # orders of results whose terms are contiguous in the matrix
 
 
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
@@ -98,4 +99,7 @@ def _by_result(
     one = (Span(0, 1),)
     row = shape.m == 1
     parts = tuple(ResultRegion(one if row else spans, spans if row else one, order) for spans, order in orders)
-    return ChosenSchedule("sgemv", Regions(shape.m, shape.n, shape.k, parts), None, FP32, rule)
+    is_dot = {order.lanes for _, order in orders} <= DOTS and shape.m + shape.n > 2 and shape.k > 1
+    return ChosenSchedule(
+        "sgemv", Regions(shape.m, shape.n, shape.k, parts), None, FP32, rule, "last" if is_dot else ""
+    )

@@ -118,10 +118,10 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
         parts = tuple(count // sharers + (i < count % sharers) for i in range(sharers))
         order = regions().SegmentLanes(lengths, "dot_pairs" if shape.fmt == BF16 else "chain", parts=parts)
         rule = f"{over} on each of {sharers} threads, whose sums are added, one cast at the end"
-        return ChosenSchedule("brg_matmul", _everywhere(shape, order), None, fmt, rule, adds_bias=True)
+        return ChosenSchedule("brg_matmul", _everywhere(shape, order), None, fmt, rule, bias="last")
     rule = f"{over}, one cast at the end"
     schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, adds_bias=True)
+    return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, bias="last")
 
 
 def _everywhere(shape: ProductShape, order: SegmentLanes) -> Regions:
@@ -154,7 +154,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
         return _gemm_regions(shape, [(alone, _gemm_row(k, pairs)), *others])
     rule = f"chains of multiply-adds, odd terms first, over segments of {max(lengths)} terms, added left to right"
     schedule = segments(*lengths, odd_first=True, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, adds_bias=True)
+    return ChosenSchedule("gemm:jit:bf16", schedule, CHAIN, BF16, rule, bias="last")
 
 
 def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
         shape.m, shape.n, shape.k, tuple(of.ResultRegion(spans, columns, order) for spans, order in parts)
     )
     rule = "chains of multiply-adds, odd terms first; rows that a thread computes alone have segments of 8 or 16 lanes"
-    return ChosenSchedule("gemm:jit:bf16", every, None, BF16, rule)
+    return ChosenSchedule("gemm:jit:bf16", every, None, BF16, rule, bias="last")
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
@@ -223,8 +223,8 @@ def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) 
     of_terms = f"{'TDPFP16PS' if is_half else 'TDPBF16PS'} of {terms} each"
     rule = f"{of_terms}, onto the running float32 sum{over}{shared}, one cast at the end"
     if blocks.parts or len(steps) > 1:
-        return ChosenSchedule("brg_matmul:amx", _everywhere(shape, order), None, fmt, rule, adds_bias=True)
+        return ChosenSchedule("brg_matmul:amx", _everywhere(shape, order), None, fmt, rule, bias="last")
     schedule = segments(
         *blocks.lengths, step=steps.pop(), library=LIBRARY, source=f"{SOURCE}; {of.SOURCE}", evidence="hardware"
     )
-    return ChosenSchedule("brg_matmul:amx", schedule, unit, fmt, rule, adds_bias=True)
+    return ChosenSchedule("brg_matmul:amx", schedule, unit, fmt, rule, bias="last")

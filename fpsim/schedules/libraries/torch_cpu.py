@@ -77,15 +77,14 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
             "64 lanes of float32 multiply-adds, then 8, each joined by halves, the rest one by one, one cast at the end"
         )
         every = regions().Regions(shape.m, shape.n, shape.k, (whole,))
-        return ChosenSchedule("torch's own loop", every, None, fmt, rule)
+        return ChosenSchedule("torch's own loop", every, None, fmt, rule, bias="last")
     if not straight:
         schedule = segments(shape.k, library=LIBRARY, source=SOURCE, evidence="hardware")
-        return ChosenSchedule(
-            "torch's own loop", schedule, CHAIN, fmt, "one chain of float32 multiply-adds, then a cast"
-        )
+        rule = "one chain of float32 multiply-adds, then a cast"
+        return ChosenSchedule("torch's own loop", schedule, CHAIN, fmt, rule, bias="start")
     rule = "four lanes of float32 multiply-adds, joined from the first to the last, one cast at the end"
     schedule = rounds(LANES, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("torch's own loop", schedule, CHAIN, fmt, rule)
+    return ChosenSchedule("torch's own loop", schedule, CHAIN, fmt, rule, bias="last")
 
 
 def torch_mm(
