@@ -226,8 +226,8 @@ def _chain(interval: int, order: ScaleOrder, block_scaled: bool) -> Schedule:
 def _refuse_sums(plan: MatmulPlan, is_scheduled: bool) -> None:
     """Raise a ValueError if the plan's schedule cannot add the unit's sums, its scales or C.
 
-    is_scheduled: whether the call passed the schedule. A passed schedule is refused if it promotes after a number of
-    terms that is not a multiple of the unit's, or if it adds float64 sums in float32. It is also refused if scales
+    is_scheduled: whether the call passed the schedule. A passed schedule is refused if its partial sums have a number
+    of terms that is not a multiple of the unit's, or if it adds float64 sums in float32. It is also refused if scales
     change along K and it does not apply them, or its partial sums extend over several of them. Any call is refused with
     beta but without c, with c and a tensor scale, or with alpha, beta, bias or out_fmt for float64 sums.
     """

@@ -49,9 +49,9 @@ def floats(codes: Array, fmt: Format) -> Array:
 
 
 def _in_c_order(x: Array) -> Array:
-    """Return a matrix in C order, itself or a copy.
+    """Return the matrix x in C order: x itself if it is in C order, else a copy.
 
-    Large transposed ones are copied in blocks, faster than by NumPy.
+    Large transposed matrices are copied in blocks, faster than by NumPy.
     """
     if x.strides[-1] == x.itemsize or x.size <= SQUARE**2:
         return np.ascontiguousarray(x)

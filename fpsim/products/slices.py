@@ -199,8 +199,8 @@ def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
     """Return whether a slice of K can be added by a kernel that adds all slices.
 
     It must have terms, no residue (first terms that separate instructions add), and partial sums that start at
-    multiples of `interval`, the terms per promotion (0 for none). If the unit multiplies blocks of scales, the slice
-    must also be contiguous and begin at a block.
+    multiples of `interval`, the terms of a partial sum (0 for one sum). If the unit multiplies blocks of scales, the
+    slice must also be contiguous and begin at a block.
     """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
@@ -318,7 +318,8 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
     """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K.
 
-    schedule: the schedule that the plan belongs to, which must promote partial sums; unit: the matrix unit.
+    schedule: the schedule that the plan belongs to. It must add partial sums of a fixed number of terms to a float32
+    total, else the error is raised too. unit: the matrix unit.
     """
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks

@@ -57,8 +57,8 @@ class SchedulePlan(NamedTuple):
     """The order of additions of a schedule for one K and one unit.
 
     k: number of terms. step: terms of an instruction; 1 for lanes, whose threads add term by term. promoted: whether
-    partial sums are added to a float32 total. slices: the slices of K. lost: terms that are never added. run:
-    consecutive terms of a lane; 0 without lanes.
+    partial sums are added to a float32 total. slices: the terms of each slice of K and their order. lost: the range of
+    K whose terms are never added. run: consecutive terms of a lane; 0 without lanes.
     """
 
     k: int

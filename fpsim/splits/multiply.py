@@ -121,7 +121,10 @@ def _as_float32(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _padded(parts: list[Array], terms: int, axis: int) -> list[Array]:
-    """Return parts with +0 appended along `axis`, that of K, up to a multiple of `terms`."""
+    """Return matrices with +0 appended along `axis`, that of K, up to a multiple of `terms`.
+
+    parts: parts of one operand, matrices of equal shape; they are returned unchanged if their K is a multiple already.
+    """
     missing = -parts[0].shape[axis] % terms
     width = [(0, missing if i == axis else 0) for i in range(2)]
     return [np.pad(part, width) for part in parts] if missing else parts

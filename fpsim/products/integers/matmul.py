@@ -117,7 +117,8 @@ def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
 def _finished_sums(call: IntegerCall, order: Epilogue, fmt: Format, backend: Backend) -> Matrix:
     """Return the (M, N) sums as float32 after scales, alpha, C and bias, before the cast to `fmt`.
 
-    call: the operands and keyword arguments. order: the epilogue's order of operations.
+    call: the operands and keyword arguments. order: the epilogue's order of operations. fmt: the result's format.
+    backend: the operations of the CPU or GPU, in whose memory the sums are.
     """
     request, mode = call.request, _scale_order(call, order)
     scale_a = scale_b = None

@@ -144,8 +144,9 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
     """Return the sums (M, N) of a chain of partial sums, if the unit's kernels can compute them in one call; else None.
 
-    For that, partial sums must have equally many terms; only the last may have fewer. With scales, all terms must be
-    neighbours. node: the chain. sums: the operands and the backend.
+    For that, partial sums must have equally many terms, a multiple of an instruction's; only the last may have fewer.
+    If each of them covers a range of K, the ranges must be consecutive; otherwise none may be multiplied by scales.
+    node: the chain. sums: the operands and the backend.
     """
     parts, unit = node.inputs, sums.product.unit
     if len(parts) < 2 or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":

@@ -112,8 +112,8 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
     A chain adds its terms to a total; every 16 terms (more in sums of more than 2**19) it adds that total to a second
     one and starts again at +0. Every 16 such totals are added to a third, and so on to a fourth (cascade); the four are
     added at the end. A lane adds its chains one after the other. The terms after the last whole round of the lanes are
-    added first, then the lanes, one after the other. This is the order of one thread: torch shares sums of more than
-    32,768 terms.
+    added first, then the lanes, one after the other. This is the order of one thread: torch divides sums of more than
+    32,768 terms among threads.
 
     Args:
       lanes: the number of elements in a vector: 8 with AVX2, which torch uses for sums with AVX-512 too.

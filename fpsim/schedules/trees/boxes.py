@@ -218,7 +218,7 @@ def _tail(steps: Steps, count: int) -> Steps:
 
 
 def _step(spans: Any) -> Box:
-    """Return the box of one addition of products; spans: its terms of K."""
+    """Return the box of one addition of products; spans: the ranges of K (Span) whose products it adds."""
     terms = sum(span.terms for span in spans)
     return Box("step", str(terms), tick=", ".join(str(extent_of(span)) for span in spans))
 

@@ -57,7 +57,7 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 def _refuse(parts: int, tree: str) -> None:
     """Raise a ValueError if `parts`, a number of nodes and runs, exceeds MOST_PARTS.
 
-    tree: its name, for the message.
+    tree: the tree's name, for the message.
     """
     if parts > MOST_PARTS:
         raise ValueError(

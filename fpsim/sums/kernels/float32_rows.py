@@ -131,11 +131,11 @@ def _split(x: Any, factor: Any) -> Any:
 
 @scalar
 def _split_by_two(x: Any, scale: Any) -> Any:
-    """Return x, float32, rounded to nearest even to 24 - s bits, by scale = 2**s; -0 becomes 0.
+    """Return x, float32, rounded to nearest even to 24 - s bits, where scale = 2**s, s >= 13; -0 becomes 0.
 
-    It takes two multiplications, one of them fused, and no addition. 2**s * x is a multiple of the place to be kept,
-    and an even one if x is halfway between two. (2**s - 1) * x is rounded to that place, or to half of it just above a
-    power of two, to which x is nearest then; 2**s * x minus that is x, rounded.
+    The result is 2**s * x - p by a fused multiply-add, where p is (2**s - 1) * x rounded to float32. Both are multiples
+    of the result's last place. If x is halfway between two results, 2**s * x is an even multiple of that place, so ties
+    go to even. With s < 13 an x just above a power of two may keep more bits.
     """
     less = f32(f32(x) * f32(scale - ONE_FLOAT))
     return f32(fma(scale, f32(x), f32(-less)))
@@ -177,9 +177,9 @@ def _rounded(t: Any, a: Any, b: Any, scale: Any, floor: Any) -> Any:
 
 @scalar
 def _rounded_product(a: Any, b: Any, scale: Any) -> Any:
-    """Return a * b, which float32 holds, rounded to nearest even to 24 - s bits; -0 becomes 0.
+    """Return a * b, which float32 holds, rounded to nearest even to 24 - s bits, s >= 13; -0 becomes 0.
 
-    a: a value of the format; scale: 2**s. The method is that of `_split_by_two`.
+    a: a float32 of at most 24 - s bits; scale: 2**s. The method is that of `_split_by_two`.
     """
     less = f32(f32(a * f32(scale - ONE_FLOAT)) * b)
     return f32(fma(f32(a * scale), b, f32(-less)))

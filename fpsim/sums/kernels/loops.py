@@ -39,7 +39,7 @@ _fill_words = inner_loop(fill_words)
 
 @scalar
 def _tiles(columns: int) -> Any:
-    """Return the number of tiles in a row of `columns` results."""
+    """Return the number of tiles, runs of up to TILE_COLUMNS (256) columns, in a row of `columns` results."""
     return (columns + TILE_COLUMNS - 1) // TILE_COLUMNS
 
 
@@ -84,10 +84,11 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
 
 @cache
 def _stochastic_kernel(outer_way: str) -> Any:
-    """Return the kernel that `sequence_kernel` returns for the representation "stochastic".
+    """Return the kernel for sums of Sequential, FusedMultiplyAdd and Chunked with stochastic rounding.
 
-    Sums are float64, rounded stochastically. outer_way: representation of Chunked's outer sums, "stochastic", "double"
-    or "core".
+    It has the arguments of the kernels of `sequence_kernel` and writes the sums of tiles first .. stop - 1 to its
+    argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way: representation of Chunked's outer sums:
+    "stochastic", "double" (FP64) or "core" (codes).
     """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
@@ -139,7 +140,11 @@ def pairwise_kernel(way: str) -> Any:
 
 @cache
 def _stochastic_pairs() -> Any:
-    """Return the kernel that `pairwise_kernel` returns for "stochastic": float64 sums, rounded stochastically."""
+    """Return the kernel for Pairwise sums with stochastic rounding.
+
+    It has the arguments of the kernels of `pairwise_kernel` and writes the sums of tiles first .. stop - 1 to its
+    argument `out`, (M, N) 64-bit words. Sums are held as float64.
+    """
     one_tile = scalar(tile_by_pairs(lanes("stochastic"), _fill_words, subtree_ahead, LEVELS))
 
     def pairwise(
