@@ -32,7 +32,7 @@ def case(number: int, fmt: str) -> tuple[str, MmCase]:
 @cache
 def recorded() -> dict[str, Array]:
     """Return what torch.mm gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "onednn_threads.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "onednn_threads.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

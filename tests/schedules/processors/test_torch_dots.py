@@ -25,7 +25,7 @@ def codes(number: int, fmt: str) -> tuple[Array, Array]:
 @cache
 def recorded() -> dict[str, Array]:
     """Return what torch.mm gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "torch_dots.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "torch_dots.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

@@ -39,7 +39,7 @@ def codes(number: int) -> tuple[Array, Array]:
 @cache
 def recorded() -> Array:
     """Return what torch.mm gave (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "onednn_amx.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "onednn_amx.npz") as arrays:
         digests: Array = arrays["torch.mm"]
     return digests
 
@@ -157,7 +157,7 @@ def by_hand(a: Array, b: Array, order: fp.schedules.SegmentLanes) -> Array:
 @cache
 def shared_recorded(name: str = "shared") -> Array:
     """Return what torch.mm gave on a processor with AMX (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "onednn_amx.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "onednn_amx.npz") as arrays:
         digests: Array = arrays[name]
     return digests
 

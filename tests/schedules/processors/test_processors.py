@@ -108,7 +108,7 @@ def test_instructions_of_amx_may_have_fewer_terms(k: int, step: int) -> None:
 @cache
 def recorded() -> dict[str, Array]:
     """Return what torch.mm gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "torch_cpu.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "torch_cpu.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

@@ -43,7 +43,7 @@ def bias_of(shape: MmCase, number: int) -> Array:
 @cache
 def recorded() -> dict[str, Array]:
     """Return what torch.addmm gave on an Intel Xeon (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "torch_biases.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "torch_biases.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
@@ -147,7 +147,7 @@ def test_chains_of_torchs_own_loop_start_at_the_bias_if_a_is_transposed() -> Non
     library = fp.schedules.torch_native(layout="tn")
     assert library.at(5, 6, 70).bias == "start"
     values = [fp.decode(x, fp.BF16) for x in (a, b)]
-    want = chain(*values, np.tile(fp.decode(bias, fp.BF16), (5, 1)))
+    want = chain(values[0], values[1], np.tile(fp.decode(bias, fp.BF16), (5, 1)))
     assert_bits_equal(fp.matmul(a, b, schedule=library, fmt="bf16", bias=bias), fp.cast(want, fp.BF16))
     assert_bits_equal(fp.matmul(a, b, schedule=library, fmt="bf16", bias=bias, out_fmt="fp32"), want)
 

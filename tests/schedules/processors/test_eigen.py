@@ -44,7 +44,7 @@ def floats(number: int) -> tuple[Array, Array]:
 @cache
 def recorded() -> dict[str, Array]:
     """Return what Eigen gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "eigen.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "eigen.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

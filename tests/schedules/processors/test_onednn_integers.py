@@ -65,7 +65,7 @@ def segments_of(k: int, isa: str) -> list[int]:
 @cache
 def recorded() -> dict[str, Array]:
     """Return what torch._int_mm gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "onednn_int8.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "onednn_int8.npz") as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 

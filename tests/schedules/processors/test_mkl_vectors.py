@@ -37,7 +37,7 @@ def floats(number: int) -> tuple[Array, Array]:
 @cache
 def recorded() -> Array:
     """Return what torch.mm gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "mkl.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "mkl.npz") as arrays:
         digests: Array = arrays["vectors"]
     return digests
 

@@ -29,7 +29,7 @@ def case(number: int) -> tuple[str, MmCase]:
 @cache
 def recorded() -> Array:
     """Return what torch.mm gave on an Intel Emerald Rapids (tests/data/README.md)."""
-    with np.load(Path(__file__).parents[1] / "data" / "mkl.npz") as arrays:
+    with np.load(Path(__file__).parents[2] / "data" / "mkl.npz") as arrays:
         digests: Array = arrays["two_threads"]
     return digests
 

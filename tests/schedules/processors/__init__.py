@@ -1,0 +1,1 @@
+"""Libraries on processors: what torch, oneDNN, MKL, OpenBLAS and Eigen gave, bit for bit."""
