@@ -57,7 +57,10 @@ class Layout:
         self.axis, self.tiling = None, None
         if axis is not None:
             if block is not None:
-                raise ValueError(f"error takes axis or block; got axis={axis!r} and block={block!r}. Leave one out.")
+                raise ValueError(
+                    f"the parts of an array are given by axis or by block; got axis={axis!r} and block={block!r}. "
+                    "Leave one out."
+                )
             is_integer = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
             if not is_integer or not -len(shape) <= axis < len(shape):
                 raise ValueError(f"axis must be one of the {len(shape)} axes of x; got {shown(axis)}.")

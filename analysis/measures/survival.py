@@ -19,6 +19,7 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.named import Format
 from fpsim.formats.rounding import Rounding
+from fpsim.formats.table_format import TableFormat
 from fpsim.scaling.decode import scale_of_elements
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
@@ -198,7 +199,7 @@ def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> st
         encoded = encode_scaled(x, report.fmt, report.scaling, **cast)
         result, scales = encoded.decode(np.float64), scale_of_elements(encoded)
     else:
-        assert isinstance(report.fmt, Format)
+        assert isinstance(report.fmt, (Format, TableFormat))  # others are measured with a scaling only
         scales = np.float64(report.scale)
         of = (x if report.scale == 1 else (x / x.dtype.type(report.scale))).astype(x.dtype)
         result = quantize(of, report.fmt, **cast).astype(np.float64) * report.scale

@@ -88,6 +88,12 @@ def test_under_scales_the_worst_value_is_explained_as_the_cast_sees_it() -> None
     assert "which with the scale" in one
 
 
+def test_formats_of_listed_values_are_told_without_neighbours() -> None:
+    said = message(NORMAL, "nf4", sqnr_db=60.0)
+    assert "do not survive NF4: SQNR" in said
+    assert said.endswith((", which becomes -1.0.", ", which becomes 1.0."))
+
+
 def test_integers_and_draws_are_told_without_neighbours() -> None:
     said = message(NORMAL, "int8", scaling=fp.scalings.ROW, sqnr_db=60.0)
     assert "which with the scale" in said

@@ -117,7 +117,7 @@ def test_channels_of_two_parts_merge_and_blocks_do_not() -> None:
     [
         ({"axis": 2}, "axis must be one of the 2 axes of x; got 2"),
         ({"axis": True}, "axis must be one of the 2 axes of x; got True"),
-        ({"axis": 0, "block": (1, 2)}, "takes axis or block"),
+        ({"axis": 0, "block": (1, 2)}, "are given by axis or by block"),
         ({"block": (0, 2)}, "block must be a tuple of tile sizes"),
         ({"block": "row"}, "block must be a tuple of tile sizes"),
     ],
