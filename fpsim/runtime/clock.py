@@ -56,9 +56,9 @@ def spent() -> float:
 
 
 def _start_anew() -> None:
-    """Reset the clock's lock and its count of compiling threads in a forked child, where no other thread exists."""
+    """Reset the clock's lock and its count of contexts in a forked child, where only the forking thread's are left."""
     global _lock, _compiling
-    _lock, _compiling = threading.Lock(), 0
+    _lock, _compiling = threading.Lock(), getattr(_own, "blocks", 0)
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,17 @@ def test_compiling_takes_no_time(seconds: Callable[[], float], hours: list[float
         hours[0] += 1000
     hours[0] += 2
     assert seconds() - start == pytest.approx(3)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_the_clock_of_a_child_forked_in_a_context_goes_on() -> None:
+    with clock.compiling():
+        child = os.fork()
+    if child == 0:
+        start = clock.seconds()
+        time.sleep(0.01)
+        os._exit(0 if clock.seconds() > start else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_threads_that_compile_at_once_stop_it_once(hours: list[float]) -> None:
