@@ -359,7 +359,7 @@ class StepGradients:
             return self._ranks.averaged(self._parts[0], self._reduction)
         if len(self._parts) == 1 and self._reduction.fmt is None:
             return self._parts[0]
-        return reduce(self._parts, self._reduction.fmt)
+        return reduce(self._parts, self._reduction.fmt, self._reduction.accumulate, self._reduction.count)
 
 
 class GradientSum:

@@ -37,12 +37,13 @@ def tensor(x: Any, kind: str) -> Any:
     """Return codes or floats as a contiguous tensor on the GPU, with the torch dtype of the format `kind`.
 
     x: NumPy array or torch tensor, whose bits are reinterpreted, not converted. kind: "e4m3", "e5m2", "fp16", "bf16",
-    "fp32", "tf32" (float32) or "fp64". Raises TypeError for a NumPy array whose elements have another size; the
-    elements of a torch tensor must have the right size, which is not checked.
+    "fp32", "tf32" (float32) or "fp64". Raises TypeError if the elements have another size.
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
     if is_torch(x):
+        if x.element_size() != dtype.itemsize:
+            raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {x.dtype}.")
         x = x.detach().to(DEVICE)
         return (x if x.dtype == dtype else x.view(dtype)).contiguous()
     array = np.ascontiguousarray(x)

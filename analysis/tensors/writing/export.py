@@ -237,16 +237,15 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
         if gguf:
             placed.append(PlacedTensor(one.name, job.layout.removeprefix(GGUF), one.shape, size))
         else:
-            placed.append(PlacedTensor(_prefix(job, one.name, end) + end, WORDS[dtype], shape, size))
+            placed.append(PlacedTensor(_prefix(job, one.name) + end, WORDS[dtype], shape, size))
     return placed
 
 
-def _prefix(job: ExportJob, name: str, end: str) -> str:
+def _prefix(job: ExportJob, name: str) -> str:
     """Return the start of the names under which a layout stores a weight's tensors.
 
-    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout. `end` is not used.
-
-    job: the inputs of the export.
+    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout. job: the inputs of
+    the export.
     """
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
@@ -292,7 +291,7 @@ def _write_tensors(
                 return
             with np.errstate(over="ignore", invalid="ignore"):  # values that become Inf are refused when they are read
                 for end, piece in written.pieces():
-                    file.write(one.name if gguf else _prefix(job, one.name, end) + end, piece)
+                    file.write(one.name if gguf else _prefix(job, one.name) + end, piece)
 
         over_tasks(len(parts), write)
 

@@ -189,10 +189,7 @@ def _dependence(
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]
     fixed = all((bits == draws[0][0]).all() for bits in draws)  # as if the share were 0 or 1
     dependence: list[str] = []
-    for name, failed in (
-        ("elements", dependent_elements(source, half, draws)),
-        ("calls", dependent_calls(source, half, draws)),
-    ):
+    for name, failed in (("elements", dependent_elements(source, half, draws)), ("calls", dependent_calls(draws))):
         if failed is not None and not (fixed and measured.causes):
             causes = dependence_causes(name, draws)
             # dependent elements make calls look dependent too

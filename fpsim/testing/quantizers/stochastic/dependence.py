@@ -97,12 +97,12 @@ def _most_alike(same: Any, of: Any, first: int, tests: int) -> int | None:
     return first + shift if unlikely(same[shift], of[shift], 0.5, tests * same.size) else None
 
 
-def dependent_calls(source: RandomSource, x: Array, draws: list[Any]) -> Broken | None:
+def dependent_calls(draws: list[Any]) -> Broken | None:
     """Return the broken property "calls" if elements of one call depend on those of another, else None.
 
     Element i of one call is compared with element i + shift of the other, for every shift. They must be rounded in the
     same direction in half of the pairs, within chance. draws: for each call, a flat mask of the elements rounded away
-    from 0. source and x, the quantizer and the input of the calls, are not used.
+    from 0.
     """
     pairs = [(first, first + 1) for first in range(len(draws) - 1)] + [(0, 2), (0, 4)]
     for pair in pairs:
