@@ -63,12 +63,13 @@ def nearest_plan(options: CastOptions, scale: float | None, from_amax: bool) -> 
     largest value; its smallest normal value, and the exponent field of this in float32; the number of mantissa bits
     that rounding drops; the decode scale, 1 without one; the largest quotient x / scale that becomes the largest value;
     the smallest magnitude other than 0 that the loops accept; the number whose addition rounds values below the normal
-    range, 0 if the loops accept none; and 1 for rounding toward zero or 0 for nearest even, the only two modes of the
-    loops.
+    range, 0 if the loops accept no values there; and 1 for rounding toward zero or 0 for nearest even, the only two
+    modes of the loops.
 
     options: format, rounding and subnormals of the cast. scale: decode scale, None for no scale. from_amax: whether the
     scale was computed from amax, so that x / scale may slightly exceed the format's range. The result is None for other
-    rounding modes, for unsigned formats and those that float32 cannot hold, and for scales near float32's limits.
+    rounding modes, for unsigned formats and those that float32 cannot hold. It is also None for scales below float32's
+    smallest normal value, or so large that the format's smallest normal value times the scale exceeds 2**100.
     """
     unscaled = _unscaled_plan(options if options.seed is None else options.with_seed(None))
     one = 1.0 if scale is None else scale
@@ -121,7 +122,7 @@ class Buffers:
         self._arrays: dict[tuple[str, str], Array] = {}
 
     def array(self, name: str, size: int, dtype: Any) -> Array:
-        """Return a work array (size,) of this name and dtype; its contents are arbitrary."""
+        """Return a work array (size,) of arbitrary contents; a later call with this name and dtype reuses it."""
         key = (name, np.dtype(dtype).str)
         buffer = self._arrays.get(key)
         if buffer is None or buffer.size < size:
@@ -217,8 +218,8 @@ class FloatCast:
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
         """Round a 1-d piece x of float32 or float64; return (x / scale, rounded values, values * scale, scales).
 
-        The arrays are work arrays of `buffers`. Without a scale the first is x, the third equals the second, and the
-        last is None.
+        The arrays are work arrays of `buffers`, which the next call overwrites. Without a scale the first is x, the
+        third equals the second, and the last is None.
 
         first: flat index in the array of the first element of x, for stochastic rounding.
         """
@@ -296,8 +297,8 @@ class Tiles:
     def _facts(self, width: int) -> FormatFacts:
         """Return the FormatFacts of the elements.
 
-        For LogFMT, tables and codes with zero points, whose errors in ulps are not measured, these facts are the same
-        for all formats.
+        Errors in ulps are not measured for LogFMT, tables and codes with zero points. For all of these, return
+        UNMEASURED, the facts of a format in which no value is beyond the range or subnormal.
 
         width: bits of the source floats.
         """
@@ -312,8 +313,9 @@ class Tiles:
     def rounded(self, x: Array, first: int, buffers: Buffers) -> RoundedPiece:
         """Return (x / scales, rounded values, values * scales, scales) for a 1-d piece x of float32 or float64.
 
-        The rounded values are decoded from the codes; the arrays are work arrays of `buffers`. If errors in ulps are
-        not measured, they are x, the decoded results twice, and ones.
+        The rounded values are decoded from the codes. The arrays are work arrays of `buffers`, which the next call
+        overwrites. For formats whose errors in ulps are not measured, the four arrays are x, the decoded results twice,
+        and ones.
 
         first: flat index in the whole array of the first element of x.
         """

@@ -49,7 +49,7 @@ class ComparedRow(NamedTuple):
         return f"{self.format} {scaling}{rounding}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return column -> value: format, rounding, scaling, bits_per_value and every metric."""
+        """Return column -> value: format, rounding, scaling, bits_per_value, and every metric of an ErrorReport."""
         report = self.report
         names = {name: getattr(self, name) for name in SETTINGS}
         figures = {name: report.to_dict()[name] for name in (*METRICS, *NOISE)}

@@ -38,7 +38,7 @@ def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
 
 
 def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
-    """Draw a bar for each cause of the noise: its share of the squared errors."""
+    """Draw a bar for each cause of the noise in a report: its share of the squared errors."""
     shares = report.noise_by_cause
     names = list(shares)[::-1]
     values = [0.0 if math.isnan(shares[name]) else shares[name] for name in names]
@@ -51,7 +51,7 @@ def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
 
 
 def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
-    """Draw the SQNR of every channel or block of the array as a point."""
+    """Draw the SQNR of every channel or block in a report as a point, and that of the whole array as a line."""
     sqnr = report.parts["sqnr_db"]
     shown = np.where(np.isfinite(sqnr), sqnr, np.nan)
     ax.plot(np.arange(len(shown)), shown, color=DATA, linewidth=0, marker=".", markersize=3)

@@ -104,7 +104,7 @@ class ErrorReport:
       fmt, rounding, overflow, subnormals: the format, and the options of the cast.
       scale: the decode scale; 1 without one, NaN if there are several.
       sums: the counts and sums from which the metrics are computed.
-      scaling, scales: the fp.Scaling of scales per tile, and a report on these scales; None without scales per tile.
+      scaling, scales: the fp.Scaling of scales per tile, and a ScaleReport on these scales; None without such scales.
       scale_bits: bits of all scales together.
       parts: the metrics of each channel or block; None unless `axis` or `block` was given.
       unmeasured: names of metrics that cannot be measured in the format.
@@ -297,7 +297,10 @@ class ErrorReport:
         return f"{sqnr} in {self.format} ({self.rounding}, {scale}) over {plural(self.count, 'value')}: {rates}{worst}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return column -> value: format and settings of the cast, facts on scales, and every metric."""
+        """Return column -> value: format and settings of the cast, bits_per_value, and every metric.
+
+        With scales per tile, it also has the scaling and the columns of `ScaleReport.to_dict`.
+        """
         settings = {name: getattr(self, name) for name in ("format", "rounding", "overflow", "subnormals", "scale")}
         tiles = {"scaling": repr(self.scaling), **self.scales.to_dict()} if self.scales else {}
         noise = {name: self._metric(name) for name in NOISE}

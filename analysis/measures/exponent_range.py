@@ -146,7 +146,10 @@ class RangeReport:
 
     @property
     def quantiles(self) -> dict[float, float]:
-        """Share (0.001 to 0.999) -> magnitude that this share of the nonzero finite elements do not exceed."""
+        """Share -> magnitude (`magnitude(share)`) that this share of the nonzero finite elements do not exceed.
+
+        The shares are 0.001, 0.01, 0.1, 0.5, 0.9, 0.99 and 0.999.
+        """
         return {share: self.magnitude(share) for share in QUANTILES}
 
     def shares(self, fmt: FormatLike) -> dict[str, float]:

@@ -23,13 +23,11 @@ f32, f64 = np.float32, np.float64
 
 BLOCK = 2048  # elements: long enough to amortise a call, short enough that few blocks require the slowest loop
 
-# Columns of a block's description: largest magnitude, smallest one other than 0, sum of squares, number of nonzeros.
-LARGEST, SMALLEST, ENERGY, NONZERO = range(4)
+LARGEST, SMALLEST, ENERGY, NONZERO = range(4)  # columns of a block's description, which `describe_kernel` explains
 DESCRIPTION = 4
 
-# Indices of the facts of a format; `FormatFacts` in fpsim/analysis/measures/candidates.py explains them.
 BEYOND, TOP, NORMAL_FROM, SUBNORMAL_BELOW, MAY_REFUSE, LOWEST_FIELD, HIGHEST_FIELD, PRECISION = range(8)
-FACTS = 8
+FACTS = 8  # `FormatFacts` in fpsim/analysis/measures/candidates.py explains these indices of the facts of a format
 
 (
     COUNT, COMPARED, NONZERO_COUNT, UNDERFLOW, SUBNORMAL, OVERFLOW, SATURATION, FINITE_SATURATION, NAN, EXACT,
@@ -120,8 +118,10 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 
 @cache
 def describe_kernel(width: int) -> Any:
-    """Return the loop `(x, reciprocals, descriptions)` that writes 1 / |x| (0 for 0) and for each block of 2048 a row
-    of 4: largest magnitude, smallest nonzero one, sum of squares, number of nonzeros. width: bits of an element of x.
+    """Return the loop `(x, reciprocals, descriptions)` that describes x (groups, length), floats of `width` bits.
+    It writes 1 / |x| (0 for 0) to `reciprocals` (groups, length). It writes to `descriptions` (groups, blocks, 4), for
+    each block of 2048 elements: largest magnitude, smallest nonzero one (Inf for none), sum of squares, number of
+    nonzeros. Both are float64.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -171,7 +171,7 @@ def clamped(value: Any, top: Any, limit: Any) -> Any:
 
 @cache
 def divide_kernel() -> Any:
-    """Return the loop `(x, scale, exact, top, limit)`: exact = x / scale; magnitudes in (top, limit] become top."""
+    """Return the loop `(x, scale, exact, top, limit)` that writes clamped(x / scale, top, limit) to the 1-d `exact`."""
 
     def divide(x: Any, scale: Any, exact: Any, top: Any, limit: Any) -> None:
         for i in range(x.size):
@@ -224,17 +224,17 @@ class RoundedPiece(NamedTuple):
     scales: Array | None  # None without scales; compiled loops then get any array instead
 
     def each(self, change: Callable[[Array], Array]) -> RoundedPiece:
-        """Return a piece with change(array) in place of each array."""
+        """Return a piece with change(array) in place of each array; `scales` of None stays None."""
         scales = None if self.scales is None else change(self.scales)
         return RoundedPiece(change(self.exact), change(self.values), change(self.results), scales)
 
 
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
-    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that measures a block; arguments
-    are those of `measure_kernel`. It overwrites `sums` and maxima[MAX_RELATIVE], adds to `counts`, and raises
-    maxima[MAX_ULP]. width: bits of a value. scaled: whether values have scales. small: whether some may be below the
-    format's normal range. rare: whether some may be Inf, NaN or beyond the range; if False, the body sets sums[SIGNAL]
-    to 0 and does not count compared and nonzero values.
+    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that measures a block. It
+    overwrites `sums` and maxima[MAX_RELATIVE], adds to `counts`, and raises maxima[MAX_ULP]; all three are 1-d. The
+    other arguments are those of `measure_kernel`. width: bits of a value. scaled: whether values have scales. small:
+    whether some may be below the format's normal range. rare: whether some may be Inf, NaN or beyond the range; if
+    False, the body sets sums[SIGNAL] to 0 and does not count compared and nonzero values.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps
@@ -333,9 +333,9 @@ def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> An
 @cache
 def measure_kernel(width: int, scaled: bool) -> Any:
     """Return the loop `(x, reciprocals, descriptions, done, rounded, totals, counts, maxima, facts)` that adds the
-    errors of `rounded`, a RoundedPiece of x (groups, length), to the arrays of an ErrorSums (groups,), except in blocks
-    with a nonzero `done`. reciprocals, descriptions: as `describe_kernel` writes them. facts: `FormatFacts.floats`.
-    width: bits of a float. scaled: whether the piece has scales.
+    errors of `rounded`, a RoundedPiece of x (groups, length), to the arrays of an ErrorSums (groups,). done: uint8
+    (groups, blocks); blocks with a nonzero number are left out. reciprocals, descriptions: as `describe_kernel` writes
+    them. facts: `FormatFacts.floats`. width: bits of a float. scaled: whether the piece has scales.
     """
     common = _make_measure_block(width, scaled, small=False, rare=False)
     with_small = _make_measure_block(width, scaled, small=True, rare=False)

@@ -70,7 +70,7 @@ SMALLEST_NORMAL_32 = 2.0**-126
 def count_normal(x: Any, table: Any) -> Any:
     """Count float32 values, all normal or zero, by magnitude in `table` in place; return the number of zeros.
 
-    table: (BINS,) counts; a magnitude is counted at index 32 * (exponent + 1074) + the upper five bits of its mantissa.
+    table: int64 (BINS,); a magnitude is counted at index 32 * (exponent + 1074) + the upper five bits of its mantissa.
     """
     offset = i64((-127 - LOWEST_EXPONENT) * BINS_PER_BINADE)
     before = table[offset]  # count in the bin of 2**-127, to which the loop adds zeros
@@ -85,8 +85,8 @@ def count_normal(x: Any, table: Any) -> Any:
 def count_any(x: Any, table: Any, specials: Any) -> None:
     """Count floats by magnitude in `table`, and zeros, infinities and NaNs in `specials` (3,), in place.
 
-    table: (BINS,) counts; a magnitude is counted at index 32 * (exponent + 1074) + the upper five bits of its mantissa,
-    normalised if it is subnormal in float64.
+    table, specials: int64 counts, `table` (BINS,). A magnitude is counted at index 32 * (exponent + 1074) + the upper
+    five bits of its mantissa, normalised if it is subnormal in float64.
     """
     shift = i64(52 - 5)  # the upper five bits of the mantissa select one of 32 bins of a binade
     offset = i64((1023 + LOWEST_EXPONENT) * BINS_PER_BINADE)
@@ -108,9 +108,9 @@ def count_any(x: Any, table: Any, specials: Any) -> None:
 def histogram_kernel(width: int) -> Any:
     """Return the loop `(x, table, specials, extremes)` that adds the magnitudes of x to a histogram, in place.
 
-    table: (BINS,) counts of finite magnitudes other than 0, at index 32 * (exponent + 1074) + the upper five bits of
-    the mantissa. specials: (3,) numbers of zeros, infinities, NaNs. extremes: (2,) largest finite and smallest nonzero
-    magnitude. width: bits of a value of x.
+    table: int64 (BINS,), counts of finite magnitudes other than 0, at index 32 * (exponent + 1074) + the upper five
+    bits of the mantissa. specials: int64 (3,), numbers of zeros, infinities, NaNs. extremes: float64 (2,), largest
+    finite and smallest nonzero magnitude. width: bits of a value of x.
     """
     extremes_of = extremes_loop(width)
 

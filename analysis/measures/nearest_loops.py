@@ -314,10 +314,11 @@ def nearest_kernel() -> Any:
     """Return the loop `(x, reciprocals, descriptions, plans, done, totals, counts, maxima)`.
 
     The loop rounds and measures the blocks of 2048 elements whose magnitudes are within a plan's limits. x: float32
-    (groups, length); reciprocals: 1 / |x|, 0 for 0; descriptions (groups, blocks, 4): largest magnitude, smallest one
-    other than 0, sum of squares and number of nonzeros of each block; plans: (candidates, PLAN). done (candidates,
-    groups, blocks) becomes 1 for measured blocks, else 0; totals, counts and maxima, the arrays of an ErrorSums with
-    axes (candidates, groups, ...), get the errors in place.
+    (groups, length). reciprocals: float64, 1 / |x|, 0 for 0. descriptions: float64 (groups, blocks, 4), largest
+    magnitude, smallest one other than 0, sum of squares and number of nonzeros of each block. plans: float64
+    (candidates, PLAN), as `nearest_plan` in candidates.py returns them. done: uint8 (candidates, groups, blocks),
+    set to 1 for measured blocks, else to 0. totals, counts, maxima: the arrays of an ErrorSums with axes (candidates,
+    groups, ...), to which the loop adds the errors.
     """
     measure, measure_scaled = (_make_measure(scaled, truncates=False) for scaled in (False, True))
     truncate, truncate_scaled = (_make_measure(scaled, truncates=True) for scaled in (False, True))

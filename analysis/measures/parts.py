@@ -26,7 +26,7 @@ class Slab(NamedTuple):
       first, number: index of the first part, and number of parts.
       length: number of elements of each part that are in the slab.
       columns: if the slab is a piece of one long part, the range of its elements in that part; None for whole parts.
-      index: for blocks, (batch, slice of rows, first column, last column, columns of a block); None for channels.
+      index: for blocks, (batch, slice of rows, first column, last column + 1, columns of a block); None for channels.
     """
 
     first: int
@@ -143,9 +143,10 @@ class Layout:
 
 
 def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
-    """Yield the blocks as slabs, in the order of the grid.
+    """Yield the blocks of a tiling as slabs, in the order of the grid.
 
-    The blocks of full width in one row of the grid share slabs; a narrower block at the row's end has its own.
+    The blocks of full width in one row of the grid share slabs; a narrower block at the row's end has a separate slab.
+    A block of more than PIECE elements is divided into several slabs.
     """
     bands, across = tiles.tiles[1:]
     full = tiles.columns // tiles.tile_columns

@@ -85,7 +85,7 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """Return for each candidate, a cast to measure, the sums of its errors over a batch of 1-d pieces of an array.
+    """Return the sums of the errors of casts to measure, an ErrorSums (candidates,), over a batch of 1-d pieces.
 
     A thread measures whole pieces, whose sums are added in the order of the array. first: flat index of the first
     piece's first element.

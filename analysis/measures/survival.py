@@ -177,7 +177,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
     """Return the clause that states a metric and the threshold that it breaks.
 
-    name: the threshold, a field of `SurvivalThresholds`. limit: its value.
+    report: the report with the metric. name: the threshold, a field of `SurvivalThresholds`. limit: its value.
     """
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
@@ -191,7 +191,7 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
 def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
     """Return a text on the element that breaks a threshold most: index, value and result; "" if no x is finite.
 
-    name: the threshold, a field of `SurvivalThresholds`. cast: rounding, subnormals and seed.
+    report: the report on x. name: the threshold, a field of `SurvivalThresholds`. cast: rounding, subnormals and seed.
     """
     wide = x.astype(np.float64)
     scales: Any

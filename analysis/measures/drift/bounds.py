@@ -56,7 +56,7 @@ class Roundings(NamedTuple):
 
 
 def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
-    """Return the largest relative error of rounding a normal value: 2**-precision to nearest, else twice as much."""
+    """Return the largest relative error of rounding a normal value: 2**-fmt.precision to nearest, else twice that."""
     return 2.0 ** (-fmt.precision if rounding.is_nearest else 1 - fmt.precision)
 
 
@@ -179,7 +179,8 @@ def matrix_unit_bounds(
     """Return the error bounds of a matrix unit's sums of the first `length` terms under a schedule.
 
     terms: the operands. chance: probability of probabilistic bounds. random_signs: whether the products have
-    independent random signs. Otherwise units that truncate aligned terms, which is biased, have no such bounds.
+    independent random signs. If not, units that truncate aligned terms have no probabilistic bounds, as truncation is
+    biased. All bounds are NaN if the schedule leaves out terms, or no bound is known for the unit's rule of addition.
     """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
@@ -272,7 +273,7 @@ class PartialSum(NamedTuple):
 
 
 def cuts_of(unit: MatrixUnit) -> Cuts:
-    """Return the truncations and roundings in one instruction of a matrix unit, by its rule (docs/matrix-units.md)."""
+    """Return the truncations and roundings that one instruction of a matrix unit makes by its `unit.rule`, a `Rule`."""
     fmt = unit.d.fmt
     bits, absolute = (min(unit.result_bits, 23), 2.0**-126 * 2.0 ** -min(unit.result_bits, 23))
     result = 2.0**-bits
@@ -310,8 +311,8 @@ def _aligning_unit_bounds(
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     """Return 2^e of every product, (trials, K), with the exponent e by which the unit aligns it; 0 for products of 0.
 
-    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value; it is 0
-    for units of the rule GROUPED. Results are cached in `terms`.
+    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value. It is 0
+    for units of `Rule.GROUPED`, which align by block scales alone, here 1. Results are cached in `terms`.
     """
     assert terms.b is not None
     grouped = unit.rule is Rule.GROUPED
@@ -327,10 +328,9 @@ def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
 
 
 def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Floats, exponents: Floats) -> PartialSum:
-    """Return the partial sum of a slice of K, `part`: the sum of its blocks, added in float32 if the plan promotes
-    them.
+    """Return the partial sum of `part`, a slice of K in `plan`: its only block, or several blocks added in float32.
 
-    products, exponents: (trials, K) exact products, and the powers of two by which the unit aligns them.
+    products, exponents: (trials, K) exact products, and the powers of two by which `unit` aligns them.
     """
     runs = [slice(run.start, run.stop) for run in part.runs]
     terms = runs[0] if len(runs) == 1 else np.concatenate([np.arange(run.start, run.stop) for run in runs])
@@ -344,9 +344,8 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
     """Return groups of adjacent blocks of a slice; the blocks of a group have equally many instructions.
 
-    A block is a tuple of spans of K, one for each instruction.
-
-    step: number of terms of an instruction.
+    A block is a tuple of spans, one for each instruction, of positions in the slice. part: the slice. step: number of
+    terms of an instruction.
     """
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
@@ -363,8 +362,8 @@ def _block_parts(
 ) -> list[PartialSum]:
     """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
 
-    blocks: spans of each block's instructions. products, exponents: (trials, terms of the slice) exact products, and
-    the powers of two by which they are aligned.
+    blocks: spans of each block's instructions, as positions in the slice. products, exponents: (trials, terms of the
+    slice) exact products, and the powers of two by which `unit` aligns them.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

@@ -45,7 +45,8 @@ class DriftAdder(NamedTuple):
     Attributes:
       name: name in reports.
       accumulator: the accumulator; None for a matrix unit.
-      unit, schedule: the matrix unit, or None for an accumulator; and the order of its additions.
+      unit: the matrix unit; None for an accumulator.
+      schedule: the order of the matrix unit's additions; FLAT, without effect, for an accumulator.
     """
 
     name: str
@@ -310,10 +311,11 @@ def _is_rest_of_pair(x: object) -> bool:
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return x, an accumulator, a matrix unit or its name, or a pair with a schedule or promotion interval, as a
-    DriftAdder.
+    """Return x, one item of the argument `accumulators` of `drift`, as a DriftAdder.
 
-    Raises TypeError for other objects, ValueError for a promotion interval that does not suit the unit.
+    x is an accumulator, a matrix unit or its name, or a pair (unit, schedule) or (unit, terms between promotions).
+    Raises TypeError for other objects. Raises ValueError for an unknown unit, one that adds integers, and an interval
+    of promotions that is no positive multiple of the terms of the unit's instruction.
     """
     if isinstance(x, Accumulator):
         return DriftAdder(repr(x), x, None, FLAT)

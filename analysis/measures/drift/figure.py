@@ -31,8 +31,8 @@ class Drift(Protocol):
 def drift_axes(report: Drift, ax: Axes | None = None) -> Axes:
     """Draw each accumulator's relative error (norm_relative) against the number of terms; return the matplotlib axes.
 
-    Bounds are drawn if there are at most 3 accumulators. A ring marks the length from which on additions stagnate. ax:
-    axes to draw on; None makes new ones.
+    report: the DriftReport. Bounds are drawn if it has at most 3 accumulators. A ring marks the number of terms from
+    which on an accumulator's additions stagnate (`Regime.onset`). ax: axes to draw on; None makes new ones.
     """
     names = report.accumulators
     with figure_style():

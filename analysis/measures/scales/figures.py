@@ -42,7 +42,7 @@ class LossScaling(Protocol):
 def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
     """Draw the shares of elements that become 0, subnormal and too large against 2**k; mark the best scale.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    report: the UnderflowReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -75,7 +75,7 @@ def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
 def loss_scaling_axes(report: LossScaling, ax: Axes | None = None) -> Axes:
     """Draw the scale of every policy against the training step, with a mark below for each step that overflowed.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    report: the LossScalingReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))

@@ -113,9 +113,10 @@ class LossScalingReport:
     def totals(self) -> tuple[dict[str, Any], ...]:
         """Totals over all training steps, a dict for each policy.
 
-        steps: number of steps. skipped, overflowed, applied_overflows: shares of steps that were skipped, that had an
-        Inf or NaN, and that had one and were not skipped. overflow, underflow: shares of all gradients, as in
-        ScalingStep. last_scale: the scale of the last step. faulty: the policy's known faults, "" for none.
+        policy: its name. steps: number of steps. skipped, overflowed, applied_overflows: shares of steps that were
+        skipped, that had an Inf or NaN, and that had one and were not skipped. overflow, underflow: shares of all
+        gradients, as in ScalingStep. last_scale: the scale of the last step. faulty: the policy's known faults, "" for
+        none.
         """
         return tuple(_total(policy, self.of(policy)) for policy in self.policies)
 
@@ -176,7 +177,7 @@ def loss_scaling(
       stream: an iterable, which may be a generator, over training steps: each the unscaled gradients as an array of
         floats, or as a dict, list or tuple of arrays.
       policies: names or LossScalingPolicy objects: "none", "static" (2**15), "dynamic" (torch.amp.GradScaler), "ema",
-        and the faulty "eager", "inverted" and "norm_driven". Make others as in
+        and the faulty "eager", "inverted" and "norm_driven". Make other policies as in
         `fp.analysis.loss_scaling_policy("static").replace(name="2**7", scale=2.0**7)`.
       fmt: the format of the scaled gradients; it must have an Inf or NaN, by which policies recognise overflows.
 

@@ -166,7 +166,10 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
-    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all."""
+    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all.
+
+    terms: gradients (micro-batches, elements), float32. weights: a number for each micro-batch.
+    """
     wanted, means = list(_counts(len(terms))), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):

@@ -40,8 +40,9 @@ def kv_caches(
 
     Args:
       q, k, v, scale, causal: as for `fp.analysis.attention`.
-      caches: `fp.analysis.KVCache` objects to compare; by default BF16 without scales, E4M3, E5M2, INT8 and INT4 with
-        a scale for each token, head or 1 x 32 block, and INT4 with a scale for each channel of the keys.
+      caches: `fp.analysis.KVCache` objects to compare. By default: BF16 and E4M3 without scales; E4M3, INT8 and INT4
+        with a scale for each head, token or 1 x 32 block; E5M2 with a scale for each head or 1 x 32 block; and INT4
+        with a scale for each channel of the keys and each token of the values.
 
     Returns:
       A CacheReport, one row for each cache.

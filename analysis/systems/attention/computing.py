@@ -102,7 +102,10 @@ class Float:
             return self.round(np.exp(x.astype(np.float64)))
 
     def sum(self, x: Array) -> Array:
-        """Return sums along the last axis, added from index 0 on, each addition rounded to the format, as float32."""
+        """Return the sums of x (..., n) over its last axis, float32 (...), each addition rounded to the format.
+
+        The elements are added one after another, from index 0 on.
+        """
         sums = sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1)
         return (
             decode(np.asarray(sums), self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)

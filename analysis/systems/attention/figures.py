@@ -43,7 +43,7 @@ class DrawnCaches(Protocol):
 def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each query's output row: the median over heads, and the range as a shaded area.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    report: the AttentionReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
     with figure_style():
@@ -69,7 +69,8 @@ def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
 def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
     """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum.
 
-    The x axis is the standard deviation of the scores, in nats. Return the matplotlib axes: `ax`, or new ones for None.
+    report: the WeightUnderflow. The x axis is the standard deviation of the scores, in nats. Return the matplotlib
+    axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
@@ -92,7 +93,7 @@ def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
 def cache_axes(report: DrawnCaches, ax: Axes | None = None) -> Axes:
     """Draw the output error of each cache as a bar, labelled with its bits per value.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    report: the CacheReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     with figure_style():

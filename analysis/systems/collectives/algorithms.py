@@ -325,7 +325,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
-    """Return the algorithm called `value`, or `value` itself; the ValueError for others names the argument `name`."""
+    """Return the algorithm called `value`, or `value` if it is one; raise ValueError, which names `name`, otherwise."""
     if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
         return value
     if not isinstance(value, str) or value not in FLAT:

@@ -42,7 +42,7 @@ class DrawnGrowth(Protocol):
 def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    report: the CollectiveReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     rows = list(report.rows)
     with figure_style():
@@ -70,7 +70,7 @@ def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
 def growth_axes(growth: DrawnGrowth, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each algorithm against the number of ranks, with names at the ends of the curves.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    growth: the CollectiveGrowth. Return the matplotlib axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 2.9)

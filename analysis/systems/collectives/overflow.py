@@ -29,7 +29,7 @@ class _Beyond(Exception):
 
 
 class _Elements(NamedTuple):
-    """The contributions of all ranks to one element of the buffer: codes (ranks,), and the ranks' numbers."""
+    """The contributions of all ranks to one element of the buffer: codes (ranks,), and the ranks 0, 1, 2, ...."""
 
     codes: Array
     ranks: list[int]

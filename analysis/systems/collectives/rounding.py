@@ -28,7 +28,7 @@ def step_seed(seed: int, rank: int, rounding: int = ADD) -> int:
       seed: seed of the reduction.
       rank: the rank whose contribution is added, or the first rank of the sum that is added.
       rounding: ADD for the addition, SEND for rounding from the accumulation format, CAST for rounding the
-        contribution itself, AVERAGE for its mean.
+        contribution itself, AVERAGE for its multiplication by 1 / ranks or division by ranks.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.rounding import step_seed

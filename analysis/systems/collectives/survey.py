@@ -240,7 +240,7 @@ def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
     """Return pairs (algorithm object, accumulation format or None), after checking each against the number of ranks.
 
     algorithms: names, objects, or pairs with an accumulation format; None for all that support `ranks` ranks. Raises
-    ValueError for none, or one that does not support `ranks` ranks.
+    ValueError if there is no algorithm, or one does not support `ranks` ranks.
     """
     if algorithms is None:
         chosen: list[Choice] = [

@@ -28,7 +28,7 @@ def decoding(
       prompt: the tokens with which both begin, integers.
       steps: number of tokens to decode.
       follow: "first": both read the tokens that the first decoder chooses, so that only arithmetic makes a difference;
-        "own": each reads its own.
+        "own": each reads the tokens that it chooses.
 
     Returns:
       A DecodingReport, one row for each decoded token. Tokens are chosen greedily; of equal logits the lowest index is

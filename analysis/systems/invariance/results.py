@@ -123,7 +123,7 @@ class DecodingReport(SavedReport):
 
     Attributes:
       rows: a DecodingRow for each decoded token.
-      follow: "first": both decoders continue from the first decoder's tokens; "own": each from its own.
+      follow: "first": both decoders continue from the first decoder's tokens; "own": each from the tokens it chose.
       prompt: number of tokens of the prompt.
     """
 

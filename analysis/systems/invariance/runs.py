@@ -32,7 +32,7 @@ class RunTensors(NamedTuple):
     Attributes:
       name: name of the run in reports.
       arrays: (step, layer, tensor) -> elements, for tensors whose elements the run stored.
-      rows: (step, layer, tensor) -> recorded statistics, for tensors that have them.
+      rows: (step, layer, tensor) -> RecordedRow of statistics, for tensors that a Recording measured.
       keys: (step, layer, tensor) of all tensors, in the order in which the run computed them.
       model: the model's name and digest, or "" if unknown.
     """
@@ -259,7 +259,7 @@ class _Figures(NamedTuple):
 
     Attributes:
       shape, spread: shape of the tensor, and the report on the exponents of its elements.
-      row: the recorded row with errors of formats; None if statistics were computed from stored elements.
+      row: the RecordedRow with errors of formats; None if statistics were computed from stored elements.
     """
 
     shape: tuple[int, ...]
@@ -282,11 +282,11 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 
 
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
-    """Compare one tensor in two runs by its statistics: shape, elements counted by exponent, zeros, Inf, NaN, largest.
+    """Compare one tensor in two runs by its statistics: shape, counts by magnitude, of zeros, Inf and NaN, and amax.
 
-    If both runs recorded errors of formats over equally many calls, these are compared too. x, y: the statistics in
-    both runs. tolerance: tensors count as equal if neither the relative difference of their largest magnitudes nor the
-    share of elements by which their counts differ exceeds it; 0 for none.
+    key: (step, layer, tensor). If both runs recorded errors of formats over equally many calls, these are compared too.
+    x, y: the statistics in both runs. tolerance: tensors count as equal if neither the relative difference of their
+    largest magnitudes nor the share of elements by which their counts differ exceeds it; 0 for none.
     """
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
@@ -309,7 +309,8 @@ def _logits(
     """Return (name of the tensor read as logits, iterator over its steps).
 
     The iterator yields (step, first run's logits, second run's), float64 (tokens, vocabulary). common: keys (step,
-    layer, tensor) of both runs. layer: the requested layer, or None to choose one; if nothing suits, the name is "".
+    layer, tensor) of both runs. layer: the requested layer, or None to choose one. If no layer has an output, or input
+    and weight, in both runs, the name is "".
 
     Raises:
       ValueError: the requested layer is unknown, or a run stored neither its output nor its input and weight.

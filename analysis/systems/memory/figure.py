@@ -39,7 +39,7 @@ class DrawnLedger(Protocol):
 def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
     """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end.
 
-    Return the matplotlib axes: `ax`, or new ones for None.
+    ledgers: `Ledger` objects. Return the matplotlib axes: `ax`, or new ones for None.
     """
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)

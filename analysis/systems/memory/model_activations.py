@@ -33,7 +33,7 @@ class ModelActivations:
       gradients: one LedgerRow for the bytes of the backward pass's peak beyond `rows`; () if there are none.
       recomputed: number of blocks of which the backward pass recomputes something.
       cost: multiplications that run once more / multiplications of a training step.
-      notes: sentences for the report.
+      notes: sentences that the Ledger adds to its text; () for none.
     """
 
     rows: tuple[LedgerRow, ...] = ()
@@ -171,8 +171,8 @@ def _without_results(
 ) -> list[LedgerRow]:
     """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
 
-    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. again: the
-    settings of recomputation.
+    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. tokens:
+    tokens of the micro-batch. again: the settings of recomputation.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]

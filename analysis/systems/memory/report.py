@@ -51,7 +51,7 @@ class Ledger(SavedReport):
       checkpointing: share of the blocks whose activations are kept.
       recomputed: number of blocks of which the backward pass recomputes something.
       recompute_cost: multiplications that run once more / multiplications of a training step (forward and backward).
-      notes: further sentences of the report.
+      notes: sentences that the text of the report adds after the bytes by kind; () for none.
     """
 
     KIND = "fpsim ledger"

@@ -80,7 +80,7 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
       A SavedTensors, a row for each storage.
 
     Raises:
-      TypeError: model is not a module, or loss is not a loss.
+      TypeError: model is not a torch.nn.Module, or loss cannot be called.
 
     Example:
       >>> import torch

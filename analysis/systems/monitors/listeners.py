@@ -20,7 +20,9 @@ Listener = Callable[[StepFigures], None]
 def to_terminal(stream: TextIO | None = None, *, every: int = 1) -> Listener:
     """Return a listener, for `Recording.listen`, that writes a line of text for every recorded training step.
 
-    A listener is a function that gets the measurements of a step, a StepFigures, when the step ends.
+    A listener is a function that gets the measurements of a step, a StepFigures, when the step ends. The line is the
+    text of the StepFigures: number of the step, norms of gradient and updates, range of the activations, loss scale,
+    and the first tensor with Inf or NaN, as far as they were measured.
 
     Args:
       stream: stream for the lines; None is stderr.
@@ -57,8 +59,9 @@ def to_events(folder: str | Path) -> Listener:
 
     Every recorded training step adds a point to each of the curves gradient_norm, update_ratio, lost_updates,
     activations/amax, activations/smallest, fallback (1: the step was skipped), overflow (1: a tensor held Inf or NaN)
-    and scale/<name>; values that are None or NaN are left out. Points are on the disk when the step ends;
-    `tensorboard --logdir` shows them.
+    and scale/<name>, a curve for the loss scale ("loss") and each delayed scale of a layer. Values that are None or NaN
+    are left out. A step that overflows also adds its text, under the name "overflow". Points are on the disk when the
+    step ends; `tensorboard --logdir` shows them.
 
     Args:
       folder: the folder of the event files, which is created if it does not exist.

@@ -151,7 +151,8 @@ def _chain(order: list[int], fmt: Format) -> Order:
 def _pairs(apart: int, fmt: Format) -> Order:
     """Return a function that adds contributions (ranks, n) in pairs, then the sums in pairs, and so on.
 
-    apart: 1 pairs neighbours; otherwise the first half of the remaining sums is paired with the second half.
+    apart: 1 pairs neighbours; otherwise the first half of the remaining sums is paired with the second half. fmt: the
+    format to which each sum is rounded.
     """
 
     def added(x: Array) -> Array:

@@ -89,7 +89,8 @@ def norm_overflow() -> Figures:
 def linear_products() -> Figures:
     """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates.
 
-    The result is a dict, name -> number or string.
+    The operands are the inputs, weights and gradients of the products of linear layers. The result is a dict, name ->
+    number or string.
     """
     from fpsim.recipes.linear import DEEPSEEK_V3
 

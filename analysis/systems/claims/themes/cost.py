@@ -70,7 +70,7 @@ def detection_cost() -> Figures:
 
 
 def card_table() -> Figures:
-    """Return the number of BF16 matrix units that the catalogue lists for Turing, the T4's architecture.
+    """Return the number of BF16 matrix units that `fp.units()` lists for Turing, the T4's architecture.
 
     The result is a dict, name -> number.
     """
@@ -80,9 +80,9 @@ def card_table() -> Figures:
 def a100_speedup() -> Figures:
     """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
 
-    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, the number of FP8 matrix units that the
-    catalogue lists for Ampere (the A100's architecture), and the gigabytes of 175 billion parameters in FP8. The result
-    is a dict, name -> number.
+    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, the number of FP8 matrix units that
+    `fp.units()` lists for Ampere (the A100's architecture), and the gigabytes of 175 billion parameters in FP8. The
+    result is a dict, name -> number.
     """
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {
@@ -117,7 +117,7 @@ def v3_cost() -> Figures:
 
 
 def chip_choice() -> Figures:
-    """Return whether the catalogue lists FP8 matrix units for Ampere, and for Hopper, as a dict by name."""
+    """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper, as a dict by name."""
     fp8 = [unit.arch for unit in units() if unit.a.fmt in (E4M3, E5M2)]
     return {"Ampere has FP8 units": "ampere" in fp8, "Hopper has FP8 units": "hopper" in fp8}
 

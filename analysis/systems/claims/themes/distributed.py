@@ -49,7 +49,7 @@ def two_level_all_reduce() -> Figures:
 def uneven_batches() -> Figures:
     """Return relative errors of the mean gradient of batches of unequal sizes, unweighted and weighted by size.
 
-    The result is a dict, name -> number.
+    Errors are relative to the mean over all samples. The result is a dict, name -> number.
     """
     samples = normal(1024, 64) + np.linspace(0, 1, 1024, dtype=np.float32)[:, None]
     parts = np.split(samples, [100, 400])
@@ -105,7 +105,8 @@ def kernel_by_batch() -> Figures:
 def fused_bias() -> Figures:
     """Return relative errors of product plus bias in BF16, added before and after the product is rounded.
 
-    Also return the share of values that differ between the two. The result is a dict, name -> number.
+    Errors are relative to the float64 sum of product and bias. Also return the share of values that differ between the
+    two. The result is a dict, name -> number.
     """
     sums, bias = normal(1 << 18), normal(1 << 18, seed=1)
     exact = wide(sums) + wide(bias)

@@ -127,7 +127,7 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_table() -> Figures:
-    """Return the bits of E4M3, and extreme values and numbers of binades, NaN and Inf codes of E4M3 and E5M2.
+    """Return the bits of an E4M3 code, and extreme values and numbers of binades, NaN and Inf codes of E4M3 and E5M2.
 
     The result is a dict, name -> number.
     """
@@ -149,7 +149,7 @@ def one_fp8_format() -> Figures:
 
 
 def _fp8_units(arch: str) -> int:
-    """Return the number of FP8 matrix units that the catalogue lists for an architecture such as "hopper"."""
+    """Return the number of FP8 matrix units that `fp.units()` lists for an architecture `arch`, such as "hopper"."""
     return sum(unit.arch == arch and unit.a.fmt in (E4M3, E5M2) and unit.b.fmt in (E4M3, E5M2) for unit in units())
 
 

@@ -125,7 +125,10 @@ def nvfp4_forward() -> Figures:
 
 
 def _repeated_maxima(repeats: int, rng: np.random.Generator) -> Floats:
-    """Return scores (512, 64): in each row `repeats` maxima of 0, three scores in -11 .. -7, and -Inf elsewhere."""
+    """Return float64 scores (512, 64): in each row `repeats` zeros, three scores in -11 .. -7, and -Inf elsewhere.
+
+    rng: generator that draws the places and the three scores.
+    """
     scores = np.full((512, 64), -np.inf)
     for row in scores:
         places = rng.permutation(64)

@@ -113,8 +113,8 @@ def four_over_six_bias() -> Figures:
 
     Each rounding is made with the scale that maps 17/16 to 6 and with the one that maps it to 4, and the result nearer
     to 1 is taken: the mean - 1 is the bias of this choice. The 17 random numbers are the middles of 17 equal parts of
-    [0, 1). Also return the number of results that are 17/16, and the value of the others. The result is a dict, name ->
-    number.
+    [0, 1). Also return the number of results that are 17/16, and the value of the other results. The result is a dict,
+    name -> number.
     """
     draws = [(2 * i + 1, 34) for i in range(17)]  # the middle of each of 17 equal parts of [0, 1)
     values = []
@@ -135,7 +135,7 @@ def four_over_six_bias() -> Figures:
 
 
 def four_over_six() -> Figures:
-    """Return scales and mean squared errors of the values 10, 20, 30, 40 in E2M1 if 40 maps to 6, and to 4.
+    """Return E4M3 scales and mean squared errors of the values 10, 20, 30, 40 in E2M1 if 40 maps to 6, and to 4.
 
     The result is a dict, name -> number.
     """

@@ -45,8 +45,8 @@ def cache_formats() -> Figures:
 def reciprocal_boundaries() -> Figures:
     """Return the number of E4M3 scales, and the share of (scale, tie of E2M1) pairs with an unsafe reciprocal.
 
-    In an unsafe pair, x / scale, which is a tie between two values of E2M1, and x * (1 / scale) round to different
-    values; x is scale * tie. The result is a dict, name -> number.
+    The scales are all positive finite values of E4M3. In an unsafe pair, x / scale, which is a tie between two values
+    of E2M1, and x * (1 / scale) round to different values; x is scale * tie. The result is a dict, name -> number.
     """
     scales = decode(np.arange(1, 127, dtype=np.uint8), E4M3).astype(np.float32)  # all positive finite ones
     boundaries = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)

@@ -33,7 +33,10 @@ def tile_shapes() -> Figures:
 
 
 def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
-    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * d) with d drawn from N(0, 1)."""
+    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * d) with d drawn from N(0, 1).
+
+    seed: seed of the values; d is drawn with seed + 1.
+    """
     factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
     return normal(512, 1024, seed=seed) * factors.astype(np.float32)
 
@@ -57,8 +60,8 @@ def channel_scales() -> Figures:
 def softmax_scale() -> Figures:
     """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles, for uneven tokens.
 
-    Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3. The result is a dict, name ->
-    number.
+    Each of 512 tokens is a row whose values are multiplied by 2**(6 d), with d drawn from N(0, 1). Also return the
+    number of scales of a 512x1024 input in the recipe DEEPSEEK_V3. The result is a dict, name -> number.
     """
     from fpsim.recipes.linear import DEEPSEEK_V3
 
@@ -101,9 +104,10 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return the number of operands (of 3) in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32.
+    """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32.
 
-    The result is a dict, name -> number or bool.
+    The three operands are inputs, weights and gradients of linear layers. The weights are those that the optimizer
+    keeps. The result is a dict, name -> number or bool.
     """
     from fpsim.recipes.linear import DEEPSEEK_V3
     from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
@@ -132,7 +136,7 @@ def activation_bytes() -> Figures:
 def truncation() -> Figures:
     """Return the mean signed and the largest error of E4M3, truncated and rounded to nearest.
 
-    Errors are relative to the rounded values. The result is a dict, name -> number.
+    The error of x with the rounded value r is (r - x) / r. The result is a dict, name -> number.
     """
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]

@@ -244,8 +244,9 @@ def learning_rates() -> Figures:
 def learning_rate_rules() -> Figures:
     """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule.
 
-    The facts are its number of tokens, its lowest rate over the peak, and the trainer's rates with the same settings.
-    The result is a dict, name -> number.
+    The facts are its number of tokens, and its lowest rate / its peak rate. With the same settings, `fp.train`'s rates
+    at the end of the warmup and of the training, / the peak rate, are returned too. The result is a dict, name ->
+    number.
     """
     from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 
