@@ -140,7 +140,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
     """Return codes of a format as an integer array after checking that all are in range.
 
     The dtype is the input's, or the format's storage dtype for an array of the format's own dtype and for an empty
-    list. name: the name of the argument in error messages.
+    list. fmt: the format. name: the name of the argument in error messages.
 
     Raises:
       TypeError: codes are neither integers nor an array of the format's dtype.
@@ -176,7 +176,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
 def _refuse_codes_outside(array: Array, fmt: Format | TableFormat, name: str) -> None:
     """Raise a ValueError if a nonempty array of integers holds one that is not a code of the format.
 
-    name: the name of the argument in the error message.
+    fmt: the format. name: the name of the argument in the error message.
     """
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= 1 << fmt.bits:

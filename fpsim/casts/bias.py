@@ -33,8 +33,8 @@ def encode_with_bias(
         False: they become Inf, which is NaN in E4M3.
 
     Returns:
-      uint8 codes of the broadcast shape of x and bias. An E4M3 NaN is 0x7F with its sign; an E5M2 NaN keeps its upper
-      bits.
+      uint8 codes of the broadcast shape of x and bias. A NaN becomes 0x7F with its sign in E4M3; in E5M2, the upper
+      byte of the float16 NaN, made quiet.
 
     Raises:
       ValueError: the format is neither E4M3 nor E5M2, or a bias is out of range.

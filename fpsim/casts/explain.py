@@ -173,8 +173,8 @@ def _reason(
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
     """Return the clause that states how a deterministic mode chooses between two neighbours of a value.
 
-    inner: the neighbour toward zero, as a magnitude. fraction: (|value| - inner) / (outer - inner), where outer is the
-    other neighbour's magnitude. negative: whether the value is negative.
+    fmt: the format of the cast. inner: the neighbour toward zero, as a magnitude. fraction: (|value| - inner) / (outer
+    - inner), where outer is the other neighbour's magnitude. negative: whether the value is negative.
     """
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:

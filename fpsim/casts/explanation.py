@@ -92,7 +92,7 @@ def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str
 
 
 def share(fraction: Fraction) -> str:
-    """Return a fraction as text: exact if it is short, else rounded.
+    """Return a fraction as text: exact for a denominator up to 1024, else a decimal of six digits.
 
     A rounded text is never "0.5", which would look like a tie: "just more than 1/2" or "just less than 1/2" replaces
     it.

@@ -91,7 +91,8 @@ def from_half(_typing: Any, code: Any) -> Any:
 def _decode_half(code: Any, _facts: Any) -> Any:
     """Return the uint32 float32 bits of one uint16 FP16 code.
 
-    NaN becomes the canonical NaN of its sign. _facts is not used.
+    NaN becomes the canonical NaN of its sign. _facts: the constants that loops over elements pass to every conversion,
+    which this one does not need.
     """
     nan = u32(FLOAT_NAN | u32(u32(code & SIGN) << SIGN_SHIFT))
     return nan if u32(code & HALF_MAGNITUDE) > HALF_INFINITY else from_half(code)
@@ -100,7 +101,8 @@ def _decode_half(code: Any, _facts: Any) -> Any:
 def _encode_half(bits: Any, _facts: Any) -> Any:
     """Return the uint16 FP16 code of the uint32 bits of a float32, rounded to nearest even.
 
-    NaN becomes the canonical NaN of its sign. _facts is not used.
+    NaN becomes the canonical NaN of its sign. _facts: the constants that loops over elements pass to every conversion,
+    which this one does not need.
     """
     nan = u16(NAN | u32(u32(bits >> SIGN_SHIFT) & SIGN))
     return nan if u32(bits & MAGNITUDE) > INFINITY else to_half(bits)
@@ -110,8 +112,8 @@ def _encode_half(bits: Any, _facts: Any) -> Any:
 def half_kernel(streamed: bool) -> Any:
     """Return the kernel (bits, codes, layout) -> None that rounds float32 to FP16, to nearest even.
 
-    bits: 1-D uint32 float32 bits. codes: 1-D uint16 results. layout is not used. streamed: True writes the results past
-    the caches.
+    bits: 1-D uint32 float32 bits. codes: 1-D uint16 results. layout: the format's constants, which other kernels of
+    casts read and this one does not need. streamed: True writes the results past the caches.
     """
 
     loop = element_loop(_encode_half, streamed)
@@ -131,8 +133,8 @@ def decodes(fmt: Format, width: int) -> bool:
 def half_decode_kernel(streamed: bool) -> Any:
     """Return the kernel (codes, bits, layout) -> None that converts FP16 to float32.
 
-    codes: 1-D uint16. bits: 1-D uint32 results, the float32 bits. layout is not used. streamed: True writes the results
-    past the caches.
+    codes: 1-D uint16. bits: 1-D uint32 results, the float32 bits. layout: the format's constants, which other kernels
+    of casts read and this one does not need. streamed: True writes the results past the caches.
     """
 
     loop = element_loop(_decode_half, streamed)

@@ -43,13 +43,14 @@ def encode_kernel(
 ) -> Any:
     """Return the kernel (bits, codes, layout) -> None that rounds floats to codes in a deterministic mode.
 
-    bits: 1-D uint32 or uint64 float bits. codes: 1-D unsigned results. layout: the format's constants as an array.
+    bits: 1-D uint32 or uint64 float bits. codes: 1-D results in the format's storage dtype. layout: the format's
+    constants as an array.
 
     Args:
       width: bits of the source floats, 32 or 64.
-      mode: number of the rounding mode.
-      kind: the checks that the encoder needs: PLAIN, FULL (any signed format and policy) or UNUSUAL (any format), as
-        `fpsim.core.layouts.encode_plan` chooses it.
+      mode: a `fpsim.Rounding` as an integer.
+      kind: the checks that the encoder needs: PLAIN (signed formats with -0, Inf treated like overflow), FULL (any
+        signed format and policy) or UNUSUAL (any format), as `fpsim.core.layouts.encode_plan` chooses it.
       frozen: the layout as compile-time constants; None to read it from the argument `layout`.
       streamed: True writes the results past the caches.
       by_sum: round by one float32 addition (`core.nearest`); the mode must be to nearest even, and the layout one that
@@ -170,9 +171,9 @@ def quantize_kernel(
     bits, rounded: 1-D uint32 or uint64 float bits, before and after; codes exist in registers only. encode_layout,
     decode_layout: an EncodeLayout and a DecodeLayout (the format's constants) as arrays.
 
-    width: bits of the floats, 32 or 64. mode: number of the rounding mode. kind: the checks that the encoder needs,
-    PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both layouts as compile-time constants, or None for each. streamed:
-    True writes the results past the caches. by_sum: round by one float32 addition (`core.nearest`).
+    width: bits of the floats, 32 or 64. mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder
+    needs, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both layouts as compile-time constants, or None for each.
+    streamed: True writes the results past the caches. by_sum: round by one float32 addition (`core.nearest`).
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

@@ -205,7 +205,7 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
     """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
 
     fmt: the format of the codes. dtype: the dtype of the arrays of codes, the format's storage dtype or its float
-    dtype. The result is None for a format that is decoded by a table.
+    dtype. The result is None if `decode_plan(fmt, 32)` (core/layouts.py) is, as a table then decodes the format.
     """
     if decode_plan(fmt, 32) is None:
         return None
@@ -233,8 +233,8 @@ def _float32_bits(floats: Array) -> Array:
 def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
     """Return `fields`, a format's constants, if compiling them into a kernel pays, else None.
 
-    It pays for a named format if the array is large: `size` elements are LARGE or more, or `long` says that the array
-    is a piece of a large one.
+    It pays if `fmt` is a named format and the array is large: `size` elements are LARGE or more, or `long` says that
+    the array is a piece of a large one.
     """
     return fields if (long or size >= LARGE) and NAMED.get(fmt.name) == fmt else None
 

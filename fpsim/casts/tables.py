@@ -31,8 +31,10 @@ class TablePlan(NamedTuple):
     """The intervals of ordered float bits that have one code each, as the arguments of `table_kernel`.
 
     Ordered bits are float bits as integers in the order of the values; intervals are numbered in ascending order.
-    codes: the code of each interval. last: its largest ordered bits. first: for each value of ordered bits >> shift,
-    the interval of the smallest float with that value. steps: how many later intervals the kernel has to check at most.
+    codes: the code of each interval, in the format's storage dtype. last: its largest ordered bits, uint32 or uint64.
+    shift: the number of bits by which ordered bits are shifted to index `first`. first: int32, for each value of
+    ordered bits >> shift, the interval of the smallest float with that value. steps: how many intervals after that one
+    the kernel has to check at most.
     """
 
     first: Array
@@ -53,7 +55,7 @@ class _Level(NamedTuple):
 
 
 def encoding(source: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages (kernels run in sequence) from bits of the source format to codes of options.fmt, a table."""
+    """Return the stages (kernels run in sequence) from codes of a format (FP32 and FP64: float bits) to a table's."""
     width = 64 if source == FP64 else 32
     before = () if source.bits == width and source in (FP32, FP64) else pipelines.decoding(source, FP32, source.storage)
     if options.rounding is Rounding.STOCHASTIC:
@@ -88,7 +90,11 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
-    """Return the stages from bits of the source format to values of options.fmt, a table, as bits of the target."""
+    """Return the stages (kernels run in sequence) that round bits of the source format to values of options.fmt.
+
+    source, target: the formats of the bits before and after, FP32 or FP64 for float bits, others for codes. options:
+    those of the cast to a table format.
+    """
     return (*encoding(source, options), *decoding(options.fmt, target, options.fmt.storage))
 
 
@@ -111,9 +117,6 @@ def value_words(fmt: TableFormat, width: int) -> Array:
 def single_holds(fmt: TableFormat) -> bool:
     """Return whether float32 would hold every finite value of a table format if its exponent had no upper limit."""
     return all(_grid_floor(Fraction(value), 32) == Fraction(value) for value, _ in fmt.finite)
-
-
-# ---- stochastic rounding
 
 
 class _Neighbours(NamedTuple):
@@ -219,14 +222,11 @@ def _words(seed: int, first: int, size: int) -> Array:
     return words[skip : skip + size]
 
 
-# ---- intervals
-
-
 @lru_cache(maxsize=1024)
 def table_plan(fmt: TableFormat, width: int, rounding: Rounding, overflow: str) -> TablePlan:
     """Return the intervals of floats of `width` bits (32 or 64) that a deterministic mode rounds to one code; cached.
 
-    overflow: the name of an overflow policy, as in `fpsim.encode`.
+    fmt: the table format. rounding: the mode. overflow: the name of an overflow policy, as in `fpsim.encode`.
     """
     outcome = overflow_outcome(overflow, fmt)  # type: ignore[arg-type]  # it reads only whether Inf and NaN exist
     positive_nan, negative_nan = _nan_codes(fmt, outcome.nan)
@@ -246,7 +246,7 @@ def _levels(fmt: TableFormat, rounding: Rounding, overflow: str) -> list[_Level]
     """Return all possible results of a cast in ascending order: the finite values, and the results of overflow, if any.
 
     overflow: "max" if the largest finite value replaces larger ones, which adds no results. "infinity" or "nan" adds
-    one at each end, unless the mode rounds the values beyond that end toward zero.
+    one at each end, unless `rounding` rounds the values beyond that end toward zero.
     """
     levels = [_Level(Fraction(value), code) for value, code in fmt.finite]
     if overflow == "max":
@@ -287,8 +287,8 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
 def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
     """Return (code of a positive NaN, code of a negative NaN) as results of a cast to a table format.
 
-    nan: the result in a table without NaN: "max" is its largest value; "zero" is a zero, with the opposite sign if the
-    table has both, or the largest value if it has none.
+    nan: the result in a table without NaN: "max" is its largest value; "zero" is its zero, or the largest value if it
+    has no zero. In a table with +0 and -0 a positive NaN then becomes -0, and a negative one +0.
     """
     if fmt.nan_code is not None:
         return fmt.nan_code, fmt.nan_code
@@ -299,7 +299,7 @@ def _nan_codes(fmt: TableFormat, nan: str) -> tuple[int, int]:
 
 
 def _special_code(fmt: TableFormat, outcome: str, negative: bool) -> int:
-    """Return the code of the result "infinity", "nan" or "max" of a cast, for a negative or a positive value.
+    """Return the code of a cast's result `outcome`, "infinity", "nan" or "max", for a negative or a positive value.
 
     In a table without Inf, "infinity" has the code of NaN; in one without both, that of the lowest or highest finite
     value.

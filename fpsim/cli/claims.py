@@ -84,7 +84,7 @@ def _print_report(console: Console, report: Any) -> None:
 
 
 def _table(*names: str) -> Table:
-    """Return an empty table with these column heads, whose last column wraps."""
+    """Return an empty table with the column heads `names`, whose last column wraps."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names[:-1]:
         table.add_column(name, no_wrap=name == "number", overflow="fold")

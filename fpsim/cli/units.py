@@ -92,7 +92,7 @@ def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
 
 
 def _named(unit: Unit, operands: str) -> str:
-    """Return a unit's name with the text `operands` for its operands; unchanged if these have more than 8 bits."""
+    """Return a unit's name in which the text `operands` replaces its operands' formats, if these have up to 8 bits."""
     end = f"_{unit.d.name}_sat" if unit.name.endswith("_sat") else f"_{unit.d.name}"
     mixed, same = f"_{unit.a.name}x{unit.b.name}{end}", f"_{unit.a.name}{end}"
     bits = unit.a.bits if isinstance(unit, IntegerUnit) else unit.a.fmt.bits

@@ -62,7 +62,10 @@ class _Lines:
 
 @contextmanager
 def _drawn(title: str) -> Iterator[Progress]:
-    """Return a context manager for a function (share done, activity) that draws a bar, which is full at the end."""
+    """Return a context manager for a function (share done, activity) that draws a bar on stderr.
+
+    title: text before every activity. When the block ends, the bar is filled and then erased.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
