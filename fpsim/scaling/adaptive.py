@@ -36,8 +36,8 @@ INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements o
 class EncodedTiles(NamedTuple):
     """Codes of an array, one float32 scale per tile, and the codes of the scales (None if scales are FP32).
 
-    A tile is a block of elements that share a scale. codes has the array's shape, or (batch, rows, columns). The other
-    two have the shape of the grid of tiles, or (batch, rows of tiles, tiles in a row).
+    A tile is a block of elements that share a scale. codes has the array's shape, or (batch, rows, columns). scales and
+    scale_codes have the shape of the grid of tiles, or (batch, rows of tiles, tiles in a row).
     """
 
     codes: Array

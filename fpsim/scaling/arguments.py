@@ -93,7 +93,7 @@ def _checked_element(fmt: Any, scaling: Any) -> Element:
 
 
 def _refuse_adaptive(element: Element, scaling: Scaling) -> None:
-    """Raise a ValueError if an element format and a scaling need each other's options and lack them.
+    """Raise a ValueError if an element format or a scaling lacks what the other one needs.
 
     HiF4 needs E6M2 scales and tiles of 64 elements, and E6M2 scales need HiF4. IF4 needs an adaptive scaling of two
     levels with E4M3 scales. An adaptive scaling, which chooses between two encodings of each tile, needs E2M1 or IF4.
@@ -164,7 +164,7 @@ def options_of(element: Format | IntegerFormat, keywords: CastKeywords) -> CastO
 def given_scales(scales: npt.ArrayLike, shape: tuple[int, ...], scaling: Scaling) -> Array:
     """Return the caller's scales in float32, C-contiguous, broadcast to one per tile (elements that share a scale).
 
-    shape: that of the array to encode.
+    shape: that of the array to encode. scaling: the recipe, whose block is the size of a tile.
 
     Raises:
       ValueError: the shape does not broadcast to one scale per tile, or a scale is neither positive and finite nor NaN.

@@ -94,8 +94,8 @@ def _kept_by_table(
 ) -> Array:
     """Return a mask of the elements whose quotient x / s is in the range of a table format and whose scale is finite.
 
-    array: x. source_fmt: the format that its dtype stores. scaling: the recipe of tiles and scales s. scales: the
-    caller's scales, one per tile, or None to compute them.
+    array: x. source_fmt: the format that its dtype stores. fmt: the table format. scaling: the recipe of tiles and
+    scales s. scales: the caller's scales, one per tile, or None to compute them.
     """
     from fpsim.scaling.arguments import given_scales
     from fpsim.scaling.table_elements import ScaleTargets, quotients
@@ -115,8 +115,8 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
     They clip none if every scale is at least amax / max, where amax is the largest magnitude of the tile and max the
     largest value of the element format. That holds for E8M0 scales that are rounded up. FP32 scales may be smaller by
-    the rounding errors of one or two operations; the rounding of the cast must absorb these. Recipes of two levels and
-    a max below 2 give False.
+    the rounding errors of one or two operations; `rounding`, the cast's mode, must absorb these. Scalings of two levels
+    and a max below 2 give False.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -127,7 +127,7 @@ def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: R
 
 
 def _within(numbers: Array, fmt: Format, rounding: Rounding) -> Array:
-    """Return a mask of the numbers, float32 or float64, that round into the finite range of `fmt`; False for NaN."""
+    """Return a mask of float32 or float64 numbers that `rounding` takes to finite values of `fmt`; False for NaN."""
     low, high = bounds(fmt, rounding, 64 if numbers.dtype == np.float64 else 32)
     inside: Array = (numbers >= numbers.dtype.type(low)) & (numbers <= numbers.dtype.type(high))
     return inside
@@ -189,7 +189,7 @@ def _widened(array: Array) -> Array:
 
 
 def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
-    """Return the array quantised to LogFMT or HiF4, as float32 values.
+    """Return the array quantised to the format `element`, LogFMT or HiF4, as float32 values.
 
     scaling: the recipe of tiles and scales; it must not be None.
     """

@@ -137,8 +137,9 @@ def _plan(
 ) -> tuple[CastOptions, Any]:
     """Return the options of the elements' cast with the keywords `cast`, and the `TilePlan` that applies them.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. source_fmt: the format
-    that the array's dtype stores. back: True for a plan that writes values, False for one that writes codes.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
+    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
+    one that writes codes.
     """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
@@ -152,8 +153,9 @@ def _usual_plan(
 ) -> tuple[CastOptions, Any]:
     """Return the options of the elements' cast with default keywords, and the `TilePlan` that applies them; cached.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. source_fmt: the format
-    that the array's dtype stores. back: True for a plan that writes values, False for one that writes codes.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
+    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
+    one that writes codes.
     """
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
@@ -206,8 +208,8 @@ def tile_plan(
 ) -> Any:
     """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling, without a seed. options:
-    those of the elements' cast.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling, without a seed. element:
+    the element format. options: those of the elements' cast.
     """
     if options.seed is not None:  # a seed may differ in every call, so it is no part of the cached plan
         options = options.with_seed(None)
@@ -220,8 +222,8 @@ def _tile_plan(
 ) -> Any:
     """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`; cached.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. options: those of the
-    elements' cast, with the seed None.
+    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
+    format. options: those of the elements' cast, with the seed None.
     """
     from fpsim.scaling.plan import element_plan, scale_plan
 
@@ -247,8 +249,8 @@ def _encode_affine(
 ) -> ScaleReport:
     """Fill the arrays of `fill` with integer codes, scales and zero points; return the report on the scales.
 
-    source: float array to encode. source_fmt: the format that its dtype stores. options: those of the elements' cast.
-    scales: the caller's, one per tile, or None to compute them.
+    source: float array to encode. source_fmt: the format that its dtype stores. element: the integer format. options:
+    those of the elements' cast. scales: the caller's, one per tile, or None to compute them.
     """
     from fpsim.scaling.zero_points_and_logs import encode_affine
 

@@ -187,7 +187,8 @@ def _opened(path: Path, text: bytes | str) -> Envelope:
 
     Raises:
       ScaledFileError: a later version of fpsim wrote the file.
-      ValueError: the text is no JSON, the version is not an integer of at least 1, or the keys differ.
+      ValueError: the text is no JSON, the version is not an integer of at least 1, or the keys are not
+        version, sha256 and header.
     """
     envelope = json.loads(text)
     version = envelope.get("version") if isinstance(envelope, dict) else None
@@ -274,7 +275,9 @@ def _read_npz(path: Path) -> tuple[Envelope, dict[str, Array]]:
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    """Return one array of a .npz file; limit: the file's size in bytes, which no array may exceed.
+    """Return one array of a .npz file.
+
+    archive: the open file. info: the entry of the array. limit: the file's size in bytes, which no array may exceed.
 
     Raises:
       ValueError: the array is compressed, too long, of another dtype or order than `save` writes, or cut short.

@@ -1,4 +1,4 @@
-"""Reading of tiles without encoding them: their amax, NaN and Inf, and given scales that a NaN in the tile replaces."""
+"""Reading of tiles without encoding them: their amax, NaN and Inf; given scales become NaN where tiles hold NaN."""
 
 from __future__ import annotations
 

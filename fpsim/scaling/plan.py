@@ -47,7 +47,7 @@ class ScalePlan(NamedTuple):
 
     scaling: the recipe. largest: the largest value of the element format. width: bits, 32 or 64, of the float in which
     elements are divided by scales. choices: integers that select the loop's code, such as the rule. rules: int64, the
-    fields of ScaleRules and of `choices`, then the bits of two float64, `largest` and the amax floor. layout: the
+    fields of ScaleRules and of `choices`, then the bits of two float64, `largest` and scaling.amax_floor. layout: the
     constants (EncodeLayout) of the encoder to the scale format. table: the values of the scale codes, with 0 for NaN.
     applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them. code_dtype: the dtype of the scale
     codes, None if scales are float32. single_level: the result of `arguments` without a scale of the whole array.
@@ -68,8 +68,8 @@ class ScalePlan(NamedTuple):
     def numbers(self, tensor: TensorScale) -> Array:
         """Return the fields of `ScaleNumbers`, which the loop over scales reads, as floats of self.width bits.
 
-        They are the largest element value, the amax floor, limits of scales, and the scale of the whole array. tensor:
-        the scale of the whole array, by which two-level recipes multiply all scales.
+        They are the largest element value, the scaling's amax_floor, limits of scales, and the scale of the whole
+        array. tensor: the scale of the whole array, by which two-level recipes multiply all scales.
         """
         real: Any = np.float32 if self.width == 32 else np.float64
         scaling = self.scaling
@@ -153,8 +153,8 @@ def tensor_scale(plan: ScalePlan, amax: float) -> TensorScale:
 def scale_plan(scaling: Scaling, largest: float, mantissa_bits: int, width: int) -> ScalePlan:
     """Return the plan of the scales for elements up to `largest`; cached.
 
-    mantissa_bits: those of the element format. width: bits, 32 or 64, of the float in which elements are divided by
-    scales.
+    scaling: the recipe. mantissa_bits: those of the element format. width: bits, 32 or 64, of the float in which
+    elements are divided by scales.
     """
     fmt, single = scaling.scale_format, scaling.scale_format == FP32
     word: Any = np.uint32 if width == 32 else np.uint64

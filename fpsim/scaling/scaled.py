@@ -235,7 +235,7 @@ def _encode_scaled(
 ) -> Scaled:
     """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already.
 
-    cast: keywords of the elements' cast. scales, out: those of `encode_scaled`, or None.
+    x, fmt, scaling, scales, out: as for `encode_scaled`. cast: keywords of the elements' cast.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
@@ -277,7 +277,7 @@ def _quantize_scaled(
 ) -> Array:
     """Quantise an array as `quantize_scaled` describes, with the processor in IEEE arithmetic already.
 
-    cast: keywords of the elements' cast. scales, out: those of `quantize_scaled`, or None.
+    x, fmt, scaling, scales, out: as for `quantize_scaled`. cast: keywords of the elements' cast.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
@@ -352,7 +352,8 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
     """Return new arrays, not initialised, for codes, scales, scale codes and zero points (None where unused).
 
-    source: the array to encode. has_scales: True if the caller passes the scales, which then have no codes.
+    source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
+    caller passes the scales, which then have no codes.
     """
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)

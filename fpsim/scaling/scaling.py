@@ -160,7 +160,13 @@ class Scaling:
             )
 
     def _refuse_combinations(self) -> None:
-        """Raise a ValueError for fields that exclude each other."""
+        """Raise a ValueError for fields that exclude each other.
+
+        `scale_rounding` must be deterministic and needs the rule "amax". FP32 scales need nearest even. The quotient
+        "1/(max/amax)" needs the rule "amax" and scales in FP32 or E8M0 (with two levels, in any format but FP32). Two
+        levels need the rule "amax", a quotient other than "amax*(1/max)", scales with a mantissa, and an `infinity`
+        other than "one". Zero points need the rule "amax", the quotient "amax/max" and one level.
+        """
         power = self.scale_format.mantissa_bits == 0
         if self.scale_rounding is Rounding.STOCHASTIC:
             raise ValueError("scale_rounding must be deterministic; got 'stochastic'.")
@@ -200,7 +206,11 @@ class Scaling:
             )
 
     def _refuse_choices(self) -> None:
-        """Raise a ValueError if `tensor_top` or `adaptive` does not fit the other fields."""
+        """Raise a ValueError if `tensor_top` or `adaptive` does not fit the other fields.
+
+        `tensor_top` needs two levels, and must be positive and at most the scale format's largest value. `adaptive`
+        needs the rule "amax", the quotient "amax/max", scales with a mantissa, and no zero points.
+        """
         top = self.tensor_top
         if top is not None and not (self.tensor_scale and 0 < top <= self.scale_format.max):
             raise ValueError(

@@ -37,8 +37,8 @@ class ScaleTargets(NamedTuple):
 def _quotient_plan(scaling: Scaling, largest: float, source_fmt: Format) -> TilePlan:
     """Return the `TilePlan` (the constants of tile loops) that computes x / s without rounding it to a format; cached.
 
-    largest: the largest value of the element format, to which a tile's amax (largest magnitude) is scaled. source_fmt:
-    the format of x.
+    scaling: the recipe of the scales s. largest: the largest value of the element format, to which a tile's amax
+    (largest magnitude) is scaled. source_fmt: the format of x.
     """
     width = 64 if source_fmt == FP64 else 32
     wide = FP64 if width == 64 else FP32

@@ -123,7 +123,7 @@ def encode_affine(
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
     """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached.
 
-    width: bits, 32 or 64, of the float in which elements are divided by scales.
+    scaling: the recipe. width: bits, 32 or 64, of the float in which elements are divided by scales.
     """
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
@@ -131,7 +131,8 @@ def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
 def _words(options: CastOptions, first: int, matrix: Array) -> Array:
     """Return a random uint32 per element of `matrix`, or an empty array for deterministic rounding.
 
-    first: flat index of the matrix's first element in the whole array.
+    options: those of the elements' cast, with mode and seed. first: flat index of the matrix's first element in the
+    whole array.
     """
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)

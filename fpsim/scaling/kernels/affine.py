@@ -53,8 +53,8 @@ def zero_point_kernel(width: int, kind: int, applied: int) -> Any:
 
     Its arguments are (lows, factors, zero_points, lowest, highest, layout), the first three 1-D with one entry per
     tile. lows: the lowest finite element of each tile, or 0 if that is smaller, in floats of `width` bits. factors:
-    what elements are divided by (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: filled. lowest,
-    highest: the range of the integers. layout: the encoder's constants as an array (EncodeLayout).
+    what elements are divided by (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: filled, int8 or
+    uint8. lowest, highest: the range of the integer format. layout: the encoder's constants as an array (EncodeLayout).
 
     width: 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
     """
@@ -76,12 +76,13 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     """Return the loop that encodes a matrix to integers: round(x / scale) + zero point, clamped.
 
     Its arguments are (matrix, codes, factors, zero_points, rows, columns, limits, layout, words). matrix: bit patterns
-    of floats of `width` bits, 32 or 64. codes: filled. factors: per tile, what elements are divided by (applied is
-    BY_SCALE) or multiplied with (BY_INVERSE). zero_points: one per tile. rows, columns: the size of a tile. limits:
-    lowest and highest code. layout: the constants (EncodeLayout) of the encoder to integers before they are clamped, as
-    an array. words: random words, one per element, or empty.
+    of floats of `width` bits, 32 or 64. codes: filled, int8 or uint8. factors: per tile, what elements are divided by
+    (applied is BY_SCALE) or multiplied with (BY_INVERSE). zero_points: one per tile, of the dtype of codes. rows,
+    columns: the size of a tile. limits: lowest and highest code. layout: the constants (EncodeLayout) of the encoder to
+    integers before they are clamped, as an array. words: random uint32, one per element, or empty.
 
-    mode: number of the rounding mode. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
+    mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
+    (core/encode.py).
     """
     word: Any = u32 if width == 32 else u64
     to_integer = integer_of(width, mode, kind, applied)
@@ -108,8 +109,9 @@ def affine_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
 def decode_integers_kernel() -> Any:
     """Return the loop (codes, scales, zero_points, bits, rows, columns) -> None that decodes integers.
 
-    It fills `bits`, uint32, with the bit patterns of float32((code - zero point) * scale). codes, bits: 2-D, of one
-    shape. scales, zero_points: 2-D, one per tile. rows, columns: the size of a tile.
+    It fills `bits`, uint32, with the bit patterns of float32((code - zero point) * scale). codes: 2-D int8 or uint8, of
+    the shape of `bits`. scales (float32), zero_points (of the dtype of codes): 2-D, one per tile. rows, columns: the
+    size of a tile.
     """
 
     def decode(codes: Any, scales: Any, zero_points: Any, bits: Any, rows: int, columns: int) -> None:

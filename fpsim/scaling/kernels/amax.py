@@ -160,9 +160,9 @@ def specials_loop(width: int) -> Any:
 def amax_strips(width: int, shape: int) -> Any:
     """Return the loop (matrix, tops, rows, columns) -> highest that raises each tile's entry of `tops` to its amax.
 
-    The amax is the largest magnitude of a tile, a block of elements with one scale. highest: the largest entry. All are
-    bit patterns of floats of `width` bits; those of NaN and Inf count as larger than all others. rows, columns: the
-    size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. highest: the largest entry. matrix,
+    tops and highest are bit patterns of floats of `width` bits; NaN and Inf count as larger than all others. rows,
+    columns: the size of a tile. shape: `columns` if that is 1, 16, 32, 64 or 128, to be compiled in, else ANY.
     """
     amax, word = amax_loop(width, shape), word_of(width)
 

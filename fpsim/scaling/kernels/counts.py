@@ -34,7 +34,10 @@ def look_kernel(width: int) -> Any:
 
     @scalar
     def among_specials(part: Any) -> Any:
-        """Return the bit pattern of the largest finite magnitude of a part of a tile, and its flags for Inf and NaN."""
+        """Return the bit pattern of the largest finite magnitude of a part of a tile, and its flags for Inf and NaN.
+
+        part: 1-D bit patterns, uint32 or uint64. The flags are the sum of HAS_INFINITY and HAS_NAN.
+        """
         highest, infinite, nan = word(0), 0, 0
         for i in range(part.size):
             magnitude = word(part[i] & mask)
@@ -90,8 +93,8 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     array (EncodeLayout), such that values beyond the format become the largest word, NaN becomes 1, and signs are
     dropped. counts: two int64, [saturated, underflowed], to which the numbers are added.
 
-    mode: number of the rounding mode. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL (core/encode.py).
-    applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them.
+    mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
+    (core/encode.py). applied: BY_SCALE if factors divide elements, BY_INVERSE if they multiply them.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -108,7 +111,7 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
         """Return the code of an element, of which the encoder drops the sign.
 
         bits: its bit pattern. factor: what elements of its tile are divided by or multiplied with. random: a random
-        word for stochastic rounding. f: the encoder's constants, an EncodeLayout.
+        uint32 in a word of `width` bits for stochastic rounding, else 0. f: the encoder's constants, an EncodeLayout.
         """
         x = word(bits).view(real)
         y = real(x / factor) if divides else real(x * factor)

@@ -196,8 +196,8 @@ def element_strips(e: Elements) -> Any:
     floats of e.width bits. out: filled with codes, or with float32 bit patterns if e.back. scales: the decode scale of
     each tile. factors: per tile, what elements are divided by or multiplied with. rows, columns: the size of a tile.
     draws: four uint64, the flat index of the matrix's start, the distance of that index to the next row's, and the
-    seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. choices: the rounding
-    mode and others, used if e.choices is None.
+    seed's low and high word. layout: the constants of the elements' encoder, then of the decoder. choices: the fields
+    of ElementChoices as an int64 array, used if e.choices is None.
 
     e: the choices that are compiled in.
     """

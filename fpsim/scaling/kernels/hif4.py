@@ -1,4 +1,4 @@
-"""CPU loop of HiF4: a scale per 64 elements, a bit for each 8 and each 4 of them, and quarters.
+"""CPU loops of HiF4: a scale for 64 elements, a doubling bit for each 8 and each 4 of them, codes in units of 1/4.
 
 The rules are in docs/newer-formats.md.
 """
@@ -28,12 +28,13 @@ def hif4_kernel(width: int, bf16_kind: int, scale_kind: int) -> Any:
     Its arguments are (matrix, codes, scale_codes, levels, inverses, rows, columns, layouts, specials). A tile has 64
     elements that share a scale.
 
-    matrix: bit patterns of floats of `width` bits, 32 or 64. codes: filled. scale_codes: filled with the code of each
-    tile's scale. levels: filled with a uint32 per tile, whose bits 0 .. 7 belong to groups of 8 elements and bits 8 ..
-    23 to groups of 4; a set bit doubles the values of its group. inverses: by the code of a scale, the reciprocal of
-    the scale in BF16. rows, columns: the size of a tile. layouts: the constants (EncodeLayout) of the encoders to BF16
-    and to a scale, as two rows. specials: filled, one per tile, with the sum of HAS_NAN, HAS_INFINITY and (for a tile
-    of zeros) IS_ZERO where they apply.
+    matrix: bit patterns of floats of `width` bits, 32 or 64. codes: filled; uint8, whose bit 3 is the sign and whose
+    bits 0 .. 2 are the magnitude in units of 1/4. scale_codes: filled with the code of each tile's scale. levels:
+    filled with a uint32 per tile, whose bits 0 .. 7 belong to groups of 8 elements and bits 8 .. 23 to groups of 4; a
+    set bit doubles the values of its group. inverses: by the code of a scale, the reciprocal of the scale in BF16.
+    rows, columns: the size of a tile. layouts: the constants (EncodeLayout) of the encoders to BF16 and to a scale, as
+    two rows. specials: filled, uint8, one per tile, with the sum of HAS_NAN, HAS_INFINITY and (for a tile of zeros)
+    IS_ZERO where they apply.
 
     bf16_kind, scale_kind: the checks that the two encoders need, PLAIN, FULL or UNUSUAL (core/encode.py).
     """

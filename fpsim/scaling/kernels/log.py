@@ -186,8 +186,8 @@ def encode_kernel(width: int) -> Any:
     def spread(tile: Any) -> Any:
         """Return (smallest, largest, has_infinity, has_nan) of a tile, a 2-D array of bit patterns.
 
-        smallest, largest: patterns of the smallest and largest finite nonzero magnitude, without any that of Inf and of
-        0. has_infinity, has_nan: whether the tile holds an Inf or a NaN.
+        smallest, largest: patterns of the smallest and largest finite nonzero magnitude; those of Inf and of 0 if the
+        tile has no such element. has_infinity, has_nan: whether the tile holds an Inf or a NaN.
         """
         smallest, largest, has_infinity, has_nan = infinity, nothing, False, False
         for i in range(tile.shape[0]):
