@@ -56,7 +56,7 @@ class CastOfTensor(AnyCastKeywords, total=False):
 
 
 class BackwardCast(TypedDict, total=False):
-    """The keyword arguments of `fake_quantize` for the cast of the incoming gradient."""
+    """The keyword arguments of `fake_quantize` for the cast of the incoming gradient, explained there."""
 
     backward_fmt: FormatLike | None
     backward_scaling: Scaling | str | None
@@ -307,6 +307,8 @@ _outside_graphs: Callable[..., ScaledTensors] = _torch._disable_dynamo(_encode_t
 
 def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
     """Return codes as the torch dtype that stores them, such as torch.float8_e4m3fn, in the same memory.
+
+    fmt: the format of the codes, by name, dtype or object.
 
     Raises:
       ValueError: torch has no dtype for the format, or the codes have another integer dtype than `encode` returns.

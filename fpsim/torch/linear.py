@@ -105,7 +105,8 @@ class QuantLinear(torch.nn.Linear):
     def follow(self, fprop: LinearRecipe, dgrad: LinearRecipe, wgrad: LinearRecipe) -> None:
         """Set a separate recipe for each of the three products, from the next forward pass on.
 
-        The buffers `steps` and `scales` keep their values.
+        fprop, dgrad, wgrad: the recipes of y = x w^T, of the input's gradient dy w, and of the weight's gradient dy^T
+        x. The buffers `steps` and `scales` keep their values.
 
         Raises:
           ValueError: two recipes have delayed scales with different options.

@@ -65,7 +65,7 @@ def tensor_of(array: Array) -> Tensor:
 
 
 def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
-    """Return the dtype of the values of x after a cast: float64 if x is float64 and has no scales, else float32."""
+    """Return the dtype of the values of x after the cast `spec`: float64 for float64 without scales, else float32."""
     return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
 
 
@@ -160,7 +160,10 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an uninitialised tensor of the shape of x and the dtype of its values after a cast, for torch.compile."""
+    """Return an uninitialised tensor of the shape of x and the dtype of its values after a cast, for torch.compile.
+
+    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`.
+    """
     return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
 
 

@@ -63,7 +63,7 @@ class ProductPlan(NamedTuple):
 
     @property
     def sums_float32(self) -> bool:
-        """True if float32 additions alone, by torch or in one chain, compute the result, and no format rounds it."""
+        """True if float32 additions alone, by torch or term after term, compute the result, which no format rounds."""
         chains = ("", repr(Sequential(FP32)), repr(FusedMultiplyAdd(FP32)))
         return self.is_float32 and self.accumulator in chains and not self.promote and not self.out_fmt
 
@@ -119,7 +119,10 @@ class LayerPlan(NamedTuple):
         return no_cast and not self.hadamard and all(self.of(product).sums_float32 for product in PRODUCTS)
 
     def of(self, product: str) -> ProductPlan:
-        """Return the arithmetic of "fprop", "dgrad" or "wgrad"; on the backend "float32" torch multiplies."""
+        """Return the arithmetic of `product`: "fprop", "dgrad" or "wgrad".
+
+        On the backend "float32" it has no unit and no accumulator, so that torch multiplies.
+        """
         how: ProductPlan = getattr(self, product)
         return how._replace(unit="", accumulator="") if self.backend == "float32" else how
 
@@ -202,7 +205,10 @@ def _arithmetic(recipe: LinearRecipe, product: str) -> ProductPlan:
 
 
 class Adds(NamedTuple):
-    """The arithmetic of a `ProductPlan` as objects instead of text; None for fields that are empty in it."""
+    """The arithmetic of a `ProductPlan` as objects instead of text; None for fields that are empty in it.
+
+    The fields are those of `ProductPlan`: a MatrixUnit, an accumulator, a schedule, a number of terms, and a format.
+    """
 
     unit: MatrixUnit | None
     accumulator: Any

@@ -307,7 +307,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _envelope(state: dict[str, Any]) -> str:
-    """Return a checkpoint's state as JSON, together with the file version and the state's SHA-256."""
+    """Return the JSON {"version", "sha256", "state"} of a checkpoint's state, hashed as json.dumps(state) in UTF-8."""
     text = json.dumps(state)
     return json.dumps({"version": VERSION, "sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state})
 

@@ -329,7 +329,7 @@ def _counts(generator: np.random.Philox, *shape: int) -> Integers:
 
 
 def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
-    """Return a data set from vectors (examples, 128) and classes (examples,), the last tenth for validation."""
+    """Return a data set named `kind` of vectors (examples, 128) and classes (examples,), the last tenth held out."""
     digest = hashlib.sha256(inputs.astype("<f4").tobytes() + classes.astype("<i8").tobytes()).hexdigest()
     first = len(inputs) - len(inputs) // VALIDATION
     inputs.flags.writeable = False

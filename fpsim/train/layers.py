@@ -90,7 +90,8 @@ def is_float32(recipe: Recipe, layer: str) -> bool:
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
     """Turn a model's linear layers into `QuantLinear`s in place, and return these by the names that recipes use.
 
-    Layers that stay in float32 all the time remain torch's, unless `settings.arithmetic` is "specified".
+    recipe: the recipe that the layers follow. Layers that stay in float32 all the time remain torch's, unless
+    `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
     layers = {}
@@ -110,7 +111,7 @@ def backend_of(settings: Settings) -> str:
 
 @lru_cache(maxsize=256)
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
-    """Return a linear recipe in which an accumulator computes each matrix product for which the recipe names no adder.
+    """Return a linear recipe in which an accumulator computes each matrix product whose `accumulate` is None.
 
     linear: the recipe. chain: the accumulator. everywhere: True replaces the matrix units, accumulators and schedules
     of all three products; the formats of their results stay.
@@ -175,7 +176,10 @@ class FollowedRecipes:
         return seeded(linear, self._settings.seed)
 
     def below(self, step: int) -> dict[str, LinearRecipe]:
-        """Return {layer: the recipe of its weight gradient one precision level lower} for all layers above level 0."""
+        """Return {layer: the recipe of its weight gradient one precision level lower} for all layers above level 0.
+
+        step: the number of the training step, which decides on overrides.
+        """
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
@@ -212,7 +216,7 @@ class DelayedScales:
             self._layers[name].scales = tensor_of(largest)
 
     def share(self, ranks: Ranks) -> None:
-        """Set each layer's next scales, on all processes, from the largest amax of any process."""
+        """Set each layer's next scales, on all processes (`ranks`), from the largest amax of any process."""
         for layer in self._layers.values() if ranks.world > 1 else ():
             if layer.scales is not None:
                 layer.scales = tensor_of(with_largest_amax(ranks.gathered(array_of(layer.scales))))
@@ -223,9 +227,9 @@ class DelayedScales:
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the name that the model's parameters have for the weight of a layer, whose name recipes use.
+    """Return the name of a linear layer's weight among the parameters of its model.
 
-    weights: {name: parameter} of the model.
+    layer: the layer's name, as recipes use it. weights: {name: parameter} of the model.
     """
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
 
@@ -275,7 +279,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
     """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K.
 
-    settings: those of the run, whose `tokens` are the K of weight gradients.
+    layers: the quantised layers by name. settings: those of the run, whose `tokens` are the K of weight gradients.
     """
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}

@@ -44,8 +44,10 @@ class LossScaler:
     policies show what goes wrong: they leave gradients scaled, or apply steps that overflowed.
 
     Args:
-      policy: "none", "static", "dynamic", "ema", or a faulty one, "eager", "inverted" or "norm_driven"; or a
-        `fpsim.analysis.LossScalingPolicy`.
+      policy: a `fpsim.analysis.LossScalingPolicy`, or the name of one: "none" (no scale); "static" (2**15); "dynamic"
+        (doubled after 2000 steps without overflow, halved after an overflow); "ema" (from a running average of the
+        largest gradients); or a faulty one: "eager" (grows at every step, applies steps that overflowed), "inverted"
+        (grows after an overflow, shrinks otherwise) or "norm_driven" (shrinks if gradients are small).
       fmt: the format of the scaled gradients, by name, dtype or object.
 
     Raises:

@@ -370,7 +370,7 @@ def unmixed(length: int) -> float:
     """Return the factor that gives causal attention's result the variance of the values, before training.
 
     length: tokens in a sequence. For scores of variance 1 over t tokens, softmax shares p have a sum of p^2 of about e
-    / (t + e - 1).
+    / (t + e - 1). The factor is 1 / sqrt of the mean of this sum over t = 1 to `length`.
     """
     return 1 / math.sqrt(sum(math.e / (t + math.e - 1) for t in range(1, length + 1)) / length)
 

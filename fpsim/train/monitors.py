@@ -161,7 +161,7 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the attributes `figures` and `below` for the given layers, each value the largest over all processes.
+        """Return the attributes `figures` and `below` for the given layers, each value the largest over all `ranks`.
 
         Both are {layer: metric}; a layer without a value has NaN. All processes get the same values.
         """
@@ -379,7 +379,7 @@ class Overflows:
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
         """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed.
 
-        name: the module's name for the message.
+        name: the module's name for the message. module, inputs: passed by torch, and not used.
         """
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:

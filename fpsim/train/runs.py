@@ -96,7 +96,7 @@ class Run:
         return bool(self.stopped) or self.diverged
 
     def to_frame(self) -> Any:
-        """Return a pandas frame with a row for each step: the keys of `rows` without the trace."""
+        """Return a pandas frame with a row for each step: the keys of `rows` except "operations", the trace."""
         return frame([{name: value for name, value in row.items() if name != "operations"} for row in self.rows])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -200,7 +200,8 @@ def run(
       out: the folder to save the run in; None to save nothing.
       backend: the backend that multiplies: "emulated" on the CPU; "float32", torch in place of every unit; "gpu", the
         emulation on a GPU; "hardware", a GPU's tensor cores; "cpu", torch.mm with this processor's matrix instructions,
-        whose bits fp.schedules.torch_mm predicts; products then follow the recipe's version for "this CPU".
+        whose bits fp.schedules.torch_mm predicts. The recipe's matrix units are then replaced by these instructions, as
+        by `fp.recipes.on_chip` with the chip "this CPU".
       arithmetic: "specified", where all operations besides products have the same bits on every machine; or "torch",
         torch's own operations, whose bits depend on the processor. With "specified", the backend "float32" adds
         products by the recipe's `numerics.products`.

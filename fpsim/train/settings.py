@@ -312,7 +312,7 @@ def _own_model(model: Any) -> str:
     """Return the error text for a user's own model, which names the first module that torch's operations compute.
 
     model: a torch module. Torch's operations do not have the same bits on every machine. torch.nn.Linear, Embedding and
-    ReLU have, as fpsim computes them.
+    ReLU are not named, because fpsim has operations for them with the same bits everywhere.
     """
     specified = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ReLU)
     leaves = [(name, part) for name, part in model.named_modules() if not any(part.children())]

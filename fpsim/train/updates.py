@@ -151,7 +151,7 @@ def add_rounded(
 
 
 def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to the format.
+    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to `fmt`.
 
     With R for that rounding, of exact results in float64: u = R(update), y = R(u - compensation), s = R(weight + y),
     compensation = R(R(s - weight) - y), weight = s.

@@ -191,7 +191,7 @@ class Comparison:
     def plot(self, ax: Any = None) -> Any:
         """Draw each recipe's loss over the steps, averaged over seeds, with its 95 % interval; return the axes.
 
-        Losses are smoothed: m = 0.9 m + 0.1 loss, corrected for the start.
+        Losses are smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights.
 
         Args:
           ax: matplotlib axes to draw on; None for those of a new figure.

@@ -62,9 +62,9 @@ def gradient_probe(
     """Measure the error of the weight gradients that recipes compute for one batch, at weights that float32 trained.
 
     The gradients are those of the linear layers' weights, for the mean loss of the next batch, 1024 tokens. They are
-    compared with those of the recipe FP32 at the same weights. Every operation has specified bits, products of layers
-    that `Recipe.keep` names too. A loss scale is lowered until nothing overflows, as in training. Delayed scales follow
-    from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.
+    compared with those of the recipe FP32 at the same weights. Every operation has specified bits, also the products of
+    layers that `Recipe.keep` names. A loss scale is lowered until nothing overflows, as in training. Delayed scales
+    follow from the 16 batches before. Overrides are those of the first step, and a controller's levels are all 0.
 
     Args:
       recipes: a recipe or several, as for `fpsim.train.run`.
@@ -87,7 +87,7 @@ def gradient_probe(
       if a gradient has Inf or NaN in any seed; the cosine is NaN too if a gradient is 0.
 
     Raises:
-      ValueError: an unknown recipe, scenario or backend; a shape that a recipe cannot have; no seeds.
+      ValueError: an unknown recipe, scenario or backend; a K that a recipe's blocks do not divide; no seeds.
       TypeError: steps, seed or seeds are not integers.
 
     Example:
