@@ -94,8 +94,8 @@ def notes_of(isa: Isa) -> tuple[str, ...]:
     If another version of torch is installed here, a second sentence says that it may add otherwise.
     """
     notes = [
-        f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Emerald "
-        "Rapids (docs/cpu.md)"
+        f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Xeons "
+        "(docs/cpu.md)"
     ]
     try:
         here = version("torch").partition("+")[0]

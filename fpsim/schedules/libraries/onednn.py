@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fpsim.schedules.regions import Regions, SegmentLanes
 
 LIBRARY = "oneDNN 3.12"
-SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Emerald Rapids, 2026-11-26 and 27 (docs/cpu.md)"
+SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Xeons with and without AMX, 2026-11-26 and 27 (docs/cpu.md)"
 L1, L2 = 48 << 10, 2 << 20  # bytes of a core's caches, of the measured processor
 LONG, SEGMENT, LONG_SEGMENT = 1024, 512, 1024  # brg_matmul without AMX
 BLOCK = 32  # terms of TDPBF16PS and TDPFP16PS
