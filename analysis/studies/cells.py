@@ -183,8 +183,10 @@ class Cells:
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """Return a JSON line, with its newline, of two fields: `crc`, the CRC-32 of the JSON text of `fields` as 8
-    hexadecimal digits, and `cell`, that text.
+    """Return the line {"crc":"01234567","cell":TEXT} with its newline.
+
+    TEXT is `fields` as a JSON object without spaces after commas and colons; crc is the CRC-32 of its UTF-8 bytes, as 8
+    lower-case hexadecimal digits.
     """
     text = json.dumps(fields, separators=(",", ":"))
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'

@@ -62,9 +62,9 @@ def deficit_axes(report: StudyResults, ax: Axes | None = None) -> Axes:
 def candidates_figure(summaries: Sequence[CandidateSummary], required: float) -> Any:
     """Return a matplotlib figure of SQNR deficits in dB: a row for each candidate, a tick for each operand.
 
-    The deficit is how far the operand's SQNR is below that of the format on data that suits it. `summaries`: the
-    candidates, each with the metrics of its operands. `required`: the least SQNR in dB; a row is shaded where the
-    deficit is so large that the SQNR is less.
+    The deficit is how far the operand's SQNR is below that of the format on normal data (for integers, uniform data).
+    `summaries`: the candidates, each with the metrics of its operands. `required`: the least SQNR in dB; a row is
+    shaded where the deficit is so large that the SQNR is less.
     """
     with figure_style():
         figure, ax = _rows_figure(len(summaries), 0.28, 0.785)
@@ -85,8 +85,8 @@ def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
 def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: float) -> None:
     """Draw a row for each candidate into `ax`, with a tick at the SQNR deficit in dB of every operand.
 
-    The deficit is how far the operand's SQNR is below that of the format on data that suits it. `required`: the least
-    SQNR in dB; larger deficits than it allows are shaded.
+    The deficit is how far the operand's SQNR is below that of the format on normal data (for integers, uniform data).
+    `required`: the least SQNR in dB; larger deficits than it allows are shaded.
     """
     names = [one.format for one in summaries]
     rows = [
@@ -104,10 +104,10 @@ def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: 
 
 
 def _deficits(one: CandidateSummary, chosen: bool) -> list[float]:
-    """Return how many dB the SQNR of each operand is below the format's SQNR on data that suits it, at least 0.
+    """Return how many dB the SQNR of each operand is below `one.ideal_db`, at least 0.
 
-    `one`: a candidate with its metrics for each operand. `chosen`: True for operands for which this candidate is
-    recommended, False for all other operands.
+    `one`: a candidate with its metrics for each operand; its `ideal_db` is the format's SQNR on normal data (for
+    integers, uniform data). `chosen`: True for operands for which this candidate is recommended, False for all others.
     """
     return [max(one.ideal_db - judged.worst.sqnr_db, 0.0) for judged in one.judged if judged.chosen is chosen]
 

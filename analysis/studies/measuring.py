@@ -100,10 +100,10 @@ def _slab_shape(rows: int, columns: int, ways: Sequence[RoundingWay]) -> tuple[i
 
 
 def _slabs(one: Tensor, height: int, width: int) -> Iterator[Array]:
-    """Yield the elements of a tensor, in C order, as matrices (height, width) in float64 if the chunk read is float64,
-    else in float32; values are exact.
+    """Yield the elements of a tensor, in C order, as matrices (height, width), the last with fewer rows if need be.
 
-    The last matrix may have fewer rows, or fewer columns if `height` is 1.
+    If `height` is 1, the last matrix may have fewer columns instead. The matrices are float64 if `one.chunks` yields
+    float64, else float32; values are exact. `one`: the tensor.
     """
     wanted = max(height * width, 1)
     waiting: list[Array] = []
@@ -128,10 +128,10 @@ class Running:
     Attributes:
       way: the format, scaling and rounding.
       sums: the sums from which metrics are computed.
-      scales: counts of all scales; empty without a scale per tile.
+      scales: numbers of tiles so far, in all and by the special cases of their scales; zeros without a scale per tile.
       scale_bits: total number of bits of all scales.
-      last: the cast that is measured. With a scale per tile it is the last slab as encoded (Tiles); otherwise one
-        object that serves every slab. None before the first slab.
+      last: the cast that is measured: with a scale per tile the last slab as encoded (Tiles), else the FloatCast that
+        rounds the elements of every slab. None before the first slab.
       channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample reach or exceed; NaN if
         it is not measured.
     """

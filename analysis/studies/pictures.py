@@ -26,7 +26,8 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
     """Return an SVG picture of SQNR deficits for each role (weights, activations, gradients) that has operands.
 
     A deficit is how many dB the SQNR of an operand in a candidate (format with a scaling) is below the SQNR of the
-    format on data that suits it. `report`: the study, whose least SQNR is marked. `summaries`: its candidates.
+    format on normal data (for integers, uniform data). `report`: the study, whose least SQNR is marked. `summaries`:
+    its candidates.
     """
     from fpsim.analysis.studies.figures import candidates_figure
 

@@ -26,7 +26,8 @@ class JudgedCandidates(NamedTuple):
       passing: the candidates that meet the requirements and need at least a tenth fewer bits than the tensor takes as
         stored.
       wanted: the requirements of the study.
-      uniform: name of the one candidate that suits most operands of the study; "" if there is none.
+      uniform: name of the candidate that most operands of the study get, since it is good enough for them; "" if there
+        is none.
     """
 
     best: WorstFigures
@@ -146,7 +147,10 @@ def _why_not_finer_scales(judged: JudgedCandidates) -> str:
 
 
 def _why_not_uniform(judged: JudgedCandidates) -> str:
-    """Return the sentence saying why a tensor does not get the candidate that suits most operands; "" if it gets it."""
+    """Return the sentence saying why a tensor does not get `judged.uniform`, the candidate that most operands get.
+
+    Return "" if it gets that candidate.
+    """
     best, uniform = judged.best, judged.uniform
     common = next((candidate for candidate in judged.candidates if candidate.name == uniform != best.name), None)
     if common is None:

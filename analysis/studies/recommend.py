@@ -151,9 +151,11 @@ def _clearly_better(candidate: WorstFigures, one: WorstFigures) -> bool:
 class Uniform(NamedTuple):
     """A candidate (format with a scaling) that all operands of a study could share.
 
-    name: name of the candidate. share: share (0 to 1) of values that are in operands for which it is good enough; the
-    whole are the values of all operands for which some candidate is good enough. sqnr_db: its lowest SQNR, in dB, of
-    operands for which it is good enough.
+    Attributes:
+      name: name of the candidate.
+      share: share (0 to 1) of values that are in operands for which it is good enough; the whole are the values of all
+        operands for which some candidate is good enough.
+      sqnr_db: its lowest SQNR, in dB, of operands for which it is good enough.
     """
 
     name: str
@@ -166,10 +168,11 @@ def uniform_choice(
 ) -> Uniform | None:
     """Return the candidate (format with a scaling) of the fewest bits that is good enough for nearly all operands.
 
-    Return None if no candidate is good enough for any operand. Operands count by their values. A candidate must be good
-    enough for 95 % of the values that some candidate suits. If none is, the candidates that suit the largest share are
-    compared. Of candidates that need up to 5 % more bits than the fewest, the one whose lowest SQNR over the operands
-    is highest decides the format. Of its scalings within 1 dB of that SQNR, the one of fewest bits wins.
+    Return None if no candidate is good enough for any operand. Operands count by their numbers of values, and those for
+    which no candidate is good enough do not count. A candidate must be good enough for operands with 95 % of the
+    values. If none is, those that are good enough for the largest share are compared. Of candidates that need up to 5 %
+    more bits than the fewest, the one whose lowest SQNR over the operands is highest decides the format. Of its
+    scalings within 1 dB of that SQNR, the one of fewest bits wins.
 
     Args:
       worst: tensor -> its candidates, each with its metrics at the training step where the tensor's SQNR is lowest.

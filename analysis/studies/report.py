@@ -90,10 +90,10 @@ class StudyReport:
         """The format and scaling chosen for each tensor: those of the fewest bits, then of the highest SQNR.
 
         They are judged at the training step with the lowest SQNR. Only operands of products get fewer bits. Operands
-        whose best formats have equally many bits share one candidate (format with a scaling). Exceptions are operands
-        for which it is not good enough, or needs over a quarter more bits than their best one. Others are operands for
-        which another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen only if no tensor is
-        an activation or gradient, whose products need float units.
+        whose best formats have equally many bits share one candidate (format with a scaling). An operand gets its own
+        best candidate instead in three cases: the shared one is not good enough for it, or needs over a quarter more
+        bits than the best one, or another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen
+        only if no tensor is an activation or gradient, whose products need float units.
         """
         return tuple(
             self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")

@@ -19,10 +19,13 @@ class Requirements(NamedTuple):
     """The requirements that a candidate (format with a scaling) must meet at every step of an operand to be
     recommended.
 
-    min_sqnr: least SQNR in dB; nine of ten rows and columns of the operand must have at least 3 dB less than this.
-    max_lost: largest share (0 to 1) of the energy (sum of squares) in elements that become zero. budget_bits: most bits
-    per value, scales included; None for any number. Moreover, a format without scales must have a largest value of at
-    least twice the tensor's.
+    Moreover, a format without scales must have a largest value of at least twice the tensor's.
+
+    Attributes:
+      min_sqnr: least SQNR of the operand in dB; nine of ten of its rows and columns need an SQNR of at least this minus
+        3 dB.
+      max_lost: largest share (0 to 1) of the energy (sum of squares) in elements that become zero.
+      budget_bits: most bits per value, scales included; None for any number.
     """
 
     min_sqnr: float = 25.0  # E4M3 and INT8 have a larger SQNR, 4-bit formats a smaller one
@@ -51,10 +54,13 @@ class Requirements(NamedTuple):
 class ErrorRow(NamedTuple):
     """The error of one tensor at one training step in one format, scaling and rounding.
 
-    tensor: name of the tensor. step: None for a tensor without steps. scaling: "none", "amax" or the repr of an
-    fp.Scaling. report: the metrics. channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a
-    sample reach or exceed; NaN if it was not measured. It is measured only for operands, in the one rounding on which
-    recommendations are based.
+    Attributes:
+      tensor: name of the tensor.
+      step: the training step; None for a tensor without steps.
+      scaling: "none", "amax" or the repr of an fp.Scaling.
+      report: the metrics, with the format and rounding.
+      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample reach or exceed; NaN if
+        it was not measured. It is measured only for operands, in the one rounding on which recommendations are based.
     """
 
     tensor: str
@@ -67,9 +73,13 @@ class ErrorRow(NamedTuple):
 class RangeRow(NamedTuple):
     """The range of one tensor at one training step, before rounding.
 
-    tensor, layer: name of the tensor, and of its layer. role: the use of the tensor, such as "matrix", "activation" or
-    "bias". step: None for a tensor without steps. report: the range. stored_bits: bits per element as stored in the
-    source, its share of the bits of scales included.
+    Attributes:
+      tensor, layer: name of the tensor, and of its layer.
+      role: the use of the tensor, such as "matrix", "activation" or "bias".
+      step: the training step; None for a tensor without steps.
+      dtype, shape: name of the dtype that the source holds, and the shape of the tensor.
+      report: the range.
+      stored_bits: bits per element as stored in the source, its share of the bits of scales included.
     """
 
     tensor: str
@@ -137,8 +147,11 @@ class Recommendation:
 class TensorGroup(NamedTuple):
     """Tensors with the same role and recommendation, which share a row of a table.
 
-    role: the use of the tensors, such as "matrix". choice: the recommended format and scaling as text, or "keep their
-    dtype". met: False if the tensors keep their dtypes. rows: the recommendations, one for each tensor.
+    Attributes:
+      role: the use of the tensors, such as "matrix".
+      choice: the recommended format and scaling as text, or "keep their dtype".
+      met: False if the tensors keep their dtypes.
+      rows: the recommendations, one for each tensor.
     """
 
     role: str

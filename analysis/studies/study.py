@@ -106,8 +106,13 @@ def study(
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """The checked settings of a study: candidates (formats with scalings), roundings, seed of stochastic rounding, and
-    requirements.
+    """The checked settings of a study.
+
+    Attributes:
+      candidates: the formats with scalings to compare.
+      roundings: the rounding modes.
+      seed: seed of stochastic rounding.
+      requirements: the requirements that a recommended candidate must meet.
     """
 
     candidates: tuple[CastCandidate, ...]
@@ -227,8 +232,8 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
     """Return the report with the ranges and errors of the given tensors.
 
-    A file that cannot be read adds a text to the report's problems, and its other tensors are skipped. `progress`:
-    called with (share done, name of the tensor).
+    A file that cannot be read adds a text to the report's problems, and its other tensors are skipped. `plan`: the
+    study's settings. `progress`: called with (share done, name of the tensor).
     """
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []
@@ -261,9 +266,10 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
     """Return the merged report of files, each studied by a worker of a dask cluster, in the order of the files.
 
-    `tensors`: a path, or a list of paths, of files or folders. `client`: a dask.distributed.Client. `progress`: called
-    with (share of files done, text), or None. A file that cannot be read adds a text to the report's problems. Raise a
-    ValueError for other arguments, a TensorFileError if no file can be read.
+    `tensors`: a path, or a list of paths, of files or folders. `plan`: the study's settings. `client`: a
+    dask.distributed.Client. `progress`: called with (share of files done, text), or None. A file that cannot be read
+    adds a text to the report's problems. Raise a ValueError if `tensors` is anything else, a TensorFileError if no file
+    can be read.
     """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files

@@ -104,8 +104,10 @@ def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
 class Judged(NamedTuple):
     """One operand in one candidate (format with a scaling), and whether it is good enough.
 
-    row: the operand's recommendation. worst: the candidate's metrics at the training step of the lowest SQNR. good:
-    whether these metrics meet the requirements.
+    Attributes:
+      row: the operand's recommendation.
+      worst: the candidate's metrics at the training step of the lowest SQNR.
+      good: whether these metrics meet the requirements.
     """
 
     row: Recommendation
@@ -121,8 +123,11 @@ class Judged(NamedTuple):
 class CandidateSummary(NamedTuple):
     """A candidate's metrics over one or more operands, each at its training step of lowest SQNR.
 
-    format, scaling: names of the candidate's format and scaling. bits: bits of an element. ideal_db: SQNR in dB of the
-    format on data that suits it. judged: the candidate's metrics for each operand.
+    Attributes:
+      format, scaling: names of the candidate's format and scaling.
+      bits: bits of an element.
+      ideal_db: SQNR in dB of the format on normal data (for integers, uniform data).
+      judged: the candidate's metrics for each operand.
     """
 
     format: str
@@ -206,9 +211,12 @@ def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateS
 class RoundingSummary(NamedTuple):
     """The SQNR (dB) and gain of every operand in one format and rounding.
 
-    scaling: "none" or "amax" (one scale per tensor). ideal_db: SQNR in dB of the format on data that suits it. sqnr_db,
-    gain: an entry for each tensor and step measured; the gain is the sum of x * result divided by the sum of x^2, below
-    1 where rounding shrinks values.
+    Attributes:
+      format, rounding: names of the format and of the rounding mode.
+      scaling: "none" or "amax" (one scale per tensor).
+      ideal_db: SQNR in dB of the format on normal data (for integers, uniform data).
+      sqnr_db, gain: an entry for each tensor and step measured; the gain is the sum of x * result divided by the sum of
+        x^2, below 1 where rounding shrinks values.
     """
 
     format: str
@@ -259,8 +267,11 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
 class Course(NamedTuple):
     """The amax of an operand, and the SQNR of its recommended candidate, at each training step.
 
-    tensor: name of the operand. steps: the steps in order. amax: the largest finite magnitude at each step. sqnr_db:
-    the SQNR in dB at each step; NaN where unknown, as for a tensor that keeps its dtype.
+    Attributes:
+      tensor: name of the operand.
+      steps: the steps in order.
+      amax: the largest finite magnitude at each step.
+      sqnr_db: the SQNR in dB at each step; NaN where unknown, as for a tensor that keeps its dtype.
     """
 
     tensor: str

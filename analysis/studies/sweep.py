@@ -98,8 +98,11 @@ def sweep(
 class _Point(NamedTuple):
     """A point of the grid of a sweep: the measure's arguments and texts for them.
 
-    values: parameter -> argument. words: parameter -> text that identifies the argument in every process. labels:
-    parameter -> argument as tables show it. key: digest of parameters and texts, by which stored results are found.
+    Attributes:
+      values: parameter -> argument.
+      words: parameter -> text that identifies the argument in every process.
+      labels: parameter -> argument as tables show it.
+      key: digest of parameters and texts, by which stored results are found.
     """
 
     values: dict[str, Any]

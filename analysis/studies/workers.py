@@ -176,8 +176,8 @@ def _on_processes(tasks: Sequence[Any], function: Callable[[Any], Any], workers:
 
 
 class _Pool:
-    """One worker process, started by the first task and again after `end`. `payload`: the pickled function. `threads`:
-    number of threads that it may use, as text for environment variables.
+    """One worker process, started by the first task and again after `end`. Its arguments are `payload`, the pickled
+    function, and `threads`, the number of threads that it may use, as text for environment variables.
     """
 
     def __init__(self, payload: bytes, threads: str) -> None:

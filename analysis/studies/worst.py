@@ -26,11 +26,15 @@ IDEAL_DB = {2: 19.69, 3: 25.54, 4: 31.51, 5: 37.53, 7: 49.56, 8: 55.57, 11: 73.6
 class WorstFigures:
     """A candidate (format with a scaling) with its worst metrics over the training steps of one tensor.
 
-    report: the metrics at the step of lowest SQNR. scaling: "none", "amax" or the repr of an fp.Scaling. sqnr_db,
-    channel_sqnr_db: lowest over the steps, in dB; the latter is the SQNR that nine of ten rows and columns reach.
-    lost_energy: largest share (0 to 1) of the energy (sum of squares) in values that become 0. beyond_rate: largest
-    share of finite values that overflow or saturate. headroom: the format's largest value divided by the tensor's; Inf
-    with scales. bits_per_value: bits per element, scales included.
+    Attributes:
+      report: the metrics at the step of lowest SQNR.
+      scaling: "none", "amax" or the repr of an fp.Scaling.
+      sqnr_db: the lowest SQNR over the steps, in dB.
+      channel_sqnr_db: the lowest over the steps of the SQNR in dB that nine of ten rows and columns reach or exceed.
+      lost_energy: largest share (0 to 1) of the energy (sum of squares) in values that become 0.
+      beyond_rate: largest share (0 to 1) of finite values that overflow or saturate.
+      headroom: the format's largest value divided by the tensor's; Inf with scales.
+      bits_per_value: bits per element, scales included.
     """
 
     report: ErrorReport

@@ -46,9 +46,9 @@ def budget(
       on: the hardware that adds: a chip ("H100", "B200", "MI300X", "A100"), which stands for its matrix unit for the
         operands' formats; a library on a chip ("H100 cuBLAS", "H100 CUTLASS", "H100 DeepGEMM"), for its unit and
         schedule; a unit, schedule or accumulator, or its name; "this CPU" for torch.mm on the processor of this
-        machine; None for those of the recipe.
-      arriving: a recording of the same steps of the same model in low precision, or None. Errors of its operands,
-        relative to those of `recording`, are the inherited errors of the layers.
+        machine; None for the units and schedules of the recipe.
+      arriving: a recording of the same steps of the same model in low precision, or None. The inherited error of a
+        product is the error of the exact product of these operands, compared with that of `recording`'s operands.
       layers: shell patterns of the names of the layers to include.
     Returns:
       A Budget with a row for each layer and product; the squared errors of several recorded steps are added.
@@ -153,9 +153,10 @@ def _differences(kept: Kept, other: Kept | None) -> list[str]:
 
 
 def _amaxes(recording: Recording, kept: Kept) -> Amaxes:
-    """Return tensor ("input", "weight" or "output_gradient") -> its amaxes at the recorded steps before that of `kept`.
+    """Return tensor, such as "input" -> list of its amaxes, for the recorded tensors of a layer.
 
-    Delayed scales of the layer are computed from them. `kept`: the operands of one product of the layer.
+    There is an amax, a float, for each recorded step before that of `kept`, the earliest first. Delayed scales are
+    computed from them. `recording`: the run. `kept`: operands of one product, which give the layer and the step.
     """
     amaxes: dict[str, list[float]] = {}
     for row in recording:

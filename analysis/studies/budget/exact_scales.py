@@ -27,8 +27,8 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
     """Return the recipe with unrounded scales for the same tiles, and with products computed by torch in float32.
 
     The scale of a tile is its amax divided by the format's largest value, in float32. A cast to up to 16 bits without
-    scales gets one power of two for the tensor, so that values are in the format's range. Delayed scales become one
-    scale for the tensor, from its own amax.
+    scales gets one scale for the tensor, a power of two, so that values are in the format's range. Delayed scales
+    become one scale for the tensor, from its own amax.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
@@ -61,7 +61,8 @@ def _spread(rounding: str | Rounding) -> float:
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
     """Return a scaling with the same tiles as `scaling`, but with unrounded scales.
 
-    For None, return one power of two per tensor, or None if `fmt`, the format of the cast, has more than 16 bits.
+    For None, return TENSOR_POW2 (one scale per tensor, a power of two), or None if the format has more than 16 bits.
+    `fmt`: the format of the cast.
     """
     if scaling is None:
         return TENSOR_POW2 if fmt.bits <= 16 else None  # wider formats have the range of float32

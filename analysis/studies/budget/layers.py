@@ -107,7 +107,9 @@ def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """Return the names of the two products of an attention layer: of queries by keys (scores), and of values."""
+    """Return the names of both products of an attention layer: "LAYER.scores" (queries by keys), and "LAYER.values"
+    (probabilities by values).
+    """
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 
@@ -128,8 +130,8 @@ def recorded_layer(layer: str, kind: str) -> str:
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
     """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
 
-    `of`: name -> operand. `role`: the recorded role of the weight; only "embedding" makes a difference. `settings`: the
-    recorded settings of the call, such as groups; empty if unknown.
+    `of`: name -> operand. `role`: the recorded role of the weight; a layer with the role "embedding" and no recorded
+    input looks rows up. `settings`: the recorded settings of the call, such as groups; empty if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -167,8 +169,9 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     """Return the operands of a layer's products as matrices, one Kept for each group or head.
 
-    `of`: name -> recorded operand. `settings`: the recorded settings of the call. `notes`: receives notes on heads that
-    are left out. Raise a ValueError if an operand other than the mask contains NaN or Inf.
+    `step`, `layer`: the training step and the layer's name, for the records. `of`: name -> recorded operand.
+    `settings`: the recorded settings of the call. `notes`: receives notes on heads that are left out. Raise a
+    ValueError if an operand other than the mask contains NaN or Inf.
     """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():

@@ -16,8 +16,9 @@ from fpsim.recipes.training_recipe import Recipe
 class Followed(NamedTuple):
     """The recipes that a layer's three products follow on some hardware.
 
-    fprop, dgrad, wgrad: the recipe of each product. notes: effects of the hardware that a user might not expect, as
-    pairs (text, name of the product).
+    Attributes:
+      fprop, dgrad, wgrad: the recipe of each product.
+      notes: effects of the hardware that a user might not expect, as pairs (text, name of the product).
     """
 
     fprop: LinearRecipe
@@ -34,8 +35,9 @@ class Followed(NamedTuple):
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
     """Return the recipes that a layer's products follow on some hardware.
 
-    Those of a recipe of training are taken from its first step. `hardware`: as `on` in `fp.analysis.budget`: a chip,
-    library, unit, schedule or accumulator, or None.
+    `recipe`: a recipe of linear layers, which all three products follow; or a recipe of training, from which those of
+    the layer at the first step are taken. `layer`: the layer's name, which only a recipe of training reads. `hardware`:
+    as `on` in `fp.analysis.budget`: a chip, library, unit, schedule or accumulator, or None.
 
     Raises:
       ValueError: the hardware cannot compute one of the products.

@@ -34,8 +34,11 @@ STANDS_OUT = 1.5  # the first layer stands out from this multiple of the median 
 class WorstProduct:
     """A product of a layer, and the tiles of its operands whose rounding adds most to the product's error.
 
-    row: the product's errors by cause. tiles: at most 3, the worst first. `str()` lists the tiles, and explains the
-    casts of the worst values in them.
+    `str()` lists the tiles, and explains the casts of the worst values in them.
+
+    Attributes:
+      row: the product's errors by cause.
+      tiles: at most 3, the worst first.
     """
 
     row: BudgetRow

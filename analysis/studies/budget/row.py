@@ -91,7 +91,8 @@ class BudgetRow:
       operands: names of a and b: "input", "weight", "output_gradient".
       formats: formats of a and b, as text; "float32" without a cast.
       unit: the matrix unit or accumulator, as text; "torch" for torch's float32.
-      schedule: the schedule or promotion, as text; "" for one chain of instructions along K.
+      schedule: the schedule, or the promotion (partial sums added to a float32 total every few terms), as text; "" for
+        one chain of instructions along K.
       out_fmt: format of the result, as text.
       squares: the sums of squares from which the metrics are computed.
       tiles: the tiles of the operands whose rounding adds most to the error.
@@ -164,6 +165,8 @@ class BudgetRow:
     def promotion(self) -> float:
         """Relative error that promotion and schedule add to `accumulator`: the root of |d|, d = sums^2 - accumulator^2,
         with the sign of d.
+
+        Promotion adds partial sums to a float32 total every few terms; the schedule is a library's order of additions.
         """
         return self._relative(self.squares.sums - self.squares.chain)
 

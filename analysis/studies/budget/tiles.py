@@ -77,8 +77,9 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return lines that explain how value / scale of a value is cast; [] for integer formats and stochastic
-        rounding.
+        """Return the lines of text in which `fpsim.explain` describes the cast of one value, divided by its scale.
+
+        Return [] for integer formats and stochastic rounding. `worst`: the value and its scale.
         """
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []

@@ -37,8 +37,8 @@ class Chosen(NamedTuple):
       plan: the recommended plan.
       low: the recipe of fewer than 16 bits that is recommended, or would be if it saved enough; "" if there is none.
       high: the recipe of 16 bits or more for all other products.
-      joint: the measured errors of the model if products follow `low` where it fits, and `high` otherwise; None without
-        `low`.
+      joint: the measured errors of the model, a SensitivityRow, if products follow `low` where it fits, and `high`
+        otherwise; None without `low`.
       missed: the requested bits per value if every plan of products that fit needs more; else None.
       pays: whether the plan needs at least a tenth fewer bits than `high` for all products.
     """
@@ -58,8 +58,9 @@ def chosen(
 
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The chosen plan is the one of the
     fewest bits whose errors, measured with all products at once, are within `limit`. They are errors of gradients, or
-    of outputs without a loss. The plan may keep products in 16 bits that fit alone. One low-precision recipe for every
-    product is preferred to a mix of two recipes that saves less than a quarter of that recipe's bits. A plan that saves
+    of outputs without a loss. To stay within it, the plan may leave products in 16 bits although their verdict is that
+    they fit. One low-precision recipe for every product is preferred to a mix of two recipes, if the mix saves less
+    than a quarter of that recipe's bits. A plan that saves
     less than a tenth of the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products.
     With `bits`, the plan of the least error with at most `bits` per value is chosen, which may mix all recipes that
     fit.
@@ -69,7 +70,7 @@ def chosen(
       verdicts: which recipe fits which product.
       limit: the largest relative error of gradients or outputs.
       bits: the largest mean bits per value, or None.
-      out: folder of measurements, or None.
+      out: the folder in which plans store their joint measurements, as in `fp.analysis.plan`; or None.
     """
     high = high_of(report.recipes, verdicts)
     lows = [name for name, recipe in report.recipes.items() if not is_high(recipe)]
@@ -121,8 +122,8 @@ def _fewest(
     """Return two values: the low-precision recipe to recommend, "" if there is none; the plan that uses it.
 
     The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
-    the limit, else to as many as the limit admits. Other products have 16 bits. If another low-precision recipe suits
-    all products, it replaces a plan of two recipes that saves less than a quarter of its bits.
+    the limit, else to as many as the limit admits. Other products follow `high`. If another low-precision recipe fits
+    all products within the limit, it replaces a plan of two recipes that saves less than a quarter of its bits.
 
     Args:
       report: the sensitivity, whose model measures plans.
@@ -131,7 +132,7 @@ def _fewest(
       joint: low-precision recipe -> measured errors with these products at once.
       high: the recipe of 16 bits.
       limit: the largest relative error.
-      out: folder of measurements, or None.
+      out: the folder in which plans store their joint measurements, or None.
     """
     every = {name: _bits_of(slots, verdicts) for name, slots in offers.items()}
     plans: dict[str, Plan] = {}
@@ -160,7 +161,7 @@ def _best_alone(
     """Return the low-precision recipe that suits all products best; "" if there is none.
 
     It fits every product, and its error with all products at once is at most `limit`. Of several such recipes, it is
-    the one of the fewest bits, or a more exact one of at most 5 % more bits.
+    the one of the fewest bits, or a more exact one of at most 5 % more bits, as `_best` decides.
 
     Args:
       offers: recipe -> (layer, product) -> recipe, which is the former wherever it fits.
@@ -178,8 +179,8 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
     """Return the recipe of the fewest bits among those whose error is within the limit, or a more exact one.
 
     The more exact one has the least error among recipes of at most 5 % more bits. It is returned if the two errors
-    differ by more than their standard deviation over batches. If no error is within the limit, all recipes are
-    compared. Return "" if there are no recipes.
+    differ by more than the larger of their standard deviations over batches. If no error is within the limit, all
+    recipes are compared. Return "" if there are no recipes.
 
     Args:
       joint: recipe -> measured errors.
@@ -247,7 +248,7 @@ def with_shares(
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
     """Return the sensitivity restricted to the recipes called `names`.
 
-    Rows of low-precision products are left out if the verdict is that the product does not fit.
+    A row of a recipe below 16 bits is left out unless `verdicts` say that the product fits this recipe.
     """
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
@@ -272,7 +273,7 @@ def _within(
       names: the recipes that the plan may use, each where it fits.
       limit: the largest relative error.
       known: bits per value of plans already measured to be within the limit, which are tried first.
-      out: folder of measurements, or None.
+      out: the folder in which plans store their joint measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     for cost in known:  # the fewest bits of all, for which no other plan needs a prediction
@@ -301,7 +302,7 @@ def _of_bits(
       names: recipes that a plan may use.
       high: the recipe of 16 bits among these.
       bits: the largest mean bits per value.
-      out: folder of measurements, or None.
+      out: the folder in which plans store their joint measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}

@@ -106,7 +106,7 @@ class OutputStages(Stages):
     def _together(
         self, measurer: OutputMeasurer, errors: ProductErrors, arrivals: Arrivals, cells: Cells | None, report: Report
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
-        """Run the model with all products in each recipe at once, and return a row per recipe.
+        """Run the model once for each recipe, with all products in that recipe, and return a row per recipe.
 
         The inherited error of every layer, which its inexact input causes, is added to `errors`.
 

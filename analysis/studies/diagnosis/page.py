@@ -147,7 +147,7 @@ def _share(value: float) -> TableCell:
 def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
     """Return the headings and the rows of the table of layers.
 
-    If some layers cannot use the low-precision recipe, their rows are marked, and the last column says why.
+    If some layers cannot use the recipe `diagnosis.low`, their rows are marked, and the last column says why.
     """
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])

@@ -20,8 +20,9 @@ HIGH = ("BF16", "FP16")  # recipes of 16 bits for products that do not fit a low
 class PlacedRecipes(NamedTuple):
     """The recipes of a diagnosis with the matrix units of its hardware, at least one of 16 bits or more.
 
-    recipes: name -> recipe. notes: sentences on recipes that were left out, or that the hardware does not compute as
-    written.
+    Attributes:
+      recipes: name -> recipe.
+      notes: sentences on recipes that were left out, or that the hardware does not compute as written.
     """
 
     recipes: dict[str, LinearRecipe]

@@ -23,10 +23,9 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a list of one sentence: the model's error with all products that fit the low-precision recipe in it at
-    once.
+    """Return a list of one sentence on the model's error if all products that fit the recipe `low` follow it at once.
 
-    The list is empty if no product fits.
+    The list is empty if no product fits. Other products follow the recipe `high` of the diagnosis.
     """
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
@@ -87,7 +86,11 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences that recommend the recipe of 16 bits for all products, with the reason."""
+    """Return the sentences that recommend the recipe `high` for all products.
+
+    They say why: `low` would save less than a tenth of the bits, or its error with all products that fit at once is
+    beyond the limit.
+    """
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
     head = (
@@ -109,9 +112,9 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share of the bits, 0 to 1, that the low-precision recipe saves if every product that fits follows it.
+    """Return the share of the bits, 0 to 1, that the recipe `low` saves if every product that fits follows it.
 
-    Other products follow the recipe of 16 bits, with which the bits are compared.
+    Other products follow the recipe `high`. The bits are compared with those of `high` for all products.
     """
     high, low = (
         {
@@ -123,13 +126,13 @@ def _saved_share(diagnosis: Diagnosed) -> float:
 
 
 def _high_bits(diagnosis: Diagnosed) -> float:
-    """Return the mean bits per operand value if all products follow the recipe of 16 bits."""
+    """Return the mean bits per operand value if all products follow the recipe `high` of the diagnosis."""
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
     return math.fsum(row.bits * row.values for row in rows) / sum(row.values for row in rows)
 
 
 def _assignment(diagnosis: Diagnosed) -> str:
-    """Return the plan's recipes as text, each with its number of products; up to 3 products are named."""
+    """Return the plan's recipes as text, each with its number of products, and their names if they are at most 3."""
     products: dict[str, list[str]] = {}
     for (layer, product), recipe in diagnosis.plan.assignment.items():
         products.setdefault(recipe, []).append(f"{name_of(layer)} {product}")
@@ -144,7 +147,7 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each other recipe below 16 bits.
+    """Return a sentence for each recipe below 16 bits other than `low`, the one that the answer is about.
 
     It says which layers the recipe does not fit; or, if it fits all, the model's error with all products in it.
     """

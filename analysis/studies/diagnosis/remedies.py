@@ -26,7 +26,7 @@ from fpsim.recipes.linear_recipe import PRODUCTS
 
 
 def layer_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the layers that cannot use the low-precision recipe, the worst first.
+    """Return sentences on the layers that cannot use the recipe `diagnosis.low`, the worst first.
 
     A last sentence counts the layers that can; if all can, it is the only one.
     """

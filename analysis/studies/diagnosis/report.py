@@ -42,7 +42,8 @@ class Diagnosis:
       verdicts: a Verdict for each layer, product and recipe, in the model's order.
       low: the recipe of fewer than 16 bits that fits best, which the answer is about; "" if there is none.
       high: the recipe of 16 bits or more for products that do not fit `low`.
-      joint: the errors of the model if products follow `low` where it fits, and `high` otherwise; None without `low`.
+      joint: the errors of the model, a SensitivityRow, if products follow `low` where it fits, and `high` otherwise;
+        None without `low`.
       missed: the requested bits per value if every plan of products that fit needs more; else None.
       pays: whether the best plan with `low` needs at least a tenth fewer bits than `high` for all products; if it does
         not, and no bits were requested, `high` is recommended.

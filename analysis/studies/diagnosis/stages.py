@@ -65,9 +65,9 @@ class OwnError(NamedTuple):
 class Stages:
     """The stages of a diagnosis, which measure a model on some batches.
 
-    layers: name of a linear layer or convolution -> number of elements of its weight. hardware: the argument `on` of
-    `fp.analysis.diagnose`. out: a folder that stores each measurement, or None. Other arguments are those of
-    `fp.analysis.diagnose`. Raise a ValueError or TypeError if a recipe or the hardware is unknown."""
+    The arguments are those of `fp.analysis.diagnose`, except `layers`: name of a linear layer or convolution -> number
+    of elements of its weight; `hardware`: its argument `on`; and `out`: a folder that stores each measurement, or None.
+    Raise a ValueError or TypeError if a recipe or the hardware is unknown."""
 
     STANDING: tuple[str, ...] = ()  # notes of every diagnosis by these stages
 
@@ -109,8 +109,8 @@ class Stages:
         return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
 
     def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
-        """Return recipe -> budget with the share of the model that it covers. `has_all`: whether all layers are
-        requested."""
+        """Return `budgets` (recipe -> budget) with their `coverage` set: the share of the recorded model in their rows.
+        `has_all`: whether all layers are requested; if not, the coverage says that the user chose some."""
         return {
             name: dataclasses.replace(
                 one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
@@ -143,7 +143,7 @@ class Stages:
         )  # fmt: skip
 
     def _add_range(self, recording: Recording) -> None:
-        """Add the recipe BF16 if a recorded magnitude exceeds the range of every recipe of 16 bits or more."""
+        """Add BF16 to the diagnosed recipes if a recorded magnitude is out of range in all those of 16 bits or more."""
         judged = {recorded_name(layer) for layer in self.layers}
         largest = max((row.range.amax for row in recording if row.layer in judged), default=0.0)
         highs = {name: ends_at(recipe) for name, recipe in self.recipes.items() if is_high(recipe)}
@@ -268,11 +268,9 @@ class Stages:
             ))  # fmt: skip
         return verdicts
 
-    def _alone(
-        self, recording: Recording, limit: float, patterns: str | Sequence[str]
-    ) -> tuple[Verdict, ...]:  # fmt: skip
-        """Return verdicts, by own errors alone, on attention and weights multiplied by hand. `patterns`: layers to
-        include."""
+    def _alone(self, recording: Recording, limit: float, patterns: str | Sequence[str]) -> tuple[Verdict, ...]:
+        """Return verdicts on attention and weights multiplied by hand, from the errors of their products alone.
+        `recording`: has operands. `limit`: the largest relative error that fits. `patterns`: layers to include."""
         judged = {recorded_name(layer) for layer in self.layers}
         globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []
@@ -301,7 +299,7 @@ class Stages:
 
     def _promoted(self, recording: Recording, verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], float]:
         """Return (layer, product, recipe) -> relative error if sums are added to a float32 total every 128 terms. Only
-        products that do not fit because of their sums are included."""
+        products that do not fit because of their sums, as `verdicts` say, are included. `recording`: has operands."""
         errors = {}
         for verdict in verdicts:
             if verdict.fits or verdict.cause != "sums":
@@ -319,7 +317,9 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN."""
+    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN.
+    `row`: that error by cause. `recording`: has the operands' ranges, which explain it. `context`: the layer, the limit
+    and the largest exact results."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)
@@ -344,7 +344,8 @@ def ends_at(recipe: LinearRecipe) -> float:
 
 
 def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Plan:
-    """Return the plan with the layers of `alone`, which no recipe covers, added to the layers that stay exact."""
+    """Return the plan with the layers of `alone`, which no recipe covers, added to the layers that stay exact.
+    `recording`: its names of layers are used, so that both products of an attention count as one layer."""
     recorded_layers = set(recording.layers)
     names = (
         verdict.layer if verdict.layer in recorded_layers else verdict.layer.rpartition(".")[0] for verdict in alone
@@ -359,7 +360,8 @@ def known_budget(cells: Cells | None, key: str) -> Budget | None:
 
 
 def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: Budget) -> None:
-    """Store a layer's error budget under a key in `cells`, the file of finished results; None stores nothing."""
+    """Store a layer's error budget under a key in `cells`, the file of finished results; None stores nothing.
+    `recipe`, `layer`: names that the file stores with it."""
     if cells is not None:
         cells.add(SweepCell(key, {"recipe": recipe, "layer": layer}, {"budget": to_text(budget)}))
 
@@ -377,7 +379,8 @@ def of_layers(notes: Sequence[str], layers: set[str]) -> tuple[str, ...]:
 
 
 def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
-    """Return why a plan cannot use the recipe of `key` (layer, product, recipe), as the end of a sentence; else ""."""
+    """Return why a plan cannot use the recipe of `key` (layer, product, recipe), as the end of a sentence; else "".
+    `evidence`: what the plan is made from, with the recipes refused."""
     if key in evidence.measured:
         return ""
     reason = next((refusal.reason for refusal in evidence.refusals if refusal.key == key), "it was not measured")
@@ -385,8 +388,7 @@ def _not_offered(evidence: Evidence, key: tuple[str, str, str]) -> str:
 
 
 def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
-    """Return product (as "fprop") -> numbers of values of its operands, at a layer's first recorded step; {} if
-    unknown."""
+    """Return product -> numbers of values of both operands, at a layer's first recorded step; {} if unknown."""
     name = recorded_name(layer)
     steps = [step for step, recorded_as, _ in recording.operands if recorded_as == name]
     if not steps:
@@ -395,6 +397,4 @@ def _values(recording: Recording, layer: str) -> dict[str, tuple[int, int]]:
     if left_out(operands, "", recording.settings(steps[0], name)):
         return {}
     sizes = sizes_of(operands, recording.settings(steps[0], name))
-    return {
-        product: (sizes[a], sizes[b]) for product, (a, b) in NAMES.items() if a in sizes and b in sizes
-    }  # fmt: skip
+    return {product: (sizes[a], sizes[b]) for product, (a, b) in NAMES.items() if a in sizes and b in sizes}

@@ -20,8 +20,8 @@ def judged_alone(diagnosis: Diagnosed) -> set[str]:
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
     """Return a sentence for each product whose result contains Inf or NaN, in the order in which layers run.
 
-    Products of linear layers and convolutions in the low-precision recipe are left out, since other sentences name
-    them. At most 3 products are named; a further sentence counts the others.
+    Products of linear layers and convolutions in the recipe `low` are left out, since other sentences name them. At
+    most 3 products are named; a further sentence counts the others.
     """
     others = [verdict for verdict in diagnosis.verdicts if verdict.recipe != diagnosis.low]
     order = {layer: place for place, layer in enumerate(diagnosis.recording.layers)}
@@ -39,7 +39,7 @@ def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
 def alone_sentences(diagnosis: Diagnosed) -> list[str]:
     """Return sentences on the errors of attention and of weights multiplied by hand.
 
-    They are about the low-precision recipe, or the one of 16 bits if there is none. Return [] without such products.
+    They are about the recipe `low` of the diagnosis, or `high` if `low` is "". Return [] without such products.
     """
     recipe = diagnosis.low or diagnosis.high
     rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]

@@ -42,8 +42,10 @@ SMALL_BLOCKS = {(32, "E8M0"): scalings.TE_MX, (16, "E4M3"): scalings.NVFP4}  # s
 class Site(NamedTuple):
     """One call of a layer in a run.
 
-    layer: its name. recipe: its own recipe if it is already quantised, else None. dtype: name of the dtype of its
-    product's operands.
+    Attributes:
+      layer: name of the layer.
+      recipe: the layer's own recipe if it is already quantised, else None.
+      dtype: name of the torch dtype of the product's operands, such as "bfloat16".
     """
 
     layer: str
@@ -136,7 +138,8 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
 
     `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name, for formats that the
-    arithmetic leaves open. None is each layer's own recipe, or the default.
+    arithmetic leaves open. With None, a matrix unit or a probed product has operands in its own formats; other
+    arithmetics follow the recipes of `_base`, whose default is FP32 for an accumulator.
     """
     if isinstance(spec, str):
         spec = _object(argument, spec)
@@ -161,10 +164,7 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 class _Chip(NamedTuple):
-    """The name of a chip, alone ("H100") or with a library ("H100 cuBLAS").
-
-    word: the name.
-    """
+    """The name of a chip, alone ("H100") or with a library ("H100 cuBLAS"), or "this CPU", as attribute `word`."""
 
     word: str
 
@@ -243,8 +243,9 @@ def _changed(base: Follow, change: Change) -> Follow:
 def _word(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware".
 
-    The last two raise a GpuError without a GPU. `recipe`: the recipe (or its name) that layers follow, or None for each
-    layer's own or the default.
+    "torch" leaves all products to torch, and "float32" adds with fused multiply-adds in float32, in the order of K. The
+    others compute the products of `recipe` on the CPU, by a GPU's emulation, or on its tensor cores; the last two raise
+    a GpuError without a GPU. `recipe`: a recipe or its name; None as for `_base`.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
@@ -260,7 +261,7 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a chip: the recipe's products on the chip's matrix units.
 
     `word`: name of the chip; if a library's name follows, products have its schedules. `recipe`: a recipe or its name;
-    None for each layer's own or the default. Raise a ValueError if no product of the recipe uses a matrix unit.
+    None as for `_base`. Raise a ValueError if no product of the recipe uses a matrix unit.
     """
     base, remarks = _base(recipe), dict[str, None]()
 
@@ -359,8 +360,8 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
 
-    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None for each
-    layer's own or the default.
+    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None as for
+    `_base`.
     """
 
     def change(of: LinearRecipe) -> LinearRecipe:

@@ -100,8 +100,8 @@ def _shown(
 ) -> None:
     """Report a product to the comparison of two runs, with copies of its operands and its result.
 
-    The result is converted to float32 unless it is float64. `product`: "fprop", "dgrad" or "wgrad". `a`, `b`: the
-    operands, (M, K) and (K, N). `bias`: the bias that the result contains, or None.
+    The result is converted to float32 unless it is float64. `layer`: the layer's name. `product`: "fprop", "dgrad" or
+    "wgrad". `a`, `b`: the operands, (M, K) and (K, N). `bias`: the bias that the result contains, or None.
     """
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))

@@ -24,8 +24,10 @@ from fpsim.torch.operators import array_of
 class ModuleOutput(NamedTuple):
     """A tensor of floats that a module returned from one call.
 
-    module: name of the module. values: a float32 or float64 matrix whose columns are the tensor's last axis. fmt: the
-    format of the tensor's elements.
+    Attributes:
+      module: name of the module.
+      values: a float32 or float64 matrix whose columns are the tensor's last axis.
+      fmt: the format of the tensor's elements.
     """
 
     module: str
@@ -36,9 +38,10 @@ class ModuleOutput(NamedTuple):
 class OutputDifference(NamedTuple):
     """The first outputs that differ in two models, and all differences.
 
-    first, second: the first output that differs, of the first and of the second model; None if all are equal. after:
-    name of the module that returned the output before it; "" if there is none. growth: the difference of every output
-    that both models returned in the same shape.
+    Attributes:
+      first, second: the first output that differs, of the first and of the second model; None if all are equal.
+      after: name of the module that returned the output before it; "" if there is none.
+      growth: the difference of every output that both models returned in the same shape.
     """
 
     first: ModuleOutput | None

@@ -43,8 +43,8 @@ class LayerError(ValueError):
 class ModelRun(NamedTuple):
     """The results of a run of a model.
 
-    output: the model's output, None if it was not called. layers: names of the layers that multiplied. coverage: the
-    share of the model's weights and multiplications that was compared.
+    Attributes: `output` is the model's output, None if it was not called. `layers` are the names of the layers that
+    multiplied. `coverage` is the share of the model's weights and multiplications that was compared.
     """
 
     output: Any
@@ -99,8 +99,8 @@ def outputs_of(
 ) -> Any:  # fmt: skip
     """Run a model forwards, call `seen` with the outputs of its modules, and return its output.
 
-    `model`: a torch.nn.Module. `batch`: its arguments. A compiled model is not copied, since its graphs belong to its
-    own modules; its buffers are restored afterwards.
+    `model`: a torch.nn.Module. `batch`: its arguments. `arithmetic`: computes the linear layers and convolutions. A
+    compiled model is not copied, since its graphs belong to its modules; its buffers are restored afterwards.
 
     Raises:
       ValueError: the batch does not fit the model.
@@ -301,7 +301,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count multiplications of a layer's forward product by `weight` as compared, unless in a backward pass."""
+        """Count `count` multiplications of a forward product as compared, in `tally`, unless in a backward pass."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 

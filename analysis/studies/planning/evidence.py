@@ -68,7 +68,9 @@ class Measured(NamedTuple):
 class Refusal(NamedTuple):
     """A recipe that plans do not consider for a product of a layer, and the reason.
 
-    layer, product, recipe: their names. reason: the end of a sentence that begins with "since".
+    Attributes:
+      layer, product, recipe: their names.
+      reason: the rest of a clause that begins with "since".
     """
 
     layer: str

@@ -24,8 +24,9 @@ ROW_BITS, GOAL_BITS = 20, 30
 class Optimum(NamedTuple):
     """The best choice of recipes found, and whether it is proven that no other choice within the budget is better.
 
-    choice: index of a recipe for each unit (set of products with one recipe). proven: True if no other choice can have
-    a smaller sum of harms (squared errors, or changes of the loss).
+    Attributes:
+      choice: index of a recipe for each unit (set of products with one recipe).
+      proven: True if no other choice can have a smaller sum of harms (squared errors, or changes of the loss).
     """
 
     choice: Choice
@@ -38,12 +39,12 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
     The harm of a unit (set of products with one recipe) is its squared error or change of the loss. Harms and prices
     are integers, with which every answer of the float64 solver is checked. If the solver stops early, the better of its
-    choice and `rival` is returned; `proven` says whether its bound rules out less harm.
+    choice and `rival` is returned; `proven` says whether the solver's lower bound rules out a choice of less harm.
 
     Args:
       problem: the problem of choosing a recipe for each unit.
       limit: the largest price, as an integer multiple of the problem's `coin`.
-      rival: a known choice within the limit, which bounds the search; None for that of the greedy search.
+      rival: a known choice within the limit, whose harm bounds the search; None for the choice that `greedy` finds.
     """
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
@@ -72,8 +73,10 @@ def cheapest(problem: ChoiceProblem) -> Choice:
 class _Answer(NamedTuple):
     """The solver's answer: a choice of recipes, and the value of the goal below which no choice exists.
 
-    choice: index of a recipe for each unit; None if none was found. bound: a sum of harms (errors) or a price,
-    whichever was minimised, in the problem's integers; -Inf if nothing is proven, Inf if no choice meets the limits.
+    Attributes:
+      choice: index of a recipe for each unit; None if none was found.
+      bound: a sum of harms (errors) or a price, whichever was minimised, in the problem's integers; -Inf if nothing is
+        proven, Inf if no choice meets the limits.
     """
 
     choice: Choice | None

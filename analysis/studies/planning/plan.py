@@ -150,8 +150,9 @@ def _notes(
 ) -> list[str]:
     """Return the notes of a plan, sentences on properties that a user might not expect.
 
-    `kept`: layers that the user excludes from the plan. `proven`: whether the plan is proven optimal. `chosen`: the
-    plan. `chips`: architectures of its matrix units.
+    `evidence`: the measured errors, with the recipes and layers that the plan leaves out. `kept`: layers that the user
+    excludes from the plan. `proven`: whether the plan is proven optimal. `chosen`: the plan. `chips`: architectures of
+    its matrix units.
     """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
@@ -192,9 +193,13 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
 class _PlanSearch:
     """The search for plans of one problem, and the costs and metrics of the plans.
 
-    kind: what the budget counts, "bits" or "bytes". Methods take a choice of recipes as a `vector`, the index of a
-    recipe for each unit (products that share a recipe) of `problem`, or as an `assignment`, (layer, product) -> recipe
-    name.
+    Methods take a choice of recipes as a `vector`, the index of a recipe for each unit (products that share a recipe)
+    of `problem`, or as an `assignment`, (layer, product) -> recipe name.
+
+    Attributes:
+      evidence: the measured error of every product in every recipe.
+      problem: the choice of a recipe for each unit, in integers.
+      kind: what the budget counts, "bits" or "bytes".
     """
 
     evidence: Evidence

@@ -18,9 +18,11 @@ STEPS = 1 << 26  # steps of harm in the least harmful plan; smaller differences 
 
 
 class Unit(NamedTuple):
-    """Products that must follow one recipe (not a matrix unit).
+    """A set of products that must follow one recipe; it is no matrix unit.
 
-    slots: (layer, product) of each. group: index of the group of layers to which they belong.
+    Attributes:
+      slots: (layer, product) of each product.
+      group: index of the group of layers to which the products belong.
     """
 
     slots: tuple[Slot, ...]
@@ -35,8 +37,9 @@ class Unit(NamedTuple):
 class Item(NamedTuple):
     """A cost, such as that of a copy of a weight, which is paid once if any of its users is chosen.
 
-    price: the cost as a multiple of the problem's `coin`. users: pairs of indices, (unit, recipe), where a unit is a
-    set of products that share a recipe.
+    Attributes:
+      price: the cost as a multiple of the problem's `coin`.
+      users: pairs of indices, (unit, recipe), where a unit is a set of products that share a recipe.
     """
 
     price: int

@@ -16,7 +16,9 @@ HIGH = ("as it is", "bf16", "fp16")  # products, by `kind_of`, that libraries fo
 class Said(NamedTuple):
     """The setting of a library, and how its arithmetic differs from the plan's.
 
-    how: the setting as Python code. differs: sentences on the differences; "" for none known.
+    Attributes:
+      how: the setting as Python code.
+      differs: sentences on the differences; "" if none is known.
     """
 
     how: str
@@ -76,8 +78,9 @@ def one_recipe(products: Mapping[str, LinearRecipe]) -> LinearRecipe | None:
 
 
 def setting_without_fp8(kinds: Sequence[str]) -> Said | None:
-    """Return the setting, of any library, for a layer whose products all have uncast or all the same 16-bit operands.
+    """Return the setting for a layer whose products all have uncast operands, or all BF16 or all FP16 operands.
 
+    It is the same for torchao and Transformer Engine: not to convert the layer, for BF16 and FP16 under autocast.
     Return None for other layers. `kinds`: for each product, the name that `kind_of` returns.
     """
     if len(set(kinds)) > 1 or kinds[0] not in HIGH:

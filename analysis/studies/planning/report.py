@@ -60,7 +60,7 @@ class Choice:
       formats: formats of the left and the right operand, as text; "float32" if it is not cast.
       scalings: scalings of both operands, as text; "none" without scales.
       accumulator: the matrix unit or accumulator, as text; "torch" for torch's float32.
-      schedule: the schedule or the promotion, as text; "" for terms that are added one after another.
+      schedule: the schedule, or the promotion every few terms, as text; "" for terms that are added one after another.
       out_fmt: format of the result, as text; "" for the accumulator's.
       bits: mean bits per operand value that the product reads, scales included.
       value, spread: the metric measured with this product alone in the recipe, and its standard deviation over batches.
@@ -145,7 +145,7 @@ class PlanCandidate:
 class Point(NamedTuple):
     """A point on the curve of the plans that a search finds for growing budgets.
 
-    method: the search, "milp" or "greedy". budget: the budget. cost, predicted: cost and predicted metric of its plan.
+    Attributes: `method` is the search, "milp" or "greedy"; `budget` the budget, `cost` and `predicted` its plan's.
     """
 
     method: str

@@ -13,8 +13,11 @@ from fpsim.analysis.studies.planning.problem import Choice, ChoiceProblem
 class RecipeStep(NamedTuple):
     """A step of a search: units (sets of products that share a recipe) change to another recipe.
 
-    harm, price: the resulting changes of harm (squared error, or change of the loss) and price, in the problem's
-    integers. units: indices of the units. recipe: index of the recipe.
+    Attributes:
+      harm, price: the resulting changes of harm (squared error, or change of the loss) and price, in the problem's
+        integers.
+      units: indices of the units.
+      recipe: index of the recipe to which they change.
     """
 
     harm: int

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 class MeasuringKeywords(TypedDict, total=False):
     """The keyword arguments shared by functions that measure the layers of a model one at a time.
 
-    layers: shell patterns of names of layers. seed: seed of the random draws of the first batch. out: a folder that
-    stores each measurement, or None. progress: called with (share of the work done, text), or None.
+    Attributes:
+      layers: a shell pattern or several for the names of the layers to measure; ("*",) by default.
+      seed: seed of the random draws of the first batch; 0 by default.
+      out: a folder that stores each measurement, or None, the default.
+      progress: called with (share of the work done, text); None, the default, draws a bar if stderr is a terminal.
     """
 
     layers: str | Sequence[str]
@@ -54,8 +57,8 @@ def sensitivity(
     Exact products are torch's own, bit for bit, in the model's dtype. The product in low precision is computed as by
     `fp.torch.QuantLinear`; a convolution is computed as a product of its patches. A copy of the model runs; the model
     itself is not changed. Each batch runs from the same state and with the same draws of torch, NumPy and random, so
-    that dropout and batch norm do not count as errors. torch works on one thread, so that metrics have the same bits
-    for any number.
+    that dropout and batch norm do not count as errors. torch works on one thread meanwhile, so that metrics have the
+    same bits whatever number of threads it is set to use.
 
     Args:
       model: a torch.nn.Module on the CPU with linear layers or convolutions, in the mode (train or eval) to measure in.

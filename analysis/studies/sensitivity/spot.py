@@ -20,7 +20,9 @@ CALLS = 1 << 20  # calls of a layer in one batch that have different random draw
 class RefusedProduct(ValueError):
     """The error raised if a product of a layer cannot follow a recipe; the message says why.
 
-    layer, product: their names. reason: the original error.
+    Attributes:
+      layer, product: their names.
+      reason: the original error.
     """
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
@@ -94,8 +96,8 @@ class Spot:
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
         """Return the layer's output for the input x, with the forward product in a recipe.
 
-        `draw`: the number that seeds stochastic rounding. Raise a RefusedProduct if the product cannot follow the
-        recipe.
+        `x`, `weight`, `bias`: the layer's operands in torch's shapes; the bias, or None, is added. `draw`: the number
+        that seeds stochastic rounding. Raise a RefusedProduct if the product cannot follow the recipe.
         """
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)
@@ -207,8 +209,8 @@ class _Layer(torch.autograd.Function):
         """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch if it has
         none.
 
-        `ctx`: torch's context, which stores what the backward pass needs. `draw`: the number that seeds stochastic
-        rounding.
+        `ctx`: torch's context, which stores what the backward pass needs. `x`, `weight`, `bias`: the layer's operands.
+        `draw`: the number that seeds stochastic rounding.
         """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
