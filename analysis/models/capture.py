@@ -1,4 +1,4 @@
-"""The study's built-in tensors: a small transformer learns Python's documentation; every linear layer is recorded."""
+"""Built-in tensors of `fp.analysis.study`: those of a small transformer's linear layers, which learns Python's docs."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def _recorded(
     """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses.
 
     torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor.
-    steps: numbers of the training steps, ascending. seed: of the batches. progress: function called after each step
-    with (steps done, number of steps, text on the activity), or None.
+    steps: numbers of the training steps, ascending. seed: seed of the batches. progress: function called after each
+    step with (steps done, number of steps, text on the activity), or None.
     """
     layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
@@ -106,8 +106,8 @@ def _train(
     """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
 
     torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor. seed:
-    of the batches. progress: function called after each step with (steps done, number of steps, text on the activity),
-    or None.
+    seed of the batches. progress: function called after each step with (steps done, number of steps, text on the
+    activity), or None.
     """
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]

@@ -62,8 +62,9 @@ def original(module: Any) -> Any:
 
 
 def run_eagerly(model: Any) -> None:
-    """Undo torch.compile in place: each module of a model, such as a copy, runs its class's forward(), not a compiled
-    one.
+    """Undo torch.compile in place: each module of `model` then runs its class's forward(), not a compiled one.
+
+    Callers pass a copy of the user's model, so that the original stays compiled.
     """
     for module in model.modules():
         if type(module).__name__ == WRAPPED:
@@ -84,8 +85,9 @@ def eager_functions() -> Iterator[None]:
 
 
 def stance(word: str) -> AbstractContextManager[Any]:
-    """Return a context manager in which compiled functions run as `word` says; it does nothing if none is compiled.
+    """Return a context manager in which functions compiled by torch.compile run as `word` says.
 
+    It does nothing if this process has not compiled any function, or if torch lacks torch.compiler.set_stance.
     word: a stance of torch.compiler.set_stance, such as "default" (run compiled) or "force_eager" (run as written).
     """
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):

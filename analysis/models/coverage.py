@@ -44,7 +44,7 @@ class Coverage:
     Attributes:
       sizes: name of a parameter -> number of its elements, for these weights.
       parts: a CoveredPart for each layer, and for each module or function whose products the report does not contain.
-      is_chosen: whether the user selected layers; then reports do not warn of the others.
+      is_chosen: whether the user selected layers; then reports do not warn of layers that were not selected.
 
     Example:
       >>> from fpsim.analysis.models.coverage import Coverage, CoveredPart
@@ -90,7 +90,7 @@ class Coverage:
         return not self.is_chosen and (self.weights < MOST or self.multiplications < MOST)
 
     def of(self, layers: Collection[str], is_chosen: bool = False) -> Coverage:
-        """Return the coverage of a report on some layers only.
+        """Return the coverage of a report on some layers only; parts with other names are marked as not seen.
 
         Args:
           layers: names of these layers in the recording.

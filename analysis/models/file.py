@@ -36,10 +36,10 @@ class Contents(NamedTuple):
       settings: the arguments of the recording as JSON values: model, formats, sample, keep, seed.
       steps, notes, monitors: attributes of `Recording`.
       rows: the rows of the recording.
-      kept: (step, layer, tensor) -> stored operand.
-      kept_settings: (step, layer) -> the other settings of a product with stored operands, such as strides.
+      kept: (step, layer, tensor) -> stored operand, an array.
+      kept_settings: (step, layer) -> settings of a product with stored operands, such as a convolution's stride.
       coverage: the shares of the model's weights and multiplications that were recorded.
-      outputs: (step, layer, tensor) -> stored output of the model.
+      outputs: (step, "", "output") -> stored output of the model, an array.
     """
 
     settings: dict[str, Any]

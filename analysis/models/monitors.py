@@ -64,9 +64,10 @@ class Scale(NamedTuple):
 
 @dataclass(frozen=True)
 class Monitors:
-    """The effects of a training run's optimizer on the weights, step by step; iteration yields metrics of each step.
+    """The effects of a training run's optimizer on the weights, step by step.
 
-    The metrics are over all parameters together. "gradient_norm" is the norm of the gradient. "update_ratio" is the
+    Iteration yields a dictionary for each step, with the keys step, gradient_norm, update_ratio and lost_updates. The
+    metrics are over all parameters together. "gradient_norm" is the norm of the gradient. "update_ratio" is the
     norm of the weights' change divided by that of the weights. "lost_updates" is the share of elements with a nonzero
     gradient that the step did not change.
 

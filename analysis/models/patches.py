@@ -21,7 +21,7 @@ class Convolution(NamedTuple):
       weight: (outputs, C / groups, ...).
       bias: (outputs,), or None.
       stride, dilation: one number per spatial axis.
-      padding: numbers of zeros before and after each spatial axis.
+      padding: a pair (zeros before, zeros after) for each spatial axis.
       groups: number of groups of channels.
       single: whether the input had no batch axis.
     """

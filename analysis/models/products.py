@@ -134,8 +134,8 @@ class Products(TorchFunctionMode):
         """Store the first of the two batched products of torch's multi-head attention; after the second, report both
         together.
 
-        The first product is queries by keys, the second probabilities by values. operands, output: of this product.
-        mask: the mask that the product adds, or None. count: its number of multiplications.
+        The first product is queries by keys, the second probabilities by values. operands, output: arguments and
+        result of this product. mask: the mask that the product adds, or None. count: its number of multiplications.
         """
         if self._scores is None:
             self._scores, self._of_scores = (*operands, mask), count

@@ -137,6 +137,8 @@ class Recording:
     def settings(self, step: int, layer: str) -> Mapping[str, Any]:
         """Return settings of a product with stored operands, such as a convolution's stride; {} if it has none.
 
+        step, layer: number of the step and name of the layer. The names of settings are those of a RecordedProduct.
+
         Example:
           >>> import torch
           >>> model = torch.nn.Sequential(torch.nn.Conv1d(16, 8, 3, stride=2))

@@ -134,6 +134,6 @@ def _patterns(layers: Any) -> tuple[str, ...]:
 
 
 def _nearest(pattern: str, names: list[str]) -> str:
-    """Return the names most similar to a pattern, as text separated by commas."""
+    """Return up to SHOWN of `names`, those most similar to a pattern, as text separated by commas."""
     near = difflib.get_close_matches(pattern, names, SHOWN, cutoff=0.0)
     return ", ".join(map(repr, near))

@@ -217,7 +217,10 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _missing(name: object, names: Sequence[str], path: str) -> str:
-    """Return the error message for a name that the checkpoint does not have, with the nearest name."""
+    """Return the error message for a name that is not among the checkpoint's `names`; it suggests the nearest.
+
+    path: the checkpoint, which the message names.
+    """
     near = difflib.get_close_matches(str(name), names, 1) if isinstance(name, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(list(names)[:3])}, ..."
     return f"{path} has no tensor {shown(name)}.{hint}"

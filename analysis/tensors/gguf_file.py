@@ -39,7 +39,7 @@ INTEGERS = {24: "int8", 25: "int16", 26: "int32", 27: "int64"}
 
 class _Entry(NamedTuple):
     """A tensor as the header describes it: name, shape (slowest axis first), number of its type in ggml (`kind`), and
-    offset of its data in bytes.
+    offset of its data in bytes from the end of the header (`_Header.data`).
     """
 
     name: str
@@ -211,7 +211,7 @@ def _size(entry: _Entry, path: Path) -> int | None:
     """Return the size of the tensor of a header's entry in bytes; None if fpsim and an installed gguf package do not
     know its type.
 
-    Raises a TensorFileError if rows do not consist of whole blocks.
+    Raises a TensorFileError if rows do not consist of whole blocks. path: the file, for messages.
     """
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
@@ -257,7 +257,7 @@ def _dtype_name(kind: int) -> str:
 def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
     """Return a function read(size) that yields a tensor's elements in chunks, or the reason why the tensor is left out.
 
-    entry: the tensor's entry in the header. header: the header, after it was read.
+    entry: the tensor's entry in the header. header: the header, after it was read. path: the file.
     """
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
@@ -290,7 +290,7 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
 
 def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> Iterator[Array]:
     """Yield the float32 values of `count` blocks that begin at byte `begin` of the file, about `size` values at a time.
-    blocks: the type of the blocks.
+    path: the file. blocks: the type of the blocks.
 
     Raises:
       TensorFileError: the file ends early.

@@ -63,9 +63,9 @@ class _Span(NamedTuple):
 
 @dataclass
 class _Proto:
-    """A TensorProto message: a tensor's name, shape, number of its type (`kind`), and positions of its elements.
+    """A TensorProto message: a tensor's name, shape, number of its type (`kind`), and spans of bytes of its elements.
 
-    data: number of a field -> positions. external: key -> text on elements in another file. is_segment: a part only.
+    data: field number -> spans. external: key -> text, for elements in another file. is_segment: not a whole tensor.
     """
 
     name: str = ""
@@ -158,8 +158,8 @@ class _Walk:
                     self.sparse += 1
 
     def _node(self, span: _Span, depth: int) -> Iterator[_Proto]:
-        """Yield the tensor of a Constant node, named after its output, and those of a node's graphs; add the node to
-        `nodes`.
+        """Yield the tensor of a Constant node, named after its output, and of graphs in a node; add it to `nodes`.
+        span: the node's message; depth: number of graphs around it.
         """
         kind = ""
         attributes, inputs, outputs = [], [], []
@@ -286,7 +286,7 @@ class _Walk:
 def _read_of(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]] | str:
-    """Return a function read(size) that yields a tensor in chunks, or why it is left out; `sizes`: file -> bytes."""
+    """Return read(size), which yields `proto` in chunks, or why it is left out; `sizes` is filled by `_external`."""
     if proto.is_segment:
         return "it is a segment of a tensor"
     count = math.prod(proto.shape)
@@ -314,7 +314,7 @@ def _read_of(
 def _external(
     proto: _Proto, dtype: np.dtype[Any], path: Path, sizes: dict[Path, int]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return read(size), which yields a tensor in chunks from its external file; the file is added to `sizes`."""
+    """Return read(size), which yields `proto` from its external file; set sizes[file] to that file's size in bytes."""
     location = proto.external.get("location", "")
     folder = path.parent.resolve()
     try:
@@ -363,7 +363,7 @@ def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> C
 
 
 def _bytes(path: Path, span: _Span) -> Iterator[Array]:
-    """Yield the bytes of a span of the file, as uint8 arrays of at most 64 KiB."""
+    """Yield the bytes of a span of the file `path`, as uint8 arrays of at most 64 KiB."""
     with path.open("rb") as opened:
         opened.seek(span.begin)
         for start in range(span.begin, span.end, BYTES_AT_ONCE):
@@ -374,7 +374,7 @@ def _bytes(path: Path, span: _Span) -> Iterator[Array]:
 
 
 def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield the varints in a span, of at most 16 bits each, as unsigned integers of the dtype's width.
+    """Yield the varints in a span of the file `path`, of at most 16 bits each, as unsigned integers of dtype's width.
 
     Raises:
       TensorFileError: a varint has more bits than the dtype.

@@ -175,7 +175,7 @@ def _place_of(x: Any) -> Any:
 
 
 def integer_tensor(name: str, x: Any) -> Tensor:
-    """Return a NumPy or torch array of integers, x, as a Tensor, since it may hold the codes of a weight."""
+    """Return a NumPy or torch array of integers, x, as a Tensor `name`, since it may hold the codes of a weight."""
     if is_torch(x):
         from fpsim.analysis.tensors.torch_file import torch_tensor
 

@@ -55,9 +55,9 @@ def read_fully(opened: IO[bytes], wanted: int) -> bytes:
 def reader(
     path: Path, offset: int, dtype: np.dtype[Any], count: int, order: str = "<"
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields `count` elements from byte `offset` of a file on, `size` at a time.
+    """Return a function read(size) that yields `count` elements of a file from byte `offset` on, `size` at a time.
 
-    dtype: dtype of the elements. order: byte order in the file, "<" or ">"; arrays have native byte order.
+    path: the file. dtype: dtype of the elements. order: byte order in the file, "<" or ">"; arrays have native order.
     """
     stored = dtype.newbyteorder(order) if dtype.itemsize > 1 else dtype  # type: ignore[arg-type]  # "<" or ">"
 

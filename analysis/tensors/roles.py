@@ -113,7 +113,7 @@ def role_of(name: str, shape: tuple[int, ...], neighbours: Iterable[str] = ()) -
 
 
 def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
-    """Return the role of a matrix that layouts leave unquantised, by its name; "" for other tensors.
+    """Return the role of a matrix that layouts leave unquantised, by its name and shape; "" for other tensors.
 
     "router": it selects experts. "transform": a fixed transform of signals, such as the basis of a Fourier transform.
 

@@ -315,7 +315,7 @@ class EncodedArray:
     def _compare(
         self, codes_compare: Callable[..., Any], compare: Callable[..., Any], other: object, swapped: bool = False
     ) -> Any:
-        """Return bools: codes_compare(codes, other's codes), exchanged if swapped, or compare(values, numbers)."""
+        """Return bools: codes_compare of both codes, swapped if `swapped`; for numbers compare(values, other)."""
         if isinstance(other, EncodedArray):
             a, b = self._codes, self._operand(other)._codes
             return np.asarray(codes_compare(*((b, a) if swapped else (a, b)), fmt=self._fmt))[()]

@@ -123,10 +123,10 @@ def _plan(
 ) -> CallPlan:
     """Return the cached plan of an operation's calls: result format, dtypes and loops.
 
-    name: of the operation. formats: of the operands. typed: whether all operands have float dtypes. target: the format
-    that convert and from_int round to, the dtype of to_int; else None. integer: dtype that from_int reads, else None.
-    words: the values of out_fmt, rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in
-    order.
+    name: the operation's name. formats: the operands' formats. typed: whether all operands have float dtypes. target:
+    the format that convert and from_int round to, the dtype of to_int; else None. integer: dtype that from_int reads,
+    else None. words: the values of out_fmt, rounding, overflow, subnormals, seed, random_bits, input_subnormals and
+    tininess, in this order.
 
     Raises:
       ValueError: a wrong option or format.

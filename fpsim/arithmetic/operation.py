@@ -23,7 +23,7 @@ TININESS = ("after", "before")
 class Operation(NamedTuple):
     """An elementwise operation with its checked keywords, which decide its results.
 
-    name: of the function in `fpsim`, such as "add". formats: those of the operands, () for from_int. result: the
+    name: the function's name in `fpsim`, such as "add". formats: the operands' formats, () for from_int. result: the
     result's format and how it is rounded. input_subnormals, tininess: as in `fpsim.add`. integer: the dtype that
     from_int reads or to_int returns; None for other operations.
     """
@@ -80,7 +80,7 @@ def operation(name: str, formats: tuple[Format, ...], out_fmt: Format, **keyword
     """Return the operation `name` after checking its keywords.
 
     Args:
-      name: of the function in `fpsim`, such as "add".
+      name: the function's name in `fpsim`, such as "add".
       formats: the operands' formats; () for from_int.
       out_fmt: the format of the result.
       keywords: rounding, overflow, subnormals, seed, random_bits, input_subnormals, tininess, and integer (a dtype).
@@ -154,9 +154,9 @@ def operation_of(
 ) -> Operation:
     """Return the operation of a call after checking its options.
 
-    name: the operation's name. formats: those of the operands. target: the format that convert and from_int round to,
-    not read for others. integer: the dtype of from_int's operand or to_int's result, else None. out_fmt: as passed to
-    the call.
+    name: the operation's name. formats: the operands' formats. target: the format that convert and from_int round
+    to, not read for other operations. integer: the dtype of from_int's operand or to_int's result, else None. out_fmt:
+    as passed to the call.
     words: the values of rounding, overflow, subnormals, seed, random_bits, input_subnormals and tininess, in this
     order.
 
@@ -170,7 +170,7 @@ def operation_of(
 def _result_format(name: str, formats: tuple[Format, ...], out_fmt: FormatLike | None, target: Any) -> Format:
     """Return the format of a result: the target of a conversion, else out_fmt, else that of all operands.
 
-    name: of the operation; for comparisons the formats may differ, and the first one is returned.
+    name: the operation's name; for comparisons the formats may differ, and the first one is returned.
 
     Raises:
       ValueError: the operands have different formats, and out_fmt is None.

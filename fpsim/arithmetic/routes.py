@@ -117,7 +117,7 @@ def _by_core(operation: Operation) -> Run:
 
     The loop is run(operands, targets, first, seed=None) -> None. operands: tuple of 1-D code arrays. targets:
     (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, on which
-    random numbers depend. seed: of a stochastic operation, 0 to 2**64 - 1, else None.
+    random numbers depend. seed: seed of a stochastic operation, 0 to 2**64 - 1, else None.
     """
     call, stochastic = _core_call(operation), operation.is_stochastic
 

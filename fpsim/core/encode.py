@@ -45,7 +45,7 @@ class EncodeLayout(NamedTuple):
     nan: code of the result for NaN; nan_sign: bits that are inverted in it for a negative NaN.
     sign_bit: mask; signed_from: the smallest magnitude code that gets the sign bit, 1 if the format has no -0, else 0.
     random_mask: mask of the top `random_bits` of 32 bits.
-    parity: 1, or all ones if every significand is odd.
+    parity: mask of the bits that make a kept magnitude odd: 1, or all ones if every significand is odd.
     offset: 0; for formats without zero and subnormals 2**mantissa_bits, which is subtracted from the magnitude.
     zero: code of the result for 0. below: code of the result for negative values if refuses_negative is 1 (unsigned).
     """

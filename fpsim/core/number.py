@@ -52,7 +52,7 @@ class UnpackLayout(NamedTuple):
     max_code: magnitude code of the largest finite value.
     infinity: magnitude code of Inf; own_nan: whole code of the canonical NaN; all ones if the format has none.
     quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
-    mantissa_bits: of the format.
+    mantissa_bits: width of the format's mantissa.
     smallest_field: exponent field of the smallest normal value: 1, or 0 if the format has no subnormals.
     flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
     rebias: BIAS minus the format's exponent bias and its mantissa bits.

@@ -33,10 +33,9 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: 32 or 64, of floats; rule: AMAX_BY_MAX to EVEN (docs/scaling.md); applied: BY_SCALE (factors divide elements)
-    or BY_INVERSE (they multiply); levels: 2 if the whole array has a scale, too, else 1; mode, kind: arguments of the
-    scales' encoder (core/encode.py); is_single: True if scales are FP32; encodes: True if max / amax is computed before
-    the scale.
+    width: bits of floats, 32 or 64. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE (factors divide
+    elements) or BY_INVERSE (they multiply). levels: 2 if the whole array has a scale too, else 1. mode, kind: Rounding
+    and encoder of scales (core/encode.py). is_single: scales are FP32. encodes: max / amax is computed first.
     """
 
     width: int  # of the arithmetic
@@ -60,10 +59,11 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 
 @reloadable
 class ScaleRules(NamedTuple):
-    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, codes of scales (fields *_code).
+    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
 
-    nan: NAN_TILE or NAN_ELEMENT; infinity: SKIP, PROPAGATE or ONE; infinite_top: amax bits that Inf counts as; emax:
-    exponent of the largest element; half_place: rule EVEN adds it to amax's bits; zero_code: of the scale of zeros.
+    nan, infinity: for tiles with NaN, NAN_TILE or NAN_ELEMENT; with Inf, SKIP, PROPAGATE or ONE. infinite_top: bits of
+    the amax that Inf counts as. emax: exponent of the largest element. half_place: number that rule EVEN adds to amax's
+    bits. nan_code, one_code, smallest_code, largest_code: codes of scales. zero_code: that of a tile of zeros.
     """
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
@@ -85,8 +85,9 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: element; inverse: 1 / it; amax_floor: lowest amax; smallest, scale_max: limits of scales; zero_scale: of
-    zeros; tensor: scale of the whole array, or 1; tensor_factor: INVERSE_OF_ENCODE's scale is amax times it.
+    largest: the largest element; inverse: 1 / largest. amax_floor: smaller amaxes count as this. smallest, scale_max:
+    the smallest and the largest scale; half_smallest: smallest / 2. zero_scale: scale of a tile of zeros. tensor: scale
+    of the whole array, or 1; inverse_tensor: 1 / tensor. tensor_factor: rule INVERSE_OF_ENCODE multiplies amax by it.
     """
 
     largest: Any  # of the element format
@@ -109,7 +110,7 @@ TABLE = len(ScaleNumbers._fields)  # its numbers: ScaleNumbers, then the values 
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
-    """Return the function `power_quotient` for floats of one width; word, real: their unsigned integer and float."""
+    """Return `power_quotient` for floats of `width` bits, mantissa_bits of them mantissa; word, real: int and float."""
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     bias = exponent_mask >> 1
     field_mask = word(exponent_mask)
@@ -120,7 +121,7 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """Return 2**(floor of log2(amax) - emax) as a float; 0 on underflow, Inf on overflow. CEIL: ceiling of log2.
+        """Return 2**(floor(log2(amax)) - emax) as a float, 0 on underflow, Inf on overflow; ceil for rule CEIL.
 
         top: bits of a finite amax; emax: exponent of the largest element; half_place: rule EVEN adds it to top.
         """
@@ -159,7 +160,7 @@ class ScaleSteps(NamedTuple):
 
 
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
-    """Return the ScaleSteps for floats of one width; comparisons are written out, as `max` differs between targets."""
+    """Return the ScaleSteps for the float type `real`, with bits in `word`; no `max`, which differs between targets."""
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single = real(np.nan), real(LARGEST)
 
@@ -179,8 +180,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
         """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; a float.
 
-        top: bits of amax; n: ScaleNumbers, limits and largest values; emax, half_place: as in ScaleRules; rule, levels:
-        as in ScaleChoices.
+        top: bits of amax; n: ScaleNumbers. emax, half_place: fields of ScaleRules; rule, levels: of ScaleChoices.
         """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
@@ -207,7 +207,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale or n's limit for it, whether n.smallest replaced it, whether amax is 0); top: amax bits."""
+        """Return (scale, n.smallest or n.zero_scale; is scale too small; is amax 0); top: bits of amax."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero
@@ -219,7 +219,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
         """Return (float32 decode scale, factor by which elements are divided or multiplied).
 
-        scale: of the tile alone; n: ScaleNumbers; rule, applied, levels: as in ScaleChoices.
+        scale: the tile's scale without the array's; n: ScaleNumbers; rule, applied, levels: as in ScaleChoices.
         """
         if levels == 1:
             return f32(scale), scale if applied == BY_SCALE else real(one / scale)
@@ -237,8 +237,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
         """Return (float32 largest / amax, the factor by which elements are multiplied; whether it was limited).
 
-        It is at most the largest float32. That of a finite amax has a finite reciprocal. top: bits of amax; largest: of
-        elements, float64; amax_floor: amax is raised to it; of_zeros: the result for amax 0.
+        It is at most the largest float32, and has a finite reciprocal if amax is finite. top: bits of amax; largest:
+        largest element, float64; amax_floor: smaller amaxes count as this; of_zeros: the result for amax 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -251,7 +251,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def decode_scale_of(encode_scale: Any, is_single: Any) -> Any:
-        """Return the float32 reciprocal of an encode scale (which multiplies); if not is_single, at most 2**127."""
+        """Return the float32 reciprocal of `encode_scale`; at most 2**127, the largest E8M0 scale, unless is_single."""
         scale = f32(f32(1) / f32(encode_scale))
         if is_single:
             return scale
@@ -261,8 +261,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
         """Return (float32 scale of a whole array, factor for its tiles' amaxes, whether the scale was clamped).
 
-        largest: of elements; highest: that times the largest scale of a tile; is_inverse: compute highest / amax and
-        invert it, instead of amax / highest. A finite amax gets a scale whose product with any tile's is finite.
+        amax: the array's; largest: largest element; highest: that times the largest scale of a tile; is_inverse: invert
+        highest / amax, instead of amax / highest. For a finite amax, the scale times any tile's scale is finite.
         """
         empty = amax == zero
         top = f64(highest) / f64(largest)  # of scales; Inf if float32 cannot hold `highest`: quotients are 0
@@ -296,7 +296,7 @@ scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
 
 @reloadable
 class TileSettler(NamedTuple):
-    """Compiled functions for a tile's scale: the first three in sequence, or settle_tile; see `tile_settler`."""
+    """Compiled functions for a tile's scale: call the first three in sequence, or settle_tile; see `tile_settler`."""
 
     quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
     code_of: Any  # (quotient, f, s): its code in the scale format
@@ -308,10 +308,10 @@ class TileSettler(NamedTuple):
 def tile_settler(width: int, encodes: bool) -> TileSettler:
     """Return the functions that compute a tile's scale, factor and events, for floats of `width` bits.
 
-    encodes: the rule computes max / amax first. Their arguments: top, specials: bits of amax, flags of NaN and Inf; n:
-    ScaleNumbers; exact: largest element and amax_floor in float64; r: ScaleRules; f: EncodeLayout of scales; table:
-    values of their codes, 0 for NaN; s: ScaleChoices as int64. Their results: scale: float32, which decodes; factor
-    divides or multiplies elements; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
+    encodes: True if max / amax is computed first. Arguments: top: bits of amax; specials: HAS_NAN, HAS_INFINITY, bits;
+    n: ScaleNumbers; exact: largest element and amax_floor in float64; r: ScaleRules; f: EncodeLayout of scales; table:
+    values of scales' codes, 0 for NaN; s: ScaleChoices as int64. Results: scale: float32, which decodes; factor divides
+    or multiplies elements; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -346,7 +346,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, clamped from below, from above); held: value of `code`; more: tile_settler."""
+        """Return (scale, code, factor, was raised, was lowered); held: value of `code`; others: see `tile_settler`."""
         scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
         over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
         scale = n.scale_max if over else scale
@@ -362,7 +362,7 @@ def tile_settler(width: int, encodes: bool) -> TileSettler:
 
     @scalar
     def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, False, clamped from above); held: value of `code`; more: see tile_settler."""
+        """Return (scale, code, factor, False, was lowered); held: value of `code`; others: see `tile_settler`."""
         factor = real(quotient)
         if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
             factor = real(held) if quotient > zero else zero

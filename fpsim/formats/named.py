@@ -44,9 +44,9 @@ def _row(
 ) -> Format:  # fmt: skip
     """Return a new built-in format, registered under its name and its aliases.
 
-    dtype: NumPy's or ml_dtypes' dtype of its values, or None. aliases: further names, separated by spaces. ambiguous:
-    names that other formats have as well, separated by spaces; `format` refuses these with a list of the formats.
-    fields: further fields of `Format`, such as `nan`.
+    exponent_bits, mantissa_bits, fields: fields of `Format`. dtype: NumPy's or ml_dtypes' dtype of its values, or None.
+    aliases: further names, separated by spaces. ambiguous: names that other formats have as well, separated by spaces;
+    `format` refuses these with a list of the formats.
     """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:

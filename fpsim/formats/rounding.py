@@ -27,10 +27,10 @@ ABOVE_ZERO, FROM_HALF, ABOVE_HALF, NEVER = Start(0.0, False), Start(0.5, True), 
 class RoundingFacts(NamedTuple):
     """The properties of a rounding mode; its arithmetic is in core/rounding.py.
 
-    sentence: a clause for explanations, with the mode as its subject. starts: function (the smaller magnitude is odd,
-    the value is negative) -> Start. inward: a pair of bools, for positive and for negative values; True if a value that
-    is too large becomes the largest finite one instead of Inf. aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA,
-    PTX and C, separated by spaces.
+    sentence: a clause for explanations, with the mode as its subject. starts: function of two bools (the smaller
+    magnitude is odd, the value is negative) -> the point from which on the larger magnitude is taken, a `Start`.
+    inward: a pair of bools, for positive and for negative values; True if a value that is too large becomes the largest
+    finite one instead of Inf. aliases: names in IEEE 754, IEEE P3109, gfloat, CUDA, PTX and C, separated by spaces.
     """
 
     sentence: str  # what it does, for explanations

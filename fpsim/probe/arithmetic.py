@@ -54,10 +54,10 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs whose sums are rounded to nearest even: to the result's format, then to FP32, then to FP64.
+    """Yield programs whose sums have the result's format, then others with FP32 sums, then others with FP64 sums.
 
-    No bits are measured. counter: the Counter whose attribute `box` is the black box; nothing else of it is used.
-    order: the order of the black box's additions.
+    Each program rounds its sums to nearest even. No bits are measured. counter: the Counter whose attribute `box` is
+    the black box; nothing else of it is used. order: the order of the black box's additions.
     """
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
@@ -116,7 +116,7 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
     For a plain sum of one operand there is one program. For products, calls of the black box show which products it
     adds unrounded; the first program does the same, and rounds the other products to the format of the sums. A second
     program rounds all products to the operands' format. It follows if both operands have one format, and the format of
-    the sums represents all products exactly. rule: the arithmetic of the additions.
+    the sums represents all products exactly. order: the order of the additions. rule: their arithmetic.
     """
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
@@ -303,7 +303,7 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
     """Return the number of fraction bits, below the largest exponent, that the addition with the most operands keeps.
 
     Return None if it keeps all bits that can be measured, or if no addition takes three numbers or more. counter: the
-    Counter of the black box.
+    Counter of the black box. order: the order of its additions.
     """
     node = _widest(order.branch)
     if len(node.children) < 3:
@@ -337,7 +337,7 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
     Calls of the black box test each term. If products need more bits than `fmt` has, the test adds (1 + 2^-h)^2 to a
     number that cancels all but its last bit; h is half the precision of `fmt`. If only the range of `fmt` is too small,
     the test adds a product beyond the range to -Inf. The result is empty if `fmt` represents every product, or if no
-    test applies.
+    test applies. order: the order of the black box's additions.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_pairs_of_siblings(order.branch))

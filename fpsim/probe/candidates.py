@@ -174,7 +174,7 @@ def by_units(
       out: the format of the results.
       order: the order of additions, whose partial sums give the sizes of some schedules; None if it is unknown.
       scale, block: the format of block scales, and the number of terms that share one; "" and 0 without scales.
-      refused: True to yield only schedules whose library has no kernel for these operands, False to yield only others.
+      refused: True for the schedules whose library has no kernel for these operands, False for all other schedules.
     """
     for unit in units():
         fits = _takes(unit.a, a) and _takes(unit.b, b) and (unit.scale or "") == scale and unit.block == block
@@ -349,7 +349,7 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
-    """Return the sum of branches that are added level by level; None stands for a sum of no terms.
+    """Return the sum of the branches `numbers`, which are added level by level; None stands for a sum of no terms.
 
     kind: on each level, "pairwise" adds branches 2 i and 2 i + 1; any other kind adds branches i and i + half (if there
     is one), where half is the largest power of two below the number of branches.

@@ -114,7 +114,7 @@ def _span(operand: ProbedOperand) -> int:
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw standard normal values of a shape, rounded to the operand's format, as float64.
 
-    n, the number of terms of a sum, is not used.
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
     """
     return operand.drawn(rng.standard_normal(shape))
 
@@ -122,7 +122,8 @@ def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: i
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape, whose exponents are spread over many binades in the middle of the format's range.
 
-    Values are rounded to the operand's format; n, the number of terms of a sum, is not used.
+    Values are rounded to the operand's format. rng: the source of random numbers. n, the number of terms of a sum, is
+    not used.
     """
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
@@ -132,7 +133,7 @@ def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape, in 0.25 to 1, rounded to the operand's format.
 
-    n, the number of terms of a sum, is not used.
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
     """
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
@@ -140,7 +141,8 @@ def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n:
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape: positive and negative powers of two in the middle of the operand's range.
 
-    Their partial sums are often ties of a rounding, or next to one. n, the number of terms of a sum, is not used.
+    Their partial sums are often ties of a rounding, or next to one. rng: the source of random numbers. n, the number of
+    terms of a sum, is not used.
     """
     span = _span(operand)
     low, high = operand.exponents
@@ -149,9 +151,9 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of both signs, with magnitudes from 0 to 4 times the format's smallest normal number.
+    """Draw float64 values of a shape, of both signs, up to 4 times the smallest normal number of the operand's format.
 
-    n, the number of terms of a sum, is not used.
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
     """
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
@@ -163,14 +165,16 @@ def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: in
     """Draw float64 zeros of a shape and of both signs; each is +0 with the probability 0.5 / n.
 
     So about half of the sums of n terms have negative zeros alone. For an unsigned operand all zeros are positive.
+    rng: the source of random numbers.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of both signs, a quarter of the format's largest value or more.
+    """Draw float64 values of a shape, of both signs, at least a quarter of the largest value of the operand's format.
 
-    So partial sums overflow where the exact sum may not. n, the number of terms of a sum, is not used.
+    So partial sums overflow where the exact sum may not. rng: the source of random numbers. n, the number of terms of a
+    sum, is not used.
     """
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
@@ -179,7 +183,8 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
     """Draw float64 values of a shape: standard normal values, and a few special ones in their place.
 
     Special values are infinities and NaNs (if the operand's format has them), zeros of both signs, the largest values
-    of both signs, and half of the largest value. A sum of n terms has about 1.5 of them.
+    of both signs, and half of the largest value. A sum of n terms has about 1.5 of them. rng: the
+    source of random numbers.
     """
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
@@ -192,7 +197,7 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
     """Draw float64 values of a shape, in 1 to 2, rounded to the operand's format.
 
-    n, the number of terms of a sum, is not used.
+    rng: the source of random numbers. n, the number of terms of a sum, is not used.
     """
     return operand.drawn(rng.uniform(1, 2, shape))
 

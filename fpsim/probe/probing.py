@@ -245,7 +245,7 @@ class _Witness:
         return self.seen[kind, seed]
 
     def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
-        """Return whether a model reproduces the black box's bits for drawn operands of a kind.
+        """Return whether a model reproduces the black box's bits for the operands drawn with `kind` and `seed`.
 
         Return False if the black box raises a ValueError for a kind at the edges of the range, such as "large".
         """
@@ -265,7 +265,7 @@ class _Witness:
 def _result(
     box: BlackBox, model: AdderCandidate | Program, values: tuple[Array, ...], scales: tuple[Array, ...]
 ) -> Array:
-    """Return a candidate's or a program's results for float64 operands `values` and codes of block scales (or ())."""
+    """Return results of `model` as `box` returns them: for float64 operands `values`, codes of block scales (or ())."""
     with np.errstate(all="ignore"):
         if isinstance(model, AdderCandidate):
             passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
@@ -347,7 +347,7 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 
 def _flushing(program: Program, witness: _Witness) -> Program:
-    """Return the variant of a program with the black box's bits and the fewest flushes of subnormals, or itself."""
+    """Return the variant of a program with the bits of `witness` and the fewest flushes; the program if none has."""
     subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
     usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
     for variant in other_flushes(program, witness.box):
@@ -363,7 +363,8 @@ def _program(
 
     If no program has all bits, return the first one with the bits for usual operands, and [a sentence] on the operands
     at the edges of the range for which bits differ; else (None, [a sentence on why]). counter: the Counter of the black
-    box. order: the order of the additions. factor: the factor of the black box's sum; None for a plain sum.
+    box. order: the order of the additions. witness: the black box's results. factor: the factor of its sum; None for a
+    plain sum.
     """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied

@@ -144,8 +144,8 @@ def kernel(function: Function) -> Function:
 def announced() -> Iterator[None]:
     """Return a context that tells a terminal, on stderr, that kernels are compiled, if that takes long.
 
-    Long is more than PATIENCE (2) seconds in such contexts, earlier ones of this process included. It is told once per
-    process.
+    The sentence is written once per process, when the seconds in this context and those for which the process has
+    compiled before exceed PATIENCE (2).
     """
     if _said or not _is_terminal():
         yield

@@ -187,11 +187,11 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @lru_cache(maxsize=1)
 def tidy(folder: Path) -> None:
-    """Remove files of kernels and tables that were not used for KEEP_DAYS (30), and old folders of old versions.
+    """Remove files of kernels and tables that were not used for KEEP_DAYS (30), and folders of older versions.
 
-    Of the others, those used longest ago are removed if all have more than KEEP_BYTES (2 GiB). It runs once per process
-    for a folder. Older versions of fpsim used a folder for each state of the sources, named by 20 hexadecimal digits;
-    those unchanged for KEEP_DAYS are removed.
+    If the remaining files have more than KEEP_BYTES (2 GiB) together, those used longest ago are removed too. It runs
+    once per process for a folder. Older versions of fpsim used a folder for each state of the sources, named by 20
+    hexadecimal digits; folders unchanged for KEEP_DAYS are removed.
     """
     limit = time.time() - KEEP_DAYS * 86400
     kept = []

@@ -22,7 +22,7 @@ AS_IT_IS = nullcontext()
 
 
 class Stage(NamedTuple):
-    """One kernel of a pipeline: run(source, target, first) fills `target`; dtype: of the target.
+    """One kernel of a pipeline: run(source, target, first) fills `target`; dtype: dtype of the target.
 
     source, target: contiguous 1-D arrays of one size; first: flat index of their first element in the whole array.
     """

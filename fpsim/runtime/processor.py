@@ -74,7 +74,7 @@ def _set_to_ieee() -> Iterator[None]:
 def under_ieee(function: Function) -> Function:
     """Return `function` wrapped so that it runs while this thread's processor keeps IEEE 754's defaults.
 
-    These are rounding to nearest even and subnormals. It is a decorator.
+    These are rounding to nearest even, and subnormals that are not flushed. It is a decorator.
     """
 
     @functools.wraps(function)

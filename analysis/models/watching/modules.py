@@ -26,8 +26,8 @@ class WatchedModules:
     Args:
       model: a torch.nn.Module.
       selection: the layers to record.
-      tally: the count of multiplications.
-      see: called with each product that the modules compute.
+      tally: the Tally that counts the model's multiplications.
+      see: called with the RecordedProduct of each product that the modules compute.
       miss: called with (name, number of multiplications) for each call of a torch function that is not recorded.
     """
 

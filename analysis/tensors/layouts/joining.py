@@ -29,11 +29,11 @@ class CheckpointLayout(NamedTuple):
       codes: the end of the name of the codes.
       dtypes: dtypes that the codes may have.
       needed: end of the name of each tensor that must accompany the codes -> its key in `WeightParts.beside`.
-      more: the same for tensors that may accompany the codes.
-      join: the function that returns the weight made of its parts.
+      more: like `needed`, for tensors that may accompany the codes.
+      join: function (WeightParts) -> the weight made of these parts, a Tensor.
       weight: end of the weight's name, which replaces `codes`.
       source: the libraries that write the layout.
-      named: the function that returns the layout's name.
+      named: function (WeightParts, the weight) -> name of the layout, such as "gptq_v2".
       scales: dtypes that scales may have; () for any.
       exchanged: whether the unquantised model has the last two axes in the other order.
       minus_zero: whether the library reads the code of -0 as -0, and not as +0.

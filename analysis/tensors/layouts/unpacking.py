@@ -82,7 +82,7 @@ def fp4_values() -> Array:
 
 
 def powers(codes: Array) -> Array:
-    """Return the values of E8M0 codes as float32: 2**(code - 127), NaN for 255."""
+    """Return the values of E8M0 codes, an array of uint8, as float32: 2**(code - 127), NaN for 255."""
     return np.asarray(decode(np.ascontiguousarray(codes).view(np.uint8), E8M0, np.float32))
 
 

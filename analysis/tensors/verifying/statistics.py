@@ -151,8 +151,8 @@ def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterato
     """Yield a finding if a zero point, equal for all groups, is the middle code in no version of GPTQ, or in another
     one than configured.
 
-    `name`: of the weight. `bits`: bits of a code. `stored`: the stored zero point. `said`: the configured version, 0 if
-    unknown.
+    `name`: name of the weight. `bits`: bits of a code. `stored`: the stored zero point. `said`: the configured version,
+    0 if unknown.
     """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)

@@ -18,7 +18,7 @@ class WrittenLayout(NamedTuple):
     """A layout that fpsim can write, and the shapes of weights that it accepts.
 
     Attributes:
-      write: the function that returns the stored tensors of a weight.
+      write: function (WeightToWrite, LayoutOptions) -> WrittenWeight, the stored tensors of a weight.
       inputs: the number of inputs of a weight must be a multiple of this; 0 stands for the group size.
       outputs: the number of outputs of a weight must be a multiple of this.
       shares: whether a gate and an up projection must have equal tensor scales, and queries, keys and values too.

@@ -359,7 +359,7 @@ def _is_file(out: Path) -> bool:
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """Yield a folder for drafts; at the end its files replace those at `out`, and after an error they are removed.
+    """Yield a folder for drafts; at the end its files replace those at `out`; after an error the drafts are removed.
 
     files: the files to write, by name.
 

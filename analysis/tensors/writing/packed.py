@@ -20,6 +20,8 @@ LOWEST_RANGE = np.float32(np.float16(1e-5))  # the smallest range of a group of 
 def words_of(codes: Array, bits: int) -> Array:
     """Return 4- or 8-bit codes packed along the last axis into 32-bit words, the first code in the lowest bits.
 
+    codes: (..., K) integers below 2**bits; K bits must be whole words. The result is int32, (..., K bits / 32).
+
     Example:
       >>> [hex(word) for word in words_of(np.arange(8, dtype=np.uint8)[None], 4)[0]]
       ['0x76543210']

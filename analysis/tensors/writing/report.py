@@ -113,7 +113,10 @@ class ExportReport:
         return "\n".join([*lines, *self.notes])
 
     def to_frame(self) -> DataFrame:
-        """Return a pandas DataFrame with a row for each quantised weight."""
+        """Return a pandas DataFrame with a row for each quantised weight.
+
+        The columns are tensor, shape, bits_per_value, sqnr_db, relative_error and max_error.
+        """
         return frame([
             {"tensor": one.tensor, "shape": one.shape, "bits_per_value": one.bits_per_value, "sqnr_db": one.sqnr_db,
              "relative_error": one.relative_error, "max_error": one.max_error}

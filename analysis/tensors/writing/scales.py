@@ -25,7 +25,8 @@ LARGEST = {"e2m1": 6.0, "e4m3": 448.0}
 def floor_codes(amax: Array, fmt: str) -> Array:
     """Return E8M0 codes of the scales 2^(floor(log2(amax)) - E), as torchao's `to_mx` and ggml compute them.
 
-    E is the exponent of the largest power of two in the format `fmt` ("e2m1" or "e4m3").
+    amax: float32, the largest magnitude of each block; the codes are uint8 in its shape. E is the exponent of the
+    largest power of two in the format `fmt` ("e2m1" or "e4m3").
 
     Example:
       >>> floor_codes(np.float32([6, 7.9, 0]), "e2m1").tolist()
@@ -37,7 +38,8 @@ def floor_codes(amax: Array, fmt: str) -> Array:
 def ceil_codes(amax: Array, fmt: str) -> Array:
     """Return E8M0 codes of the scales amax / (maximum of the format `fmt`), rounded up to a power of two.
 
-    transformers, ModelOpt and torchao's inference compute these scales.
+    transformers, ModelOpt and torchao's inference compute these scales. amax: float32, the largest magnitude of each
+    block; the codes are uint8 in its shape. fmt: "e2m1" or "e4m3".
 
     Example:
       >>> ceil_codes(np.float32([448, 449, 0]), "e4m3").tolist()
@@ -51,7 +53,8 @@ def even_codes(amax: Array, fmt: str) -> Array:
     """Return E8M0 codes of the scales 2^(floor(log2(amax rounded to one mantissa bit)) - E), as compressed-tensors
     computes them.
 
-    E is the exponent of the largest power of two in the format `fmt` ("e2m1" or "e4m3").
+    amax: float32, the largest magnitude of each block; the codes are uint8 in its shape. E is the exponent of the
+    largest power of two in the format `fmt` ("e2m1" or "e4m3").
 
     Example:
       >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
@@ -62,7 +65,7 @@ def even_codes(amax: Array, fmt: str) -> Array:
 
 
 def _biased(exponents: Array, amax: Array) -> Array:
-    """Return the E8M0 codes of the scales 2^exponent, clipped to E8M0's range.
+    """Return the uint8 E8M0 codes of the scales 2^exponent, clipped to E8M0's range.
 
     Blocks of zeros have the code 0, blocks with Inf or NaN that of NaN, 255. exponents: integers, one for each block.
     amax: largest magnitude of each block.

@@ -191,8 +191,8 @@ def _fill_scaled(name: str) -> Any:
     It writes the results of elements start .. start + count - 1 of pair, (a, b), to codes[:count]; all are 1-D arrays
     of uint16 codes. facts is not used.
     Scaling makes results right that are subnormal in float32, but takes longer. If to_scale is 0, the function computes
-    without scaling, and if a result may be subnormal, all of them again with scaling. It then returns a to_scale of
-    PATIENCE - 1: so many calls scale at once, each returning one less. name: "multiply" or "divide".
+    without scaling, and if a result may be subnormal, all of them again with scaling. It then returns PATIENCE - 1, the
+    number of further calls that scale from the start; each of them returns one less. name: "multiply" or "divide".
     """
     operation, scaled = OPERATIONS[name], scalar(SCALED["BF16", name][0])
 

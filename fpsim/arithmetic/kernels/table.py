@@ -38,8 +38,8 @@ def _look_up_pairs(pair: Any, start: int, count: int, results: Any, facts: Any, 
 def pair_kernel(streamed: bool = False) -> Any:
     """Return the kernel (a, b, bits, table, results) -> None for operands of up to 16 bits together; it writes results.
 
-    a, b: 1-D codes, unsigned integers. bits: of a code of b, uint16. table: results by (code of a) << bits | (code of
-    b).
+    a, b: 1-D codes, unsigned integers. bits: width of a code of b, uint16. table: results by (code of a) << bits |
+    (code of b).
     streamed: True if results are written around the caches, for arrays that would not stay in them.
     """
     loop = block_loop(_look_up_pairs, streamed, BLOCK)
@@ -54,8 +54,8 @@ def pair_kernel(streamed: bool = False) -> Any:
 def flagged_pair_kernel() -> Any:
     """Return the kernel (a, b, bits, table, flag_table, results, flags) -> None that looks results and flags up.
 
-    It writes results and flags. a, b: 1-D codes, unsigned integers of up to 16 bits together. bits: of a code of b,
-    uint16.
+    It writes results and flags. a, b: 1-D codes, unsigned integers of up to 16 bits together. bits: width of a
+    code of b, uint16.
     table, flag_table (uint8): results and flags by (code of a) << bits | (code of b).
     """
 

@@ -42,8 +42,8 @@ class Rows(NamedTuple):
 class Targets(NamedTuple):
     """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
-    a, b: for the operands; inner: for sums within a chunk (consecutive terms that are added first); outer: for the sum
-    of the chunks' sums, and for c.
+    a, b: layouts of the operands. inner: layout of sums within a chunk (consecutive terms that are added first). outer:
+    layout of the sum of the chunks' sums, and of c.
     For sums kept as codes, a and b hold the fields of an UnpackLayout, and inner and outer those of an EncodeLayout and
     an UnpackLayout and the `rules` of `pack`. Other LaneSteps define their own.
     """
@@ -108,8 +108,8 @@ class AdditionTargets(NamedTuple):
 class Words(NamedTuple):
     """Scratch arrays of shape (4, n) for the random words of four successive roundings in each of n lanes.
 
-    products: for roundings of products; sums: for those of sums; joins: for those of additions of a chunk's sum to the
-    outer sum.
+    products, sums: words for roundings of products and of sums. joins: words for roundings of the outer sum, after a
+    chunk's sum was added to it.
     """
 
     products: Any

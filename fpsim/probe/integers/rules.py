@@ -118,7 +118,7 @@ def bounds(box: BlackBox) -> tuple[int, int]:
 
 
 def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule to try for a black box, the plain ones first.
+    """Yield every rule to try for a black box: first those that sum all terms in the dtype of the result.
 
     out: the name of the dtype of the black box's results, such as "int32".
     """
@@ -143,7 +143,8 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
     """Return random integer operands in their dtypes: two matrices (m, n) and (n, columns), or 48 rows of each operand.
 
     kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range alone: "extremes" (at random), "runs"
-    (sums leave the range and come back) or "pairs" (few nonzero terms).
+    (sums leave the range and come back) or "pairs" (few nonzero terms). box: the black box, for the shapes and dtypes
+    of its operands. seed: the seed of the draws.
     """
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []

@@ -24,9 +24,9 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format to round to, and a rounding mode such as NEAREST_EVEN.
+    """A format to round to: mantissa_bits, min_exponent (of normal values), `most` (the largest); the mode `rounding`.
 
-    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most`, the largest value, are marked for slower code.
+    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most` are marked for slower code to compute.
     """
 
     mantissa_bits: int
@@ -55,7 +55,7 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The arithmetic of an addition.
+    """The arithmetic of an addition; cut: the Cut of its terms.
 
     to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
     """
@@ -68,7 +68,7 @@ class Addition(NamedTuple):
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions, and their arithmetic; `code`, int64: k >= 0 pushes term k on a stack, -n adds the top n.
+    """An order of additions with an Addition `rule`; code, int64: k >= 0 pushes term k on a stack, -n adds the top n.
 
     rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
     """
@@ -93,7 +93,7 @@ def _power(exponent: Any) -> Any:
 
 @inner_loop
 def _make_integers(line: Any, rounding: Any) -> None:
-    """Round a float64 row to integers in place; rounding: NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, DOWN, or else UP."""
+    """Round float64 `line` to integers in place; rounding: NEAREST_EVEN, NEAREST_AWAY, TOWARD_ZERO, DOWN or UP."""
     if rounding == NEAREST_EVEN:
         for r in range(line.size):
             line[r] = np.rint(line[r])
@@ -198,7 +198,7 @@ def _add_exactly(stack: Any, base: Any, count: Any, rest: Any, unsure: Any) -> N
 
 @inner_loop
 def _cut(total: Any, line: Any, powers: Any, rounding: Any, adds: Any) -> None:
-    """Round line * powers to integers (TOWARD_ZERO, DOWN, else to even); write them to `total`, or add if `adds`."""
+    """Write line * powers as integers to `total`, or add if `adds`; rounding: TOWARD_ZERO, DOWN, else nearest even."""
     if rounding == TOWARD_ZERO:
         for r in range(line.size):
             total[r] = (total[r] if adds else 0.0) + np.trunc(line[r] * powers[r])
@@ -219,7 +219,7 @@ def _raise(high: Any, line: Any) -> None:
 
 @inner_loop
 def _grids(high: Any, powers: Any, spare: Any, fraction_bits: Any) -> None:
-    """Write last bits 2**(high - fraction_bits) to the row `spare`, inverses to `powers`; high: int64 exponents."""
+    """Write 2**(high - fraction_bits), last bits, to `spare`, and inverses to `powers`; high: int64 exponents."""
     for r in range(high.size):
         grid = max(high[r], i64(LOWEST)) - fraction_bits
         powers[r], spare[r] = _power(-grid), _power(grid)

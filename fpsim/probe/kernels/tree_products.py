@@ -84,7 +84,7 @@ def tree_products(
       out: (M, N) float32 or float64, the dtype of sums.
       a, b: (M, n) and (n, N) matrices of the same dtype.
       steps: a ProductSteps: per step an action (PUSH: start a sum with a product; JOIN: add an unrounded product; TAKE:
-        add a rounded one; ADD: add another sum), the sum's slot, and the index of the term or the other sum's slot.
+        add a rounded one; ADD: add another sum), the number of the sum, and the index of the term or of the other sum.
       mode: rounding of float32 sums, AS_IT_IS, TO_FP16 or TO_BF16; AS_IT_IS for float64.
       flushes: 1 if subnormal float32 sums become zeros, else 0; 0 for float64.
       begins: True if products with which sums start are +0 where an operand is zero; else they have the usual sign.

@@ -80,7 +80,7 @@ class Program:
 
     @cached_property
     def _steps(self) -> PairSteps | None:
-        """Order of additions as steps of two operands; None if a step adds two unrounded products or the sum is one."""
+        """Order as steps of two operands; None if a step adds two unrounded products, or the sum is one product."""
         return pair_steps(self.order, self.exact)
 
     @cached_property
@@ -171,7 +171,7 @@ class Program:
         return not flushes or ("sums" in flushes and held <= {*self._flushed_terms})
 
     def _encoded(self, sums: Array) -> Array:
-        """Return float sums as codes of the result's format, after the sum's factor and the rule's treatment of zeros.
+        """Return float sums as codes of the result's format, multiplied by the factor and with zeros as the rule says.
 
         If the rule flushes results, subnormal ones become zeros of their sign.
         """
