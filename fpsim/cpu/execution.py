@@ -116,10 +116,11 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
 
 
 def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
-    """Return rows of terms (N, terms) as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
+    """Return rows of terms as tiles (tiles, 16 rows, 16 groups, elements of a group), padded with zeros.
 
-    A group is the consecutive terms that share 32 bits. tiles: ceil(N / 16). groups: ceil(terms / elements of a group),
-    asserted to hold all terms. row: the instruction.
+    x: (N, terms) bit patterns in row.dtype, which the tiles have too. A group is the consecutive terms that share 32
+    bits. tiles: ceil(N / 16). groups: ceil(terms / elements of a group), asserted to hold all terms. row: the
+    instruction.
     """
     memory = np.zeros((tiles * SIDE, SIDE * row.group), row.dtype)
     memory[: len(x), : x.shape[1]] = x

@@ -54,15 +54,16 @@ def operand_formats(name: str) -> OperandFormats:
 
 
 def terms_of(row: AnyInstruction) -> int:
-    """Return the number of products that one instruction adds to an accumulator."""
+    """Return the number of products that one instruction, `row`, adds to an accumulator."""
     return row.terms if isinstance(row, TileInstruction) else row.operands[0].words
 
 
 def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
     """Return test inputs of the instruction `name`, {kind of inputs: operands}.
 
-    Each kind has about count / (number of kinds) results. Instructions on one FP16 operand get all 65,536 codes
-    instead. seed: seed of the draws.
+    The operands are a tuple of arrays of bit patterns, as `fp.cpu.run` takes them. Each kind has operands for
+    ceil(count / number of kinds) results. Instructions on one FP16 operand get all 65,536 codes instead. seed: seed of
+    the draws.
 
     Source: docs/cpu.md describes the kinds.
 
@@ -87,7 +88,8 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
 def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:
     """Return two kinds of inputs of the integer instruction `name`: any bits, and extreme ones whose sums overflow.
 
-    terms: products in a sum. count: number of results in all. seed: seed of the draws.
+    The dict has each kind's operands (a, b, c): uint8 (N, terms), uint8 (N, terms) and uint32 (N,). terms: products in
+    a sum. count: number of results of both kinds together. seed: seed of the draws.
     """
     half = -(-count // 2)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -140,7 +142,8 @@ def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
     """Return codes of the format `fmt` with random signs, mantissas, and exponents from low to high.
 
-    Exponents are clipped to those of the format's finite values. rng: the generator. shape: shape of the array.
+    low, high: unbiased exponents, both included; they are clipped to those of the format's finite values. rng: the
+    generator. shape: shape of the array.
     """
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
@@ -149,9 +152,10 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 
 
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of either sign around 1, for `count` results; every rounding of a result loses bits.
+    """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding.
 
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
+    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. rng: the generator. of:
+    formats and shapes of the operands, which are arrays of codes.
     """
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))

@@ -95,7 +95,11 @@ def _thinned(operands: Operands, count: int, seed: int) -> Operands:
 
 
 def store(path: str | Path, entries: Sequence[RecordedInstruction], about: dict[str, str]) -> None:
-    """Write recorded instructions, `entries`, to a .npz file, whole or not at all; about: facts on the processor."""
+    """Write recorded instructions, `entries`, to the .npz file `path`, whole or not at all.
+
+    The file has the arrays "i.j" for operand j of entry i, "i.d" for its result, and "meta": JSON text as uint8 bytes
+    with the keys format, about and entries (pairs of name and counts). about: facts on the processor.
+    """
     data: dict[str, Any] = {}
     for i, entry in enumerate(entries):
         data |= {f"{i}.{j}": x for j, x in enumerate(entry.operands)} | {f"{i}.d": entry.result}

@@ -130,9 +130,10 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the existing units to suggest for an architecture and an operand's name, with float32 or INT32 results.
+    """List the names of existing units to suggest for an architecture, `arch`, and the name of both operands.
 
-    An ambiguous name, such as "fp8", stands for every operand that it may mean, "" for the usual ones (USUAL).
+    Their results are float32 or INT32. operand: such as "bf16". An ambiguous name, such as "fp8", stands for every
+    operand that it may mean, "" for the usual ones (USUAL).
     """
     elements = [name.lower() for name in AMBIGUOUS.get(operand, [])] or ([operand] if operand else list(USUAL))
     names = [f"{arch}_{element}_{result}" for element in elements for result in ("f32", "s32")]

@@ -47,8 +47,9 @@ def refuse_carrier(fmt: Format, carrier: Format) -> None:
 def _accumulator(unit: Described) -> Iterator[str]:
     """Yield a sentence for each reason why a unit's accumulator cannot be computed.
 
-    unit: a MatrixUnit. Its result format must be signed, with subnormals, IEEE 754's Inf and NaN and codes of that
-    format, and be FP64 or a format that FP32 holds; result_bits must not exceed its mantissa bits.
+    unit: a MatrixUnit. Its result format must be signed, with subnormals and IEEE 754's Inf and NaN, and be FP64 or a
+    format whose values FP32 holds. The results' carrier must be that format itself (TF32's, for instance, is
+    FP32), and result_bits must not exceed its mantissa bits.
     """
     d: Format = unit.d.fmt
     if d != unit.d.carrier or d.nan != "ieee" or not (d.signed and d.subnormals):
@@ -71,7 +72,7 @@ def _sizes(unit: Described) -> Iterator[str]:
 
 
 def _scales(unit: Described) -> Iterator[str]:
-    """Yield a sentence if a MatrixUnit has block scales but its rule does not, or the other way round."""
+    """Yield a sentence if a MatrixUnit has block scales but its rule uses none, or has none but its rule needs them."""
     scaled = unit.rule in (Rule.SCALED, Rule.GROUPED)
     if scaled and not unit.scale:
         yield f"{unit.rule.name} needs block scales: pass scale='ue8m0' and a block, or take Rule.FUSED"
@@ -85,8 +86,8 @@ def _scales(unit: Described) -> Iterator[str]:
 def _cut(unit: Described) -> Iterator[str]:
     """Yield a sentence for each bound that a MatrixUnit exceeds, for rules that align terms and truncate them.
 
-    The operands' precisions together are bounded by PRODUCT_BITS (62), fraction_bits by what 64-bit sums of `terms`
-    hold.
+    The significands of both operands may have PRODUCT_BITS (62) bits together. fraction_bits and the bits of the
+    number `terms` may be SUM_BITS (60) together.
     """
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
@@ -115,7 +116,8 @@ def _scaled(unit: Described) -> Iterator[str]:
 def _grouped(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.GROUPED` that a MatrixUnit breaks.
 
-    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that 64-bit sums hold.
+    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that, with the bits of the
+    number of terms, are at most 50 (SUM_BITS - GROUP_BITS).
     """
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"

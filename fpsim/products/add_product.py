@@ -68,9 +68,10 @@ def add_product(total: Array, product: UnitProduct) -> None:
 
 
 def _by_rule(total: Array, product: UnitProduct) -> None:
-    """Add a product to `total` (M, N) in place, for a unit whose rule is none of `Rule.FUSED`, SCALED and TWO_PASSES.
+    """Add a product to `total` in place, for a unit that `fused_plan` has no plan for.
 
-    product: the unit, and the codes and scales of a and b.
+    Such a unit has another rule than `Rule.FUSED`, SCALED and TWO_PASSES, or no fast kernel. total: (M, N) float32, or
+    float64 for units whose sums are float64. product: the unit, and the codes and scales of a and b.
     """
     if product.promote:
         _promoted(total, product)
@@ -87,10 +88,10 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) in place: sums of p.promote terms of K, each from +0, one after the other.
+    """Add a product to `total` in place: sums of p.promote terms of K, each from +0, one after the other.
 
-    Each sum is multiplied by its decode scales p.factors before it is added in float32. p: the unit, and the codes and
-    scales of a and b.
+    Each sum is multiplied by its decode scales p.factors before it is added in float32. total: (M, N) float32. p: the
+    unit, and the codes and scales of a and b.
     """
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
@@ -100,9 +101,11 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) in place by the loop of `fpsim.dot_add`, for units without a fast kernel.
+    """Add a product to `total` in place by the loop of `fpsim.dot_add`.
 
-    p: the unit, and the codes and scales of a and b.
+    This serves units without a fast kernel, and products whose kernel is not compiled yet in a `general_loops` block.
+    total: (M, N) float32, or float64 for units whose sums are float64. p: the unit, and the codes and scales of a and
+    b.
     """
     if p.promote:
         _promoted(total, p)
@@ -181,9 +184,10 @@ def _step_facts(formats: tuple[Format, Format]) -> Array:
 
 
 def _stepwise(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) in place by the kernel step_product.
+    """Add a product to `total` in place by the kernel step_product.
 
-    The unit is one of AMD's, or a chain of fused multiply-adds. p: the unit, and the codes of a and b.
+    The unit is one of AMD's, or a chain of fused multiply-adds. total: (M, N) float32, or float64 for chains of FP64.
+    p: the unit, and the codes of a and b.
     """
     unit = p.unit
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)

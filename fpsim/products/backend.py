@@ -40,7 +40,7 @@ class Backend(FloatOperations, Protocol):
 
     @property
     def merges_slices(self) -> bool:
-        """True if `add_product` can add several slices of K in one call; `UnitProduct.cut` is the length of a slice."""
+        """True if `add_product` can add several slices of K in one call, each of `UnitProduct.cut` terms."""
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
@@ -98,7 +98,8 @@ class Backend(FloatOperations, Protocol):
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it.
 
-        a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of `block_scales`.
+        Nothing is computed. unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of
+        `block_scales`.
         """
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
@@ -138,7 +139,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
-        """Return float32 values rounded to nearest even to `fmt`, still as float32.
+        """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`, still as float32.
 
         FP8 saturates, as in NVIDIA's cvt.
         """
@@ -169,11 +170,12 @@ class Backend(FloatOperations, Protocol):
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`.
+        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`. unit:
+        the integer matrix unit that added `total`.
         """
 
     def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
-        """Return sums (M, N) as float32, rounded to nearest even; signed: True if they are int32, False for uint32."""
+        """Return sums, `total` (M, N), rounded to nearest even float32; signed: True for int32, False for uint32."""
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
         """Write `total` (M, N) to the array `target`, which has the integer dtype `dtype`.
@@ -192,7 +194,8 @@ class Backend(FloatOperations, Protocol):
     def deliver(self, total: Matrix, fmt: Format, nan: int | None, overflow: str, target: Matrix) -> None:
         """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
 
-        `total` may be overwritten. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
+        `total` may be overwritten. fmt: the format. target: (M, N) floats of the dtype of `fmt`, or unsigned codes if
+        the format has no dtype. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
         in `fpsim.encode`.
         """
 
@@ -207,7 +210,7 @@ class Backend(FloatOperations, Protocol):
 
 
 def output_overflow(fmt: Format) -> str:
-    """Return the overflow rule of a library's cast to the result format: "saturate" up to 8 bits, else "nonfinite"."""
+    """Return the overflow rule of a library's cast to `fmt`: "saturate" for up to 8 bits, else "nonfinite"."""
     return "saturate" if fmt.bits <= 8 else "nonfinite"
 
 
@@ -223,7 +226,7 @@ def output_nan(fmt: Format) -> int | None:
 
 
 class NumpyOperations:
-    """Float operations on NumPy arrays: `FloatOperations` for the CPU."""
+    """Float operations on NumPy arrays: `FloatOperations` for the CPU, whose operands are float32 and broadcast."""
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
         """Return x + y, rounded once to nearest even; the result is written to `out` if that is given."""

@@ -126,7 +126,7 @@ class Cpu(NumpyOperations):
         return np.asarray(array.astype(np.float32))
 
     def rounded(self, x: Array, fmt: Format) -> Array:
-        """Return float32 values rounded to nearest even to `fmt`, still as float32.
+        """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`, still as float32.
 
         FP8 saturates, as in NVIDIA's cvt.
         """
@@ -153,7 +153,7 @@ class Cpu(NumpyOperations):
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
     def floats_of_integers(self, total: Array, signed: bool) -> Array:
-        """Return int32 or uint32 sums as float32, rounded to nearest even; `signed` is read on GPUs only."""
+        """Return int32 or uint32 sums `total` as float32, rounded to nearest even; `signed` is read on GPUs only."""
         return total.astype(np.float32)
 
     def deliver_integers(self, total: Array, dtype: np.dtype[Any], target: Array, floats: bool) -> None:
@@ -179,7 +179,8 @@ class Cpu(NumpyOperations):
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
         """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
 
-        `total` may be overwritten. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
+        `total` may be overwritten. fmt: the format. target: (M, N) floats of the dtype of `fmt`, or unsigned codes if
+        the format has no dtype. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
         in `fpsim.encode`.
         """
         kept = fmt in (FP32, FP64)
@@ -206,7 +207,7 @@ class Cpu(NumpyOperations):
 
 @lru_cache(maxsize=256)
 def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
-    """Return (the code after the largest finite one, mask of the sign bit, `nan`), scalars of the storage dtype.
+    """Return (the code after the largest finite one, mask of the sign bit, `nan`), scalars of fmt's storage dtype.
 
     The first is the code of +Inf, or of NaN in a format without Inf. nan: the code that replaces every NaN of a result.
     """

@@ -17,9 +17,14 @@ ONE, ZERO = np.float32(1), np.float32(0)
 class Finish(NamedTuple):
     """The operands of an epilogue: float32 arrays that broadcast to (M, N), and C, a matrix in the backend's memory.
 
-    scale_a, scale_b, bias and c are None, alpha and beta 1, if a call does not have them. scale_order: "product" for
-    (scale_a * scale_b) * y, "a_first" for (y * scale_a) * scale_b, "b_first" for (y * scale_b) * scale_a, where y is a
-    sum. out_fmt: format of the result, to which an epilogue may round before it adds C.
+    Attributes:
+      scale_a, scale_b: decode scales; None for 1.
+      scale_order: "product" for (scale_a * scale_b) * y, "a_first" for (y * scale_a) * scale_b, "b_first" for
+        (y * scale_b) * scale_a, where y is a sum.
+      alpha, beta: float32 factors of the sums and of c.
+      bias: (N,) or (1, N); None for no bias.
+      c: matrix (M, N); None for no C.
+      out_fmt: format of the result, to which an epilogue may round before it adds C.
     """
 
     scale_a: Array | None = None
@@ -56,9 +61,9 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
     """Return y times the scales and alpha, plus `addend`, (M, N) float32.
 
-    y: the sums. f: the operands. addend: a bias or beta * C; None for nothing. The last multiplication and the addition
-    are one fused multiply-add. Alpha multiplies scale_a * scale_b if f.scale_order is "product", else the scale that is
-    applied last.
+    y: the sums. f: the operands. addend: a bias or beta * C; None for nothing. backend: the operations of the CPU or a
+    GPU. The last multiplication and the addition are one fused multiply-add. Alpha multiplies scale_a * scale_b if
+    f.scale_order is "product", else the scale that is applied last.
     """
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:

@@ -48,8 +48,9 @@ def rows_of(unit: MatrixUnit) -> str:
     """Return the name of the kernel over result rows that this processor runs, for a fast unit of `Rule.FUSED`.
 
     The unit may also have a rule built from it, `Rule.SCALED` or `Rule.TWO_PASSES`. "chained": kernels/chained_row.py,
-    for AVX-512 and few fraction bits. "avx512" or "avx2": kernels/vector_row.py, compiled for these vector
-    instructions. "plain": kernels/fused_row.py, for any processor.
+    for AVX-512, `Rule.FUSED` and so few fraction bits that sums have at most 22 bits (CHAINED_BITS). "avx512" or
+    "avx2": kernels/vector_row.py, compiled for these vector instructions. "plain": kernels/fused_row.py, for any
+    processor.
     """
     vectors = widest_vectors()
     bits = unit.fraction_bits + 2 + (unit.terms - 1).bit_length()
@@ -100,7 +101,7 @@ def _fused(unit: MatrixUnit) -> bool:
 
     They are: 4, 8, 16 or 32 terms (per pass for `Rule.TWO_PASSES`); 1 .. 26 fraction bits, at least as many as the
     result's mantissa has; products of at most 24 bits; FP32 sums, or FP16 sums with all mantissa bits; and a floor
-    exponent from -900 to the largest at which an accumulator is never shortened.
+    exponent from -900 to the largest that cuts no bits off an accumulator to which only zeros are added.
     """
     d, terms = unit.d.fmt, unit.terms // 2 if unit.rule is Rule.TWO_PASSES else unit.terms
     # a step without products leaves the accumulator as it is, which no cut then may shorten

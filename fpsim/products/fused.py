@@ -39,10 +39,14 @@ NO_FACTORS = np.zeros((0, 0), i32)
 class FusedPlan(NamedTuple):
     """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it (SCALED, TWO_PASSES).
 
-    unit: the matrix unit. loop: the compiled kernel of `fused_product`. formats: those of the floats or codes of a and
-    b that it reads. by_codes: whether it reads the codes of b instead of floats. facts: its integer parameters, as
-    `fused_facts` returns them, by key: True or False (b's codes are transposed or not), or the only key None if it
-    reads floats of b. `facts` is None if the parameters depend on the operands' values.
+    Attributes:
+      unit: the matrix unit.
+      loop: the compiled kernel of `fused_product`.
+      formats: those of the floats or codes of a and b that it reads.
+      by_codes: whether it reads the codes of b instead of floats.
+      facts: its integer parameters, as `fused_facts` returns them, by key: True or False (b's codes are transposed or
+        not), or the only key None if it reads floats of b. `facts` is None if the parameters depend on the operands'
+        values.
     """
 
     unit: MatrixUnit
@@ -54,8 +58,8 @@ class FusedPlan(NamedTuple):
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
         """Return the kernel's integer parameters for two operands, a (4, 8) int32 array.
 
-        operands: float32 patterns as int32, or codes for b. turned: whether b's codes are transposed; None if b is
-        floats.
+        operands: a (M, K) and b (K, N) as float32 patterns in int32; or for b its codes, transposed if `turned` is
+        True. turned: whether b's codes are transposed; None if b is floats.
         """
         if self.facts is not None:
             return self.facts[turned]
@@ -87,7 +91,8 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
     Its rows, padded with zeros, are as follows.
     - 0: the fields of RowFacts (kernels/fused_row.py).
-    - 1: of a, the mask of the bits that the unit reads, the smallest exponent, and the base exponent.
+    - 1: of a, the mask of the bits that the unit reads, the smallest exponent of its format's normal values, and the
+      base exponent.
     - 2: the same of b; or the fields of CodeFacts or HalfFacts (kernels/code_panel.py) if codes of b are read.
     - 3: the fields of WideFacts (kernels/wide_row.py).
 
@@ -133,8 +138,8 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
         """Return a function (patterns, m0, m1, n0, n1) -> None that adds the product `part` over some terms of K.
 
         The function adds rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the product to `patterns`, the sums, float32
-        viewed as int32. part: the product over these terms. scales: the exponents of its block scales of a and of b,
-        int32.
+        viewed as int32. part: the product over these terms. scales: int32 exponents of its block scales, (M, steps) of
+        a and (steps, N) of b; without elements for units without scales.
         """
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)

@@ -35,7 +35,12 @@ FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
 class LaneOperand(NamedTuple):
-    """An operand as a matrix of codes, (rows, K), with their format: a itself, or the transpose of b."""
+    """An operand as a matrix: a itself, or the transpose of b.
+
+    Attributes:
+      codes: (rows, K), codes of the format `fmt` in its storage dtype, or float32.
+      fmt: format of the codes.
+    """
 
     codes: Array  # (rows, K)
     fmt: Format

@@ -152,8 +152,8 @@ def _cached_plan(
 ) -> MatmulPlan:  # fmt: skip
     """Return the plan of a product, from a cache, as programs repeat most products many times.
 
-    left, right: shapes of a and b, and tiles of their scales. passed: flags for the epilogue's operands that the call
-    passes. schedule, promote, scale_order, out_fmt, strict: keyword arguments of `fp.matmul`.
+    unit: the matrix unit. left, right: shapes of a and b, and tiles of their scales. passed: flags for the epilogue's
+    operands that the call passes. schedule, promote, scale_order, out_fmt, strict: keyword arguments of `fp.matmul`.
 
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses if `strict`.
@@ -279,7 +279,7 @@ def _scale_order(schedule: Schedule, left: OperandShape, right: OperandShape) ->
 def _own_format(plan: MatmulPlan) -> Format:
     """Return the result format of a call without `out_fmt`: the unit's if the unit alone adds up all terms, else FP32.
 
-    It is also FP32 if an epilogue follows, including the addition of C.
+    It is also FP32 if an epilogue follows, including the addition of C. plan: the plan, whose `fmt` is not read.
     """
     schedule, order = plan.schedule, plan.along_k
     finishes = plan.has_epilogue or (plan.passed.c and schedule.epilogue.adds_c)

@@ -64,7 +64,9 @@ def _in_c_order(x: Array) -> Array:
 
 @lru_cache(maxsize=1024)
 def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
-    """Return the stages, for `run_stages`, of a conversion of codes of a format, held in a dtype, to float32 patterns.
+    """Return the stages of a conversion of codes to float32 patterns: loops that `run_stages` runs one after the other.
+
+    fmt: format of the codes. dtype: dtype of their array.
 
     Raises:
       ValueError: float32 does not hold all values of the format.

@@ -87,8 +87,10 @@ class PlainUnit(NamedTuple):
         the kernel reads codes of b, or None alone if it reads floats. `facts` itself is None if the parameters depend
         on the operands' values.
       fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
-      decoders: functions that decode a short operand a, by dtype; only dtypes of which every element is a code of a.
-      readers: functions that decode or transpose a short operand b for the kernel, by dtype.
+      decoders: functions that decode an operand a of at most SHORT (16384) elements to float32, by dtype of a; only
+        dtypes of which every element is a valid code.
+      readers: functions from an operand b of at most SHORT elements to (what the kernel reads, whether it is
+        transposed or None for floats), by dtype of b.
       columns: a result with at least this many columns, or with no more rows than columns, is computed with vectors
         along its rows. A narrower one is computed as its transpose.
       promotion: instructions after which a partial sum is added to the total; 0 for none.

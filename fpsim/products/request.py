@@ -44,6 +44,8 @@ def is_order(x: Any) -> bool:
 def refuse_conflicts(request: Request) -> None:
     """Raise an error if `schedule` is not a Schedule, or if `promote` or `scale_order` is passed with it.
 
+    request: the call's keyword arguments.
+
     Raises:
       ValueError: a conflict, or an order of additions, which runs on the CPU only.
       TypeError: `schedule` is something else.

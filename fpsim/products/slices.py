@@ -28,7 +28,8 @@ class ProductSums(NamedTuple):
       schedule, plan: the schedule, and its order of additions for this K.
       product: the unit, and the codes and scales of a and b, as the backend's kernels read them.
       backend: the object that computes on the CPU or a GPU.
-      factors_at: function from a list with the first term of K of each partial sum to their decode scales.
+      factors_at: function from a list with the first term of K of each partial sum to their decode scales, a `Factors`
+        of scales of rows and of columns.
       out_fmt: format of the result, to which some merges round sums.
       join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
         an epilogue; None for others.
@@ -98,7 +99,7 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
     The total starts as the last slice's sum. For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of
     slices i and i + half are added to one another, and the result to the total. Slice i is added alone if i + half is
     the last slice or beyond. A single slice is not added again. partial: function from a slice's number to its sum.
-    count: number of slices.
+    count: number of slices. backend: the operations of the CPU or a GPU.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -239,7 +240,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
 
 
 def _joined_runs(group: list[Slice]) -> Slice:
-    """Return the terms of several slices, in order, as one slice; adjacent ranges of K become one range."""
+    """Return the terms of the slices in `group`, in order, as one slice without blocks; adjacent ranges become one."""
     runs: list[Span] = []
     for run in (run for of in group for run in of.runs):
         if runs and runs[-1].stop == run.start:

@@ -25,8 +25,11 @@ AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multip
 class MatmulCall(NamedTuple):
     """One call of matmul with a matrix unit.
 
-    plan: how products of this shape are scaled and added. left, right: the operands a and b, with codes and scales.
-    request: the keyword arguments of `fpsim.matmul`. c: the argument of `fpsim.matmul`, or None.
+    Attributes:
+      plan: how products of this shape are scaled and added.
+      left, right: the operands a and b, with codes and scales.
+      request: the keyword arguments of `fpsim.matmul`.
+      c: the argument of `fpsim.matmul`, or None.
     """
 
     plan: MatmulPlan
@@ -144,8 +147,8 @@ def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, bac
     """Return sums times the product of both operands' whole-tensor scales (NVFP4), plus the bias.
 
     Each operation rounds to float32. total: the sums, (M, N) float32, which are overwritten. bias: (N,) float32, or
-    None. If neither operand has such a scale, the sums are returned unchanged, as the epilogue has added the bias
-    already.
+    None. call: the product, whose scales are read. backend: the operations of the CPU or a GPU. If neither operand has
+    such a scale, the sums are returned unchanged, as the epilogue has added the bias already.
     """
     if not call.plan.has_tensor_scale:
         return total
@@ -157,7 +160,8 @@ def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, bac
 def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
     """Return the sums of a tree of additions after the epilogue of a call: scales, alpha, C and bias.
 
-    total: the sums, (M, N) float32, which may be overwritten. call: the plan, operands and keyword arguments.
+    total: the sums, (M, N) float32, which may be overwritten. call: the plan, operands and keyword arguments. backend:
+    the operations of the CPU or a GPU.
     """
     c = call.c
     if call.request.beta is not None and float32_number(call.request.beta, "beta") == 0:
@@ -187,7 +191,8 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
     """Return the operands of a call's epilogue besides the sums: scales, alpha, bias, beta and C.
 
-    c: the matrix C as the caller passed it, or None for no C.
+    call: the plan, operands and keyword arguments. c: the matrix C as the caller passed it, or None for no C. backend:
+    the object that reads arrays of the CPU or GPU in use.
 
     Raises:
       ValueError, TypeError: an operand that does not fit.

@@ -41,11 +41,13 @@ __all__ = [
 
 
 class Factors(NamedTuple):
-    """Decode scales of partial sums: of rows, (M, parts) float32, and columns, (parts, N), and how they are applied.
+    """Decode scales of partial sums, and how they are applied.
 
-    mode: an integer constant. ADD: no scales. PRODUCT: fma(rows * columns, partial, total). ROWS_FIRST: fma(partial *
-    rows, columns, total). COLUMNS_FIRST: fma(partial * columns, rows, total). ROUNDED_FIRST[m], where m is one of the
-    three modes with scales: as m, but the scaled partial sum is rounded before it is added.
+    Attributes:
+      rows, columns: float32 scales of rows, (M, parts), and of columns, (parts, N); without elements for none.
+      mode: an integer constant. ADD: no scales. PRODUCT: fma(rows * columns, partial, total). ROWS_FIRST: fma(partial *
+        rows, columns, total). COLUMNS_FIRST: fma(partial * columns, rows, total). ROUNDED_FIRST[m], where m is one of
+        the three modes with scales: as m, but the scaled partial sum is rounded before it is added.
     """
 
     rows: Array = NOTHING

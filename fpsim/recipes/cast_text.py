@@ -18,9 +18,12 @@ from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
 
 class Spec(NamedTuple):
-    """A cast: element format and scaling as objects, the other fields as keywords of `fpsim.encode_scaled`.
+    """A cast of a tensor.
 
-    scaling is None for a cast without scales; overflow is None for the scaling's own mode.
+    Attributes:
+      element: the element format, an object.
+      scaling: the scaling, an object; None for a cast without scales.
+      rounding, overflow, subnormals, random_bits: as for `fpsim.encode`; overflow None is the scaling's own mode.
     """
 
     element: Element

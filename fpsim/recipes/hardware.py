@@ -28,7 +28,12 @@ Note = tuple[str, str]  # text on unexpected arithmetic, and the product's name
 
 
 class Placed(NamedTuple):
-    """A linear recipe on hardware, with notes (text, name of the product) on arithmetic that may surprise a user."""
+    """A linear recipe on hardware.
+
+    Attributes:
+      recipe: the recipe, whose products are computed by the hardware.
+      notes: pairs (text, name of the product) on arithmetic that may surprise a user.
+    """
 
     recipe: LinearRecipe
     notes: tuple[Note, ...] = ()

@@ -263,8 +263,9 @@ class LinearRecipe:
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
         """Return (an operand's cast as text, "" for none; whether its second product reuses the values of the first).
 
-        operand: "input", "weight" or "grad". backward: False for the cast for its first product, which adds along the
-        operand's last axis; True for the second, which adds along its first axis.
+        The text is JSON, as fpsim.recipes.cast_text.spec_text returns it. operand: "input", "weight" or "grad".
+        backward: False for the cast for its first product, which adds along the operand's last axis; True for the
+        second, which adds along its first axis.
         """
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")

@@ -138,7 +138,7 @@ class LossScalingPolicy:
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state unchanged."""
+    """Return `state`, the state before the step, unchanged; policy, seen: not used."""
     return state
 
 

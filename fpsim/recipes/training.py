@@ -107,7 +107,7 @@ BF16_MOMENTS = _autocast("BF16_MOMENTS", f"{V3}, 3.3.3: both moments of AdamW in
 
 
 def _without_masters(update_rounding: str) -> OptimizerRecipe:
-    """Return optimizer settings for BF16 weights without float32 masters."""
+    """Return optimizer settings for BF16 weights without float32 masters; update_rounding: as in OptimizerRecipe."""
     return OptimizerRecipe(weights="bf16", masters=False, update_rounding=update_rounding)
 
 

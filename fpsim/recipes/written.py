@@ -207,7 +207,7 @@ def _adds_from(word: Any, _: Any) -> Any:
 
 
 def _parsed_from(word: Any, _: Any) -> Any:
-    """Return the schedule or accumulator for a value of a TOML file that is an expression; None for "none"."""
+    """Return the schedule or accumulator for an expression in a TOML file, such as "Exact(FP16)"; None for "none"."""
     return parsed(word) if isinstance(word, str) and word != NONE else _or_none(word, _)
 
 

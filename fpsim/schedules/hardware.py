@@ -25,8 +25,12 @@ HALF, FP8 = "16 bits", "FP8"
 class HardwareRow(NamedTuple):
     """An entry of the table of hardware: a library's schedule for one class of operands and scales.
 
-    arch: the architecture, such as "hopper". library: its name. operands: "FP8" or "16 bits" (FP16 or BF16). scales:
-    text of TENSOR, ROW, BLOCKS or MX, such as "a scale per row". schedule: the order of additions.
+    Attributes:
+      arch: the architecture, such as "hopper".
+      library: its name.
+      operands: "FP8" or "16 bits" (FP16 or BF16).
+      scales: text of TENSOR, ROW, BLOCKS or MX, such as "a scale per row".
+      schedule: the order of additions.
     """
 
     arch: str

@@ -16,7 +16,7 @@ def refusals(call: Call) -> list[str]:
 def remarks(schedule: Schedule, unit: MatrixUnit, m: int, n: int, k: int) -> list[str]:
     """Return sentences on other kernels that the library uses for this shape; an empty list if there are none.
 
-    unit: the matrix unit. m, n, k: rows and columns of the result, and terms.
+    schedule: the library's schedule. unit: the matrix unit. m, n, k: rows and columns of the result, and terms.
     """
     call = Call(schedule, unit, m, n, k)
     return [sentence for check in _library(call).remarks for sentence in check(call)]

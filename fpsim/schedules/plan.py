@@ -27,9 +27,10 @@ class Span(NamedTuple):
 class Slice(NamedTuple):
     """The terms of K that one slice adds, and their order.
 
-    runs: spans of K in the order in which they are added. blocks: the terms of each partial sum, as positions within
-    the slice. residue: number of terms at the slice's start that separate instructions add, 0 if that makes no
-    difference.
+    Attributes:
+      runs: spans of K in the order in which they are added.
+      blocks: the terms of each partial sum, as positions within the slice.
+      residue: number of terms at the slice's start that separate instructions add, 0 if that makes no difference.
     """
 
     runs: tuple[Span, ...]
@@ -56,9 +57,13 @@ class Slice(NamedTuple):
 class SchedulePlan(NamedTuple):
     """The order of additions of a schedule for one K and one unit.
 
-    k: number of terms. step: terms of an instruction; 1 for lanes, whose threads add term by term. promoted: whether
-    partial sums are added to a float32 total. slices: the terms of each slice of K and their order. lost: the range of
-    K whose terms are never added. run: consecutive terms of a lane; 0 without lanes.
+    Attributes:
+      k: number of terms.
+      step: terms of an instruction; 1 for lanes, whose threads add term by term.
+      promoted: whether partial sums are added to a float32 total.
+      slices: the terms of each slice of K and their order.
+      lost: the range of K whose terms are never added.
+      run: consecutive terms of a lane; 0 without lanes.
     """
 
     k: int
@@ -83,7 +88,10 @@ def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:
-    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total."""
+    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total.
+
+    It is chain.interval, but 0 if chain.short_sums_only is True and the sums of `unit` keep all mantissa bits.
+    """
     keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
     return 0 if chain.short_sums_only and keeps_all else chain.interval
 
@@ -91,8 +99,8 @@ def interval_of(chain: Chain, unit: MatrixUnit) -> int:
 def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
     """Return the number of consecutive terms of K that stay in one slice, for slicing rules that read `grain`.
 
-    It is the schedule's `grain`, or if that is 0 as many terms as have 1024 bits in operand a (of 8 bits each at
-    least).
+    It is the schedule's `grain`, or if that is 0 as many terms as have 1024 bits in operand a of `unit` (of 8 bits each
+    at least).
     """
     return schedule.slicing.grain or BLOCK_BITS // max(unit.a.fmt.bits, 8)
 
@@ -100,7 +108,7 @@ def grain_of(schedule: Schedule, unit: MatrixUnit) -> int:
 def _slices(schedule: Schedule, unit: MatrixUnit, k: int) -> tuple[tuple[tuple[Span, ...], ...], int]:
     """Return (the spans of K of every slice, the index after the last term that is added), by `Slicing.rule`.
 
-    k: number of terms.
+    schedule: its `slicing` is used. unit: the matrix unit, on which a grain of 0 depends. k: number of terms.
     """
     slicing, grain = schedule.slicing, grain_of(schedule, unit)
     count = slicing.count
@@ -177,7 +185,7 @@ def _odd_first(runs: tuple[Span, ...]) -> tuple[Span, ...]:
 
 
 def _run(lanes: Lanes, slices: int, k: int) -> int:
-    """Return the number of consecutive terms of a lane, for `slices` slices of k terms; `Lanes.run` states the rule."""
+    """Return the number of consecutive terms of a lane, if k terms are cut into `slices` slices, by `Lanes.run`."""
     chunk = max(_ceiling(k, slices), 1)
     if lanes.run < 0:
         return min(-lanes.run, _ceiling(chunk, lanes.count))

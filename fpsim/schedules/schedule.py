@@ -111,7 +111,7 @@ class Lanes:
     Args:
       count: lanes that share an output; 128 for "blocks".
       run: consecutive terms that a lane adds before the next lane adds its terms; 0: each lane has one run of
-        ceil(terms / count) terms; negative: at most -run, fewer if a slice would not occupy all lanes.
+        ceil(terms / count) terms; negative: the smaller of -run and ceil(terms / count). terms: those of a slice.
       chunk: terms of a lane that are summed from +0 before they are added to its total; 0 for all.
       chunks_from_zero: a lane's total starts at +0, instead of at its first chunk.
       merge: how lanes are joined. "forward": one after the other. "butterfly": lane l + count / 2 is added to lane l,

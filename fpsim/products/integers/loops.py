@@ -1,4 +1,4 @@
-"""CPU loops of integer products: vectorised over panels (blocks of columns) of b, and plain ones."""
+"""CPU loops of integer products: one in vectors over panels (blocks of columns) of b, and scalar ones."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def tiled_product(vectors: str, cut: str) -> Any:
 def plain_product() -> Any:
     """Return the compiled loop (a, b, out, facts) -> None for any processor, which adds a @ b.T to `out`.
 
-    a: (M, K) and b: (N, K), arrays of integers. out: (M, N) int32 or uint32. facts: an IntegerFacts: terms of a step,
-    range of a result, whether sums saturate, range of a pair of products.
+    a: (M, K) and b: (N, K), arrays of the unit's integers. out: (M, N) int32 or uint32. facts: an IntegerFacts: terms
+    of a step, range of a result, whether sums saturate, range of a pair of products.
     """
 
     def product(a: Any, b: Any, out: Any, u: Any) -> None:

@@ -33,8 +33,11 @@ INTEGER_RESULTS: dict[str, np.dtype[Any]] = {
 class IntegerCall(NamedTuple):
     """One call of matmul with an integer matrix unit.
 
-    unit: the unit. left, right: the operands a and b, with scales and zero points. request: the keyword arguments of
-    `fpsim.matmul`. c: its argument, or None.
+    Attributes:
+      unit: the unit.
+      left, right: the operands a and b, with scales and zero points.
+      request: the keyword arguments of `fpsim.matmul`.
+      c: its argument, or None.
     """
 
     unit: IntegerUnit
@@ -103,7 +106,7 @@ def integer_matmul(
 
 
 def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
-    """Return the (M, N) integer sums over all of K, corrected for zero points, in the backend's memory.
+    """Return the (M, N) int32 or uint32 sums over all of K, corrected for zero points, in the backend's memory.
 
     They start at c, or at 0 if the epilogue adds c (with beta or scales). call: the operands and keyword arguments.
     """
@@ -143,7 +146,8 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
     """Return the (M, N) float32 sums from +0 over blocks of K in order, each an integer sum times its scales.
 
     call: the operands and keyword arguments. mode: PRODUCT for fma(scale_a * scale_b, sum, total), ROWS_FIRST for
-    fma(sum * scale_a, scale_b, total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total).
+    fma(sum * scale_a, scale_b, total), COLUMNS_FIRST for fma(sum * scale_b, scale_a, total). backend: the object that
+    computes on the CPU or GPU whose memory holds the operands.
     """
     total, k, block = backend.full(call.shape, 0.0, FLOAT32), call.left.facts.shape[1], call.block
     starts = np.arange(0, k, block)
@@ -205,8 +209,8 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
 def _refuse_additions(call: IntegerCall) -> None:
     """Raise a ValueError for a combination of c, scales and zero points that has no meaning for integer sums.
 
-    That is beta without c, c with scales but without beta, zero points with scales along K, or scales of a and b that
-    change along K at different terms.
+    call: the operands and keyword arguments. The combinations are beta without c, c with scales but without beta, zero
+    points with scales along K, or scales of a and b that change along K at different terms.
     """
     if call.request.beta is not None and call.c is None:
         raise ValueError("beta multiplies c; got no c. Pass c, or leave beta out.")

@@ -17,9 +17,12 @@ from fpsim.scaling.tiling import tile_sizes
 class IntegerOperand(NamedTuple):
     """An operand of a product by an integer matrix unit: its integers, scales and zero points.
 
-    facts: its shape and the tiles that share a scale. codes: integers of the unit's input dtype, in the memory of the
-    CPU or GPU in use. factors: float32 decode scales, one per tile; None for none. zero_points: int32, None for none.
-    Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales along K it is one per tile.
+    Attributes:
+      facts: its shape and the tiles that share a scale.
+      codes: integers of the unit's input dtype, in the memory of the CPU or GPU in use.
+      factors: float32 decode scales, one per tile; None for none.
+      zero_points: int32, None for none. Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales along K it is
+        one per tile.
     """
 
     facts: OperandShape

@@ -1,4 +1,4 @@
-"""Addition of the product of two integer matrices as a unit adds them: by vectorised tiles, or by plain loops."""
+"""Addition of the product of two integer matrices as a unit adds them: by tiles in vectors, or by scalar loops."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
 
 
 def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
-    """Return whether a sum that starts at a value of `total` and adds k products may leave the result's range."""
+    """Return whether a sum that starts at a value of `total` and adds k products may leave the range of unit.d."""
     ends = [x * y for x in (unit.a.lowest, unit.a.highest) for y in (unit.b.lowest, unit.b.highest)]
     low, high = (int(end(total)) for end in (np.min, np.max))
     return low + k * min(*ends, 0) < unit.d.lowest or high + k * max(*ends, 0) > unit.d.highest

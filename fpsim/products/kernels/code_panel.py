@@ -37,8 +37,11 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 class CodeFacts(NamedTuple):
     """The layout of codes of up to 8 bits, as 32-bit integers in the order of an array that kernels are passed.
 
-    up: 8 minus the bits of a code. highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE
-    for none). mantissa_bits, bias: those of the format. turned: 1 if codes are stored column by column, else 0.
+    Attributes:
+      up: 8 minus the bits of a code.
+      highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE for none).
+      mantissa_bits, bias: those of the format.
+      turned: 1 if codes are stored column by column, else 0.
     """
 
     up: Any
@@ -53,8 +56,10 @@ class CodeFacts(NamedTuple):
 class HalfFacts(NamedTuple):
     """The layout of codes of FP16 or BF16, as 32-bit integers in the order of an array that kernels are passed.
 
-    base: the number that is subtracted from exponents to store them as bytes. turned: 1 if codes are stored column by
-    column, else 0. is_half: 1 for FP16, 0 for BF16.
+    Attributes:
+      base: the number that is subtracted from exponents to store them as bytes.
+      turned: 1 if codes are stored column by column, else 0.
+      is_half: 1 for FP16, 0 for BF16.
     """
 
     base: Any
@@ -228,7 +233,7 @@ def code_filler(terms: int) -> Any:
     It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on. values, exponents: (terms,
     columns), written with float32 bits, int32, and exponents, int8; zeros beyond K and `width`. source: (K, N) codes,
     or (N, K) if `facts` says that they are transposed. facts: int32 array with the layout of the codes, the fields of
-    CodeFacts. codes: a uint8 buffer. flags: SPECIAL if a code is NaN or Inf, else 0.
+    CodeFacts. codes: a uint8 buffer (terms, columns). flags: SPECIAL if a code is NaN or Inf, else 0.
     """
     gather = gatherer(terms)
 

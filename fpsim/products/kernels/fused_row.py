@@ -43,9 +43,12 @@ INFINITY = f32(np.inf)
 class RowFacts(NamedTuple):
     """The properties of a unit that the loops over a row of one instruction read, as 32-bit integers.
 
-    fraction_bits: bits kept below the largest exponent. floor: the exponent of a zero term. kept: mask of the bits of
-    the result that are kept. base: the exponent of a product minus the int8 exponents of its factors. least: the
-    smallest exponent of the accumulator's format.
+    Attributes:
+      fraction_bits: bits kept below the largest exponent.
+      floor: the exponent of a zero term.
+      kept: mask of the bits of the result that are kept.
+      base: the exponent of a product minus the int8 exponents of its factors.
+      least: the smallest exponent of the accumulator's format.
     """
 
     fraction_bits: Any
@@ -62,10 +65,13 @@ row_facts = fields_of(RowFacts)
 class RowScratch(NamedTuple):
     """Scratch buffers for one row of results, with at least one entry for every column that a loop works on.
 
-    e: int8, the largest exponent of a column's products. power: int32 bits of the float32 2**(fraction bits - M), where
-    M is the largest exponent of a column's products and accumulator. scaled_power: int32 bits of that times both
-    scales. sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated products. specials: (rows, PANEL_COLUMNS)
-    float32, the NaN and Inf of results.
+    Attributes:
+      e: int8, the largest exponent of a column's products.
+      power: int32 bits of the float32 2**(fraction bits - M), where M is the largest exponent of a column's products
+        and accumulator.
+      scaled_power: int32 bits of that times both scales.
+      sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated products.
+      specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
     """
 
     e: Any
@@ -79,9 +85,11 @@ class RowScratch(NamedTuple):
 class RowPlace(NamedTuple):
     """The rows of a and the columns of b that one call of `RowLoops.step` multiplies.
 
-    r: number of the first row; RowLoops.rows says how many rows are computed together. rows: number of rows of the
-    block of a. width: columns of the panel that are not padding. scale: exponent of row r's block scale, 0 without
-    scales.
+    Attributes:
+      r: number of the first row; RowLoops.rows says how many rows are computed together.
+      rows: number of rows of the block of a.
+      width: columns of the panel that are not padding.
+      scale: exponent of row r's block scale, 0 without scales.
     """
 
     r: Any
@@ -100,10 +108,11 @@ class RowLoops(NamedTuple):
       panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same
         memory or copies of it as `step` reads them.
       decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term
-        k on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s].
+        k on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s]. The arguments
+        are those of `decode_rows`.
       fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags, for each form of operand b,
         "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
-        codes: a buffer for the codes of a panel.
+        facts: row 2 of the result of `fpsim.products.fused.fused_facts`. codes: a buffer for the codes of a panel.
       begin: (ea, r, rows, eb, e) -> None, called before the first row of a panel, or after rows that another loop
         computed. It writes the largest exponents of the products of row r, and of the further rows that `step` computes
         with it, to e; rows from `rows` on do not exist.
@@ -246,13 +255,13 @@ def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
 
 @scalar
 def whole_scratch(room: RowScratch) -> Any:
-    """Return all of a RowScratch, the scratch buffers that plain loops need."""
+    """Return `room` itself: the loops of this module, which are not in vectors, need all buffers of a RowScratch."""
     return room
 
 
 @scalar
 def exponents_alone(room: RowScratch) -> Any:
-    """Return the only buffer of a RowScratch that vectorised loops need: the largest exponents of a row's products.
+    """Return the only buffer of `room` that loops in vectors need: the largest exponents of a row's products, int8.
 
     The loop over a row overwrites them with those of the next row.
     """

@@ -30,8 +30,10 @@ TERMS_AT_ONCE = 4096  # of an operand, at most: they stay in the L1 cache
 class DotRoom(NamedTuple):
     """Scratch buffers: terms of both operands in the order of lanes (partial sums), and unfinished sums.
 
-    x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if consecutive terms belong to
-    consecutive lanes. chains: (rows, columns, lanes) float32, the running sums of up to WIDTH (512) lanes.
+    Attributes:
+      x, y: (1, TERMS_AT_ONCE) and (columns, TERMS_AT_ONCE) float32; without elements if consecutive terms belong to
+        consecutive lanes.
+      chains: (rows, columns, lanes) float32, the running sums of up to WIDTH (512) lanes.
     """
 
     x: Any

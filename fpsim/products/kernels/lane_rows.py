@@ -68,10 +68,12 @@ class LaneFacts(NamedTuple):
 class RowRoom(NamedTuple):
     """Scratch buffers for a block of outputs, float32 and for counts int64.
 
-    panel: (TERMS, PANEL_COLUMNS), terms of the second operand. chains: (rows, lanes, PANEL_COLUMNS), the running sum
-    (chain) of each lane. totals: of the same shape, the sums of finished chains; (rows, 1, PANEL_COLUMNS) if lanes have
-    one chain. terms, closed: (lanes,) counts of the terms in a lane's running chain, and of its finished chains.
-    groups: (rows, groups, PANEL_COLUMNS), the sums of the groups.
+    Attributes:
+      panel: (TERMS, PANEL_COLUMNS), terms of the second operand.
+      chains: (rows, lanes, PANEL_COLUMNS), the running sum (chain) of each lane.
+      totals: of the same shape, the sums of finished chains; (rows, 1, PANEL_COLUMNS) if lanes have one chain.
+      terms, closed: (lanes,) counts of the terms in a lane's running chain, and of its finished chains.
+      groups: (rows, groups, PANEL_COLUMNS), the sums of the groups.
     """
 
     panel: Any

@@ -110,7 +110,8 @@ def order_sums(width: int) -> Any:
       pairs: (P, K, width), the first factors of products if every result has separate ones: then M is 1, and a is not
         read. Else empty.
 
-    Products of pairs that are added by rounded additions must be rounded beforehand.
+    With pairs, ROUNDED would be computed as FUSED: a caller whose table has ROUNDED passes rounded products as the
+    columns of b, ones as a, and no pairs.
     """
 
     fuse, add, fuse_pairs, set_pairs, set_row, join = _rows(width)

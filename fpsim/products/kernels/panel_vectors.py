@@ -1,4 +1,4 @@
-"""Panels of operands (decoded terms of one instruction) in vectors, for AVX-512 or AVX2 (`has_avx2`)."""
+"""Panels of operands (decoded terms of one instruction) for AVX-512 or AVX2; `builder` is always an IRBuilder."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ i8, i32, i64, f32 = np.int8, np.int32, np.int64, np.float32
 
 @cache
 def panel_of(terms: int, split: bool) -> Any:
-    """Return the function () -> (values, exponents, b, eb) that allocates a panel; split: negative values apart."""
+    """Return the function `panel` of RowLoops, for `terms` terms; split: b holds negative values separately."""
     size = terms * VECTOR_COLUMNS
 
     def panel() -> Any:
@@ -158,7 +158,7 @@ def panel_decoder(split: bool) -> Any:
 
 
 def _decoded_codes(builder: Any, codes: Any, facts: Any) -> tuple[Any, Any, Any]:
-    """Emit (64 codes, 0 for NaN, Inf; exponents; mask of NaN, Inf); facts: (up, highest, mantissa_bits, bias)."""
+    """Emit (64 codes, 0 for NaN, Inf; exponents; mask of NaN, Inf); facts: as for the intrinsic of `code_decoder`."""
     up, highest, mantissa_bits, bias = facts
     all_ones = builder.lshr(v.WORD(MAGNITUDE >> v.WORD.width - WIDTH), up)
     nothing, one = v.constant(0, v.BYTES), v.constant(1, v.BYTES)
@@ -303,8 +303,8 @@ def decoder_of(terms: int) -> Any:
 
 @cache
 def filler_of(terms: int, split: bool) -> Any:
-    """Return the loop (source, (k, n, width), facts, values, exponents, b, eb, _) -> flags, which decodes to b, eb.
-    It reads terms from k, columns from n of source (K, N), float32 patterns; split: negative values apart.
+    """Return the loop of `RowLoops.fills` for float32 patterns, source (K, N), which decodes `terms` terms to b, eb.
+    facts: (kept, least, base) as of `row_decoder`. split: negative values are stored apart from positive ones.
     """
     whole = panel_decoder(split)
 

@@ -33,10 +33,11 @@ ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST, ADD_HALF = range(5)
 class Joins(NamedTuple):
     """The two kernels that add a row of partial sums to its float32 totals, and totals to the earlier slices' sums.
 
-    promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
-    `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
-    multiplications (see `_promote`). merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`,
-    and sets it to -0.
+    Attributes:
+      promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
+        `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
+        multiplications (see `_promote`).
+      merge: (merged, totals, r) -> None adds row r of `totals` to row r of `merged`, and sets it to -0.
     """
 
     promote: Any

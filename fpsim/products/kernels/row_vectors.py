@@ -54,7 +54,7 @@ def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list
     """Emit, for each row of a, the larger of `so_far` and the exponents of the products of term k; return the vectors.
 
     builder: llvmlite's IRBuilder. rows: addresses of the rows' int8 exponents. eb: address of the exponents of b's
-    terms. k: LLVM value of the term's number. so_far: a vector of 64 int8, one for each row of a.
+    terms. k: LLVM value of the term's number. so_far: a list of vectors of 64 int8 (columns), one for each row of a.
     """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]

@@ -29,7 +29,7 @@ RESULT_MANTISSA, LEAST, HIGHEST = i32(23), i32(-126), i32(128)
 
 @reloadable
 class StepFacts(NamedTuple):
-    """Facts on a unit's operand formats, which the kernels over a row read.
+    """Facts on a unit's operand formats, which the kernels over a row read. Its attributes:
     least_a, least_b: the formats' smallest exponents. tiny_a, tiny_b: their smallest normal values. places: the sum of
     their mantissa bits.
     """
@@ -43,7 +43,7 @@ class StepFacts(NamedTuple):
 
 @reloadable
 class StepRoom(NamedTuple):
-    """Scratch buffers for one row of results.
+    """Scratch buffers for one row of results. Its attributes:
     e: (2, PANEL_COLUMNS) int32, largest exponents of even and odd products; sums: (2, PANEL_COLUMNS) float64, their
     sums; specials: (PANEL_COLUMNS,) float64, the NaN and Inf of results.
     """
@@ -220,8 +220,7 @@ def _exact_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom)
     """Add up to four FP16 products or two BF16 products to c in place, with one rounding to float32.
 
     a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of products. u: not used. room:
-    scratch buffers; two float64 hold the exact sum: of high and of low parts of FP16 products, or one BF16 product
-    each.
+    buffers; two float64 hold the exact sum: of high and of low parts of FP16 products, or one BF16 product each.
     """
     first, second, plain = room.sums[0], room.sums[1], room.specials
     for j in range(PANEL_COLUMNS):
@@ -266,7 +265,10 @@ def _exact_short_row(a: Any, b: Any, c: Any) -> None:
 
 @scalar
 def _range_of(values: Any) -> Any:
-    """Return (largest magnitude, smallest nonzero magnitude minus 1) of uint32 float bits `values`, as int32 bits."""
+    """Return (most, least) of `values`, uint32 bits of floats: int32 bits of the largest and smallest magnitudes.
+
+    least is 1 less than the smallest nonzero bits: minus 1, a zero becomes the largest uint32, so it is left out.
+    """
     most, least = u32(0), u32(MAGNITUDE)
     for i in range(values.size):
         magnitude = u32(u32(values[i]) & u32(MAGNITUDE))
@@ -277,8 +279,8 @@ def _range_of(values: Any) -> Any:
 def _add_exactly(most_a: Any, least_a: Any, most_b: Any, least_b: Any, places: Any) -> Any:
     """Return whether up to four products of floats from two ranges add up in float64 without rounding.
 
-    most_*, least_*: largest magnitude, and smallest nonzero one minus 1, as float32 bits. places: mantissa bits of both
-    formats together.
+    most_a, least_a, most_b, least_b: the ranges of a and b, int32, as `range_of` returns them. places: mantissa bits of
+    both formats together.
     """
     finite = (most_a < INFINITE) & (most_b < INFINITE)
     highest = i32(i32(i32(most_a >> MANTISSA_BITS) + i32(most_b >> MANTISSA_BITS)) + i32(4))
@@ -334,8 +336,8 @@ def _join(c: Any, e: Any, total: Any, met: Any, drops: Any) -> None:
     """Add sums of truncated products to c in place, both aligned to `top`, the largest exponent, as by AMD's units.
 
     Products are rounded down to units of 2**(top - 32), c to 2**(top - 24), their sum to 32 bits, and then to nearest
-    even. c: (PANEL_COLUMNS,) float32. e: largest exponents of the products. total: float64 sums in units of 2**(e -
-    24). met: NaN and Inf in it replace results. drops: a c with an exponent below top - 25 counts as 0.
+    even. c, e, total, met: (PANEL_COLUMNS,). e: largest exponents of the products, int32. total: float64 sums in units
+    of 2**(e - 24). met: float64, whose NaN and Inf replace results. drops: c counts as 0 if its exponent < top - 25.
     """
     for j in range(PANEL_COLUMNS):
         bits = i32(f32(c[j]).view(i32))
@@ -373,8 +375,7 @@ join_halves = scalar(_join_halves)
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: facts on the formats. room: scratch
-    buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: the formats. room: buffers.
     """
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
@@ -384,8 +385,7 @@ def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRo
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products, each cut as by `_separate_row`.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: facts on the formats. room: scratch
-    buffers.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: the formats. room: buffers.
     """
     product_specials(a, b, c, count, room.specials)
     for half in range(2):

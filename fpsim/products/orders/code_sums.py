@@ -23,7 +23,12 @@ ADDED_ONCE = ("once", "exact")
 
 
 class CodedSums(NamedTuple):
-    """Running sums of a product as codes (M, N), with their format."""
+    """Running sums of a product.
+
+    Attributes:
+      codes: (M, N), unsigned codes of the format `fmt`.
+      fmt: format of the sums.
+    """
 
     codes: Array
     fmt: Format
@@ -222,7 +227,7 @@ def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt
 
 
 def _held(total: CodedSums, fmt: Format) -> Array:
-    """Return running sums (M, N) as codes of the format `fmt`.
+    """Return the running sums `total` as codes (M, N) of the format `fmt`.
 
     Raises:
       ValueError: `fmt` cannot hold all values of the sums' format.
@@ -246,7 +251,7 @@ def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
 
 
 def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
-    """Return sums rounded to nearest even to a format (unchanged if they have it); FP8 saturates."""
+    """Return the sums `total` rounded to nearest even to `fmt`, unchanged if they have that format; FP8 saturates."""
     if total.fmt == fmt:
         return total
     values = decode(total.codes, total.fmt, np.float64)

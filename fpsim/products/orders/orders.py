@@ -61,9 +61,12 @@ class SameOrder:
 class TreePlan(NamedTuple):
     """The plan of sums in the order of a tree: an accumulator or a table with the same additions, where there is one.
 
-    tree: the tree. accumulator: an accumulator with the tree's additions, None if there is none. table: the additions
-    as integers for a fast loop, None if there is none; without both, sums are computed node by node. instructions: the
-    arithmetic of the tree's matrix instructions, empty if it has none.
+    Attributes:
+      tree: the tree.
+      accumulator: an accumulator with the tree's additions, None if there is none.
+      table: the additions as integers for a fast loop, None if there is none; without both, sums are computed node by
+        node.
+      instructions: the arithmetic of the tree's matrix instructions, empty if it has none.
     """
 
     tree: Tree

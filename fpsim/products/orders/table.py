@@ -18,10 +18,13 @@ Row = tuple[int, int, int, int, int]
 class OrderTable(NamedTuple):
     """The additions of a tree as a table of integers for the kernel `order_sums`.
 
-    rows: (S, 5) int64, one row for each operation: its number (ZERO, PRODUCT, ROUNDED, FUSED or SUM) and four operands,
-    such as numbers of sums and terms of K; kernels/order_sums.py describes them. sums: number of running sums that are
-    in memory at once. fmt: the format of all sums, FP32 or FP64. rounds: whether any product is rounded before it is
-    added. fuses: whether any product is added by a fused multiply-add.
+    Attributes:
+      rows: (S, 5) int64, one row for each operation: its number (ZERO, PRODUCT, ROUNDED, FUSED or SUM) and four
+        operands, such as numbers of sums and terms of K; kernels/order_sums.py describes them.
+      sums: number of running sums that are in memory at once.
+      fmt: the format of all sums, FP32 or FP64.
+      rounds: whether any product is rounded before it is added.
+      fuses: whether any product is added by a fused multiply-add.
     """
 
     rows: Array

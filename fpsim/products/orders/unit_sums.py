@@ -34,8 +34,11 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 class UnitSums(NamedTuple):
     """A product by a matrix unit for the functions that add it in the order of a tree.
 
-    product: the unit, and the codes and scales of a and b. backend: the object that computes on the CPU or a GPU.
-    factors_at: a function from a list with the first term of K of each partial sum to their decode scales.
+    Attributes:
+      product: the unit, and the codes and scales of a and b.
+      backend: the object that computes on the CPU or a GPU.
+      factors_at: a function from a list with the first term of K of each partial sum to their decode scales, a
+        `Factors` of scales of rows and of columns.
     """
 
     product: UnitProduct
@@ -202,7 +205,7 @@ def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
     """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
 
-    Only the last instruction may have fewer terms. The result is None if `part` is anything else.
+    Only the last instruction may have fewer terms than `unit`. The result is None if `part` is anything else.
     """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):
@@ -265,7 +268,7 @@ def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
 
 
 def _by_pairs(values: list[Array]) -> Array:
-    """Return the pairwise sum of at least one array (M, N).
+    """Return the pairwise float32 sum of `values`, at least one array (M, N).
 
     Neighbours in the list are added, then neighbouring sums, until one is left; an odd last one moves up.
     """

@@ -31,9 +31,11 @@ FLOATS = 1 << 18  # floats of an operand that are decoded at a time
 class ProductParts(NamedTuple):
     """Several products for one call of a compiled loop: stacks of operands, and five integers for each product.
 
-    a: (A, M, K) and b: (B, K, N) codes. rows: (P, 5) int64, one row for each of the P products: index of the matrix in
-    a, index in b, index in the result, first row, last row + 1. Such a product multiplies only these rows of its matrix
-    of a by its whole matrix of b, and is written to the same rows of its matrix of the result.
+    Attributes:
+      a, b: codes, (A, M, K) and (B, K, N).
+      rows: (P, 5) int64, one row for each of the P products: index of the matrix in a, index in b, index in the result,
+        first row, last row + 1. Such a product multiplies only these rows of its matrix of a by its whole matrix of b,
+        and is written to the same rows of its matrix of the result.
     """
 
     a: Array  # (A, M, K)

@@ -106,7 +106,7 @@ def depends_on_batch(
 
     Raises:
       ValueError: numbers that are not positive, or a k above 2**20 for a function.
-      TypeError: the schedule is neither, or the function returns something else.
+      TypeError: `schedule` is neither a schedule nor a function, or the function returns something else.
 
     Source: docs/schedules.md.
 
@@ -204,7 +204,9 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the sizes of an argument in ascending order.
+    """Return the sizes of an argument, an integer or several, in ascending order and each once.
+
+    name: the argument that errors name.
 
     Raises:
       ValueError: the value is neither a positive integer nor several.

@@ -30,7 +30,9 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 class Detail(NamedTuple):
     """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row.
 
-    steps: for additions of products; nodes: for sums.
+    Attributes:
+      steps: (at the beginning, at the end) for additions of products.
+      nodes: (at the beginning, at the end) for sums.
     """
 
     steps: tuple[int, int]
@@ -185,7 +187,7 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
 
 
 def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
-    """Return boxes for additions of products; shown: how many first and last ones to draw, (0, 0) for one box."""
+    """Return boxes for the additions in `runs`; shown: how many first and last ones to draw, (0, 0) for one box."""
     count = sum(run.count if isinstance(run, Steps) else 1 for run in runs)
     first, last = shown
     if (first, last) == (0, 0) and count > 1:

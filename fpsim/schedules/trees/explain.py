@@ -141,9 +141,9 @@ def explain(
 
 
 def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit) -> Iterator[str]:
-    """Yield sentences on the order in which matrix instructions add.
+    """Yield sentences on the order in which the instructions of `unit` add.
 
-    chain: the schedule's order of instructions. plan: the order for one number of terms.
+    schedule: the schedule. chain: its order of instructions. plan: that order for one number of terms.
     """
     longest = max(plan.slices, key=lambda of: of.terms)
     yield f"An instruction adds {_count(plan.step, 'product')}, {arithmetic_of(unit).words}."
@@ -159,8 +159,8 @@ def _chains(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUn
 def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: MatrixUnit, longest: Slice) -> str:
     """Return the sentence on partial sums that are added to a float32 total.
 
-    chain: the schedule's order of instructions. plan: the order for one number of terms. longest: the slice with the
-    most terms.
+    schedule: the schedule. chain: its order of instructions. plan: that order for one number of terms. unit: the matrix
+    unit. longest: the slice with the most terms.
     """
     interval = interval_of(chain, unit)
     instructions = _count(-(-interval // plan.step), "instruction")
@@ -240,7 +240,7 @@ MERGES = {
 def _slices(schedule: Schedule, plan: SchedulePlan, fmt: Format | None) -> Iterator[str]:
     """Yield sentences on the slices of K and how their sums are merged.
 
-    fmt: format of the result, or None for float32.
+    schedule: the schedule. plan: its slices for one number of terms. fmt: format of the result, or None for float32.
     """
     slices = plan.slices
     wanted = schedule.slicing.count
@@ -275,7 +275,10 @@ def _lost(plan: SchedulePlan) -> Iterator[str]:
 
 
 def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterator[str]:
-    """Yield sentences on the epilogue and the rounding of the result; fmt: its format, or None for float32."""
+    """Yield sentences on the epilogue of `schedule` and the rounding of the result.
+
+    unit: the matrix unit. fmt: format of the result, or None for float32.
+    """
     order = schedule.epilogue
     addend = "beta * C" if order.source == "first" else "bias" if order.fused_bias else "0"
     takes_scales = not schedule.block_scaled and not unit.scale

@@ -228,7 +228,7 @@ def joint(extents: Iterator[Extent]) -> Extent:
 
 
 class TrackedNode(NamedTuple):
-    """A node of a tree, and whether its value is known never to be -0, whatever the operands are."""
+    """A node of a tree; never_minus_zero: whether its value is known never to be -0, whatever the operands are."""
 
     node: Node
     never_minus_zero: bool
@@ -241,7 +241,7 @@ def zero(fmt: Format) -> Sum:
 
 
 def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
-    """Append additions to `steps` in place, extending its last run if possible, so that equal sums compare equal."""
+    """Append the run `new` to `steps` in place, extending the last run if possible, so that equal sums are equal."""
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
@@ -262,7 +262,7 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
 
 
 def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
-    """Return a chain of the additions `steps`, from +0, as a node; never_minus_zero: whether its sum is never -0."""
+    """Return a chain of `steps` from +0, added as `how` says, as a node; never_minus_zero: whether it is never -0."""
     if not steps:
         return TrackedNode(zero(how.fmt), True)
     return TrackedNode(Sum(how, "zero", "chain", tuple(steps)), never_minus_zero)
@@ -271,7 +271,7 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the sum of several nodes, each addition rounded once, in a normal form.
+    """Return the sum of the nodes `parts`, each addition rounded once, in a normal form.
 
     how: the arithmetic. from_zero: the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
     Operations that change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
@@ -375,7 +375,7 @@ def _chain(node: Sum) -> Iterator[StackOperation]:
 
 
 def _values(item: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[StackOperation]]:
-    """Yield, for every number that an input contributes to a pairwise or butterfly sum, the operations that push it."""
+    """Yield, for every number that `item` gives to the pairwise or butterfly sum `node`, operations that push it."""
     if not isinstance(item, (Steps, Gathered)):
         yield operations(item)
         return
@@ -384,7 +384,7 @@ def _values(item: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[Stack
 
 
 def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:
-    """Yield the spans of terms that each addition adds.
+    """Yield for each addition in `steps` a tuple of the spans of terms that it adds.
 
     Example:
       >>> from fpsim.schedules.trees.nodes import Steps, steps_of

@@ -87,8 +87,9 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as instructions of `unit` add it: a list of nodes.
 
-    If `plan.promoted`, a slice has several partial sums, which are added in float32; otherwise it is one chain. scaled:
-    True multiplies each partial sum by the two scales of its block.
+    schedule: the schedule, whose order of instructions is a `Chain`. If `plan.promoted`, a slice has several partial
+    sums, which are added in float32; otherwise it is one chain. scaled: True multiplies each partial sum by the two
+    scales of its block.
     """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -190,10 +191,15 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 class LaneOrder(NamedTuple):
     """The lanes from which a tree was built; fast loops compute its sums by them.
 
-    A lane is a partial sum of an output. root: the tree's root; a tree with another root has other sums. lanes: the
-    lanes of the schedule. run: consecutive terms of a lane. span: the terms of K. coarse: True if no product of the
-    operands can underflow in float32. one_column: True if the result has one column, which changes the order for lanes
-    in blocks.
+    A lane is a partial sum of an output.
+
+    Attributes:
+      root: the tree's root; a tree with another root has other sums.
+      lanes: the lanes of the schedule.
+      run: consecutive terms of a lane.
+      span: the terms of K.
+      coarse: True if no product of the operands can underflow in float32.
+      one_column: True if the result has one column, which changes the order for lanes in blocks.
     """
 
     root: Node
@@ -217,7 +223,7 @@ def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n
 
 
 def is_coarse(a: Format, b: Format) -> bool:
-    """Return whether all products of values of two formats are multiples of float32's smallest number.
+    """Return whether all products of values of the formats a and b are multiples of float32's smallest number.
 
     Then no nonzero product underflows to 0 in float32.
     """
@@ -283,7 +289,7 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Trac
 
 
 def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
-    """Return a chain of float32 fused multiply-adds from +0 over these spans of K.
+    """Return a chain of float32 fused multiply-adds from +0 over the spans `runs` of K, as a node.
 
     coarse: whether no product can underflow in float32.
     """
@@ -339,7 +345,7 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
 
 
 def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
-    """Return the sum of k terms by an emulated accumulator as a node.
+    """Return the sum of k terms by the emulated accumulator `how` as a node.
 
     Raises:
       ValueError: a Chunked accumulator with more than MOST_PARTS (2^20) chunks, or a class of accumulator that has no

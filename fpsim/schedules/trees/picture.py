@@ -171,7 +171,8 @@ class _Painter:
     def _rail(self, box: Box, joins: Sequence[Box], bottom: float, y: float, colour: str) -> None:
         """Draw a chain's running sum as a horizontal line at height y, with a dot for each input.
 
-        A start at +0 is an open dot. joins: boxes of the inputs, from each of which a line leads up from height bottom.
+        A start at +0 is an open dot. box: the box of the chain. colour: that of line and dots. joins: boxes of the
+        inputs, from each of which a line leads up from height bottom.
         """
         ends = (box.inside[0].middle, box.inside[-1].middle)
         self.ax.plot(ends, (y, y), color=colour, linewidth=0.9, solid_capstyle="round", zorder=3)

@@ -12,9 +12,10 @@ from fpsim.schedules.trees.parts import arithmetic_of
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: the sum of its segments, or of its parts if there are several, +0 first.
+    """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn.
 
-    Sums of instructions have no +0.
+    Each part is +0 plus its segments in turn. In orders of matrix instructions, sums start at their first segment or
+    part instead of +0.
     """
     starts = [0]
     for length in order.lengths:
@@ -26,7 +27,7 @@ def by_segment_lanes(order: SegmentLanes) -> Sum:
 
 
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
-    """Return the sum of the terms start to start + length - 1, one segment, in lanes as `SegmentLanes` defines them."""
+    """Return the sum of terms start to start + length - 1, one segment, in lanes as `order` (SegmentLanes) says."""
     if order.lanes == "chain":
         return _chain("zero", _steps(start, length))
     if order.lanes == "even_odd":
@@ -94,8 +95,9 @@ def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
 def _first_apart(start: int, length: int, width: int) -> Sum:
     """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product, rounded.
 
-    The terms of whole turns are dealt to the lanes, which are joined by halves (lane i + width / 2 is added to lane i,
-    and so on). Lane 0 starts again from that sum, and the rest of the terms is dealt and joined alike.
+    The segment has the terms start to start + length - 1. After the first one, up to the last multiple of `width`, they
+    are dealt to the `width` lanes in turn. Lanes are joined by halves: lane i + width / 2 is added to lane i, and so on
+    to one lane. Lane 0 starts again from that sum, and the remaining terms are dealt and joined in the same way.
     """
     total: Steps | Sum = _steps(start, 1)
     whole = (length - 1) // width * width
@@ -147,7 +149,7 @@ def _pairs_dealt(start: int, length: int, width: int) -> Sum:
 
 
 def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
-    """Return the sums of `width` lanes to which `count` terms from `start` on are dealt in turn; the last may be short.
+    """Return the sums of `width` lanes to which `count` terms from `start` on are dealt in turn.
 
     With 2 or more vectors, the terms up to the last multiple of vectors * width are dealt to as many vectors of `width`
     lanes, which are then added lane by lane, neighbours first; the rest is added to these lanes.
@@ -166,7 +168,7 @@ def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[
 
 
 def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
-    """Return the sum of lanes that are joined by halves: lane i and lane i + half of them."""
+    """Return the sum of lanes joined by halves: lane i + count / 2 is added to lane i, and so on to one lane."""
     return lanes[0] if len(lanes) == 1 else Sum(FLOAT32, "first", "butterfly", lanes)
 
 
@@ -178,9 +180,9 @@ def _by_quarters(lanes: tuple[Sum, ...]) -> Sum:
 def _narrowing(start: int, length: int, width: int) -> Sum:
     """Return the sum of a segment in "narrowing" lanes: `width`, then width / 8, then none.
 
-    Terms up to the last multiple of `width` are dealt to `width` lanes, those of the rest up to the last multiple of
-    width / 4 to width / 8 lanes. Both sets of lanes are joined by halves and added from +0; what is left is added one
-    by one.
+    The segment has the terms start to start + length - 1. Terms up to the last multiple of `width` are dealt to `width`
+    lanes, those of the rest up to the last multiple of width / 4 to width / 8 lanes. Both sets of lanes are joined by
+    halves and added from +0; what is left is added one by one.
     """
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
@@ -193,9 +195,9 @@ def _narrowing(start: int, length: int, width: int) -> Sum:
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
-    """Return a chain of float32 fused multiply-adds and sums, without empty runs; a single sum is returned unchanged.
+    """Return a chain of float32 fused multiply-adds and sums, `inputs` without empty runs.
 
-    start: "zero" starts at +0, "first" at the first input.
+    start: "zero" starts at +0, "first" at the first input; then a single sum is returned unchanged.
     """
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None
@@ -203,5 +205,5 @@ def _chain(start: Start, *inputs: Node | Steps) -> Sum:
 
 
 def _steps(start: int, count: int, stride: int = 1) -> Steps:
-    """Return `count` consecutive additions of single products, `stride` terms apart."""
+    """Return `count` consecutive additions of single products, of terms start, start + stride, ..."""
     return Steps(start, 1, count, stride if count > 1 else 0)

@@ -132,9 +132,9 @@ def tree(
     """Return the tree by which a schedule, a matrix unit, an accumulator or an order by hand adds K products.
 
     Args:
-      how: a schedule, a unit or its name (one chain), an accumulator such as `fp.Sequential(fp.BF16)`, the order of an
-        element of `Regions`, or an order as nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a model
-        that `fp.probe` made.
+      how: a schedule, a unit or its name (one chain), an accumulator such as `fp.Sequential(fp.BF16)`, an
+        `fp.schedules.SegmentLanes`, or an order as nested tuples of terms, such as ((0, 1), (2, 3)) or the `.tree` of a
+        model that `fp.probe` made.
       k: number of terms; None for that of an order.
       n: columns of the product, on which the order of cuBLAS's dot depends where it is 1; None for any other number.
       accumulate: the unit of a schedule; None for that of its architecture ("hopper" if it has none) for its `operands`

@@ -50,7 +50,7 @@ class OpenSum:
         self.size += len(terms)
 
     def join(self, other: OpenSum, product: Arithmetic | None) -> None:
-        """Append the addition of another sum.
+        """Append the addition of another sum, `other`.
 
         product: the arithmetic that rounds that sum's products, or None if they are exact.
 
@@ -192,7 +192,7 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two partial sums, each addition rounded as `how` says.
+    """Return the sum of two partial sums, x and y, as `how` adds them; x or y may change.
 
     If one of them is a chain of partial sums itself, the other is appended to it.
     """
