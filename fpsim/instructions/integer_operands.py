@@ -51,7 +51,7 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
     """Raise a ValueError if x, the operand `name` of a float unit, is an array of int8 or of ml_dtypes' small integers.
 
-    Codes of floats are unsigned: uint8 and wider. unit_name: of the unit, for the message.
+    Codes of floats are unsigned: uint8 and wider. unit_name: the unit's name in the message.
     """
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):

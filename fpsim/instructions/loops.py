@@ -1,4 +1,7 @@
-"""Kernels of the matrix units' specification: each row of codes is one sum; one kernel is compiled per rule."""
+"""Kernels of the matrix units' specification: each row of codes is one sum, and each Rule has one kernel.
+
+A Rule is the order and the roundings with which an instruction adds its terms (matrix_units/rule.py).
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ STEPS = steps_by_rule()
 
 @cache
 def dot_add_kernel(rule: Rule) -> Any:
-    """Return the compiled kernel of a unit's rule, which writes one sum per row of operands to `out`.
+    """Return the compiled kernel of the units that add by `rule`, which writes one sum per row of operands to `out`.
 
     Arguments: `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)`. a, b: (rows, K), c, out: (rows,), scale_a,
-    scale_b: (rows, blocks), uint64 codes. layouts: uint64 constants by which codes are read and written. facts: int64
-    properties of the unit, the fields of UnitLayout. digits: int64 scratch array for an exact sum.
+    scale_b: (rows, blocks), all uint64 codes. layouts: uint64 constants by which codes are read and written, the fields
+    of Layouts. facts: int64 properties of the unit, the fields of UnitLayout. digits: int64 scratch array for an exact
+    sum.
     """
     one_step = STEPS[rule]
 

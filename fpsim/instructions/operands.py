@@ -85,9 +85,10 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 
 
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
-    """Return the scale codes of an operand's blocks as an array of this shape; zeros for units without block scales.
+    """Return the scale codes of an operand's blocks as an unsigned array; zeros (uint8) for units without block scales.
 
-    codes: the caller's scales, or None. name: the argument that errors name.
+    codes: the caller's scales, or None. shape: the shape that scales must have, (..., blocks along K). name: the
+    argument that errors name.
 
     Raises:
       ValueError: scales are missing, unwanted, or of another shape.
@@ -124,9 +125,10 @@ def _others(unit: MatrixUnit, fmt: Format) -> str:
 
 
 def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
-    """Return codes in the format that the unit's emulation reads: FP16 for FP8 if the unit's rule is TWO_PASSES.
+    """Return codes in the format that the unit's emulation reads, FP16 or the format of `element`.
 
-    codes: array of codes of `element`, which is returned unchanged in all other cases.
+    It is FP16 for units of Rule.TWO_PASSES (matrix_units/rule.py), which multiply FP8 on FP16 hardware. codes: array of
+    codes of `element`, which is returned unchanged if the formats are the same.
     """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes

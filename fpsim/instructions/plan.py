@@ -23,7 +23,7 @@ ALL_BITS = -1  # as a 64-bit word
 
 @reloadable
 class UnitPlan(NamedTuple):
-    """The properties of a matrix unit as arguments of the compiled kernel of its rule.
+    """The properties of a matrix unit as arguments of the kernel `dot_add_kernel(unit.rule)` of instructions/loops.py.
 
     Attributes:
       layouts: uint64 constants by which codes are read and written, the fields of `Layouts`, one after the other.
@@ -38,7 +38,7 @@ class UnitPlan(NamedTuple):
 
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
-    """Return the properties of a matrix unit as arguments of the compiled kernel of its rule; cached."""
+    """Return the properties of a matrix unit as arguments of the kernel `dot_add_kernel(unit.rule)`; cached."""
     a, b, d = unit.operand_format(unit.a), unit.operand_format(unit.b), unit.d.fmt
     flushes = unit.rule is Rule.FLUSHED_TREE
     # the layout of nearest even overflows to Inf, as units that truncate do too

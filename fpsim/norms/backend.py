@@ -11,7 +11,12 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class Values(NamedTuple):
-    """An operand of a backend: codes in the backend's memory, or a NumPy scalar for any backend, and their format."""
+    """An operand of a backend: codes and their format.
+
+    Attributes:
+      codes: an array of codes in the backend's memory, or one code as a NumPy scalar, which every backend accepts.
+      fmt: the format of the codes.
+    """
 
     codes: Any
     fmt: Format

@@ -96,9 +96,10 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the codes of the operation `name`, such as "divide", on operands that broadcast.
+    """Return the result of the operation `name`, such as "divide", as codes; operands broadcast.
 
-    keywords: out_fmt, the format of the result, and options of a cast, such as rounding.
+    operands: codes with their formats. keywords: out_fmt, the format of the result, and options of a cast, such as
+    rounding.
     """
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})

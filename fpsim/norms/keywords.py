@@ -17,7 +17,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class NormKeywords(CastKeywords, total=False):
-    """The keyword arguments of softmax, log_softmax, rms_norm and layer_norm, which their docstrings describe."""
+    """The keyword arguments of softmax, log_softmax, rms_norm and layer_norm.
+
+    Those inherited from CastKeywords set the rounding of the result. The text ENDING in this file describes all
+    keywords; `with_norm_keywords` appends it to the docstrings of the functions.
+    """
 
     axis: int
     fmt: Formats

@@ -26,7 +26,7 @@ def rms_norm(
       x: array of a float dtype, or unsigned codes with `fmt`.
       weight: (n,) array of a float dtype, or codes, for the n elements along the axis; None for no weight.
       eps: a number >= 0 that is added to the mean square.
-      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
+      keywords: the axis, the formats, the accumulator and the last rounding; `help(fp.rms_norm)` lists them.
 
     Example:
       >>> import fpsim as fp
@@ -53,7 +53,7 @@ def layer_norm(
       x: array of a float dtype, or unsigned codes with `fmt`.
       weight, bias: (n,) arrays of a float dtype, or codes, for the n elements along the axis; None for none.
       eps: a number >= 0 that is added to the variance.
-      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
+      keywords: the axis, the formats, the accumulator and the last rounding; `help(fp.layer_norm)` lists them.
 
     Example:
       >>> import fpsim as fp

@@ -21,7 +21,7 @@ def softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
-      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
+      keywords: the axis, the formats, the accumulator and the last rounding; `help(fp.softmax)` lists them.
 
     Example:
       >>> import fpsim as fp
@@ -43,7 +43,7 @@ def log_softmax(x: npt.ArrayLike, **keywords: Unpack[NormKeywords]) -> Any:
 
     Args:
       x: array of a float dtype, or unsigned codes with `fmt`.
-      keywords: the axis, the formats, the accumulator and the last rounding; the section Keywords lists them.
+      keywords: the axis, the formats, the accumulator and the last rounding; `help(fp.log_softmax)` lists them.
 
     Example:
       >>> import fpsim as fp

@@ -131,9 +131,10 @@ def _padded(parts: list[Array], terms: int, axis: int) -> list[Array]:
 
 
 def _total(group: Group, of_a: list[Array], of_b: list[Array], split: Split, shape: tuple[int, int]) -> Array:
-    """Return the float32 total (M, N) of a group of products of parts.
+    """Return the float32 total (M, N) of a group of products of parts, without the group's power of two.
 
-    of_a, of_b: parts of a (M, K) and of b (K, N), the leading ones first. split: the recipe. shape: (M, N).
+    of_a, of_b: parts of a (M, K) and of b (K, N), the leading ones first, as `split_parts` returns them. split: the
+    recipe. shape: (M, N).
     """
     k, terms = of_a[0].shape[1], split.terms
     if group.interval is None:
@@ -159,7 +160,7 @@ def _chain(
 
     The result is (M, N) float32. band: pairs (index of a part of a, index of a part of b) of products of equal weight.
     For each step of K, the chain has one instruction per pair, in this order. of_a, of_b: parts of a (M, K) and of b
-    (K, N). split: the recipe. part: the slice of K. c: float32 (M, N), or None for +0.
+    (K, N), as `split_parts` returns them. split: the recipe. part: the slice of K. c: float32 (M, N), or None for +0.
     """
     (m, n), terms = (len(of_a[0]), of_b[0].shape[1]), split.terms
     steps = (part.stop - part.start) // terms

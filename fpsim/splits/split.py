@@ -30,7 +30,8 @@ class Group(NamedTuple):
       interval: number of instructions along K, counted for one pair, after which the accumulator is added to a float32
         total (rounded to nearest even) and starts again at +0; None for a single accumulator over all of K, which
         requires a single band.
-      log2_scale: exponent of the power of two by which the group's total is multiplied before it is added.
+      log2_scale: exponent of the power of two by which the group's total is multiplied before the totals of all groups
+        are added.
     """
 
     bands: tuple[tuple[Pair, ...], ...]

@@ -1,4 +1,4 @@
-"""Sums of products of two matrices of codes by an accumulator: the choice of their representation in memory and loop.
+"""Sums of products of two matrices of codes by an accumulator: choice of the compiled loop and of its numbers.
 
 Importing this module imports numba.
 """
@@ -227,17 +227,17 @@ def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
 def _loop_of(accumulator: Accumulator, way: str, outer_way: str) -> Any:
     """Return the compiled loop of an accumulator that is not Exact.
 
-    way: name of the representation of sums: "core" (codes), "double" (FP64), or for values in float64 the rounding
-    mode, such as "nearest" or "any". outer_way: the same of Chunked's outer sums.
+    way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
+    name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
+    outer_way: that of Chunked's outer sums.
     """
     return pairwise_kernel(way) if isinstance(accumulator, Pairwise) else sequence_kernel(way, outer_way)
 
 
 def _generic(accumulator: Accumulator, problem: SumProblem, way: str, outer_way: str) -> Array:
-    """Return the codes (M, N) of the sums, computed in 64 bits.
+    """Return the codes (M, N) of the sums, computed in 64-bit words.
 
-    way: name of the representation of sums: "core" (codes), "double" (FP64), or for values in float64 the rounding
-    mode, such as "nearest" or "any". outer_way: the same of Chunked's outer sums.
+    way, outer_way: representations of sums and of Chunked's outer sums, as for `_loop_of`.
     """
     in_float64 = way != "core"
     if problem.paired and (in_float64 and (way != "double" or not isinstance(accumulator, FusedMultiplyAdd))):

@@ -41,9 +41,11 @@ HUGE = 102  # numbers below 2**(HUGE + precision) can be rounded by adding a lar
 class StripWay(NamedTuple):
     """The arguments of the kernels that sum a strip (a block of the result, 16 rows by a panel of columns) in float32.
 
-    how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py. facts: uint64,
-    constants of the accumulator (the fields of StripFacts), such as the limits within which float32 is exact. padding:
-    bits of the zero, +0 or -0, that changes no sum when added.
+    Attributes:
+      how: number of the step that multiplies, adds and rounds, such as PLAIN of kernels/float32_rows.py.
+      facts: uint64, constants of the accumulator (the fields of StripFacts), such as the limits within which float32 is
+        exact.
+      padding: bits of the zero, +0 or -0, that changes no sum when added.
     """
 
     how: int
@@ -54,10 +56,16 @@ class StripWay(NamedTuple):
 class Float32Sums(NamedTuple):
     """The plan by which float32 computes the sums of an accumulator, for operands of two formats.
 
-    way: arguments of the kernels. formats: formats of a and b. storage: dtypes of their codes. layouts: for a and b,
-    the constants by which kernels decode codes to float32 (the fields of DecodeLayout); None if codes of one become
-    float32 by a table. result: format of the result. dtype: its dtype. cast: stage of a conversion from float32 to
-    codes of the result, None for FP32.
+    Attributes:
+      way: arguments of the kernels.
+      formats: formats of a and b; FP32 for an a that is all ones.
+      storage: dtypes of the codes of a and b.
+      layouts: for a and b, the constants by which kernels decode codes to float32 (the fields of DecodeLayout); None if
+        codes of one become float32 by a table.
+      result: format of the result.
+      dtype: dtype of the result.
+      cast: the compiled loop that converts float32 sums to codes of the result, as a Stage of runtime/pipeline.py; None
+        for FP32.
     """
 
     way: StripWay
@@ -184,17 +192,21 @@ def _join(accumulator: Accumulator) -> int | None:
 def _floor(fmt: Format) -> int:
     """Return the bits of the float32 that is 1.5 times the smallest normal value of `fmt`.
 
-    The loops round a sum by adding and subtracting a multiple of 1.5 * 2**(exponent of the sum), but at least of this.
+    To round a sum, the loops add and subtract 2**(24 - precision) times either 1.5 * 2**(exponent of the sum) or this
+    value, whichever is larger.
     """
     return (fmt.min_exponent + FP32.bias) << FP32.mantissa_bits | 1 << (FP32.mantissa_bits - 1)
 
 
 class Panels(NamedTuple):
-    """The operands of the kernels as float32: a (rows, terms), padded, and b in panels (count, terms, width).
+    """The operands of the kernels as float32; a panel is `width` columns of b.
 
-    A panel is `width` columns of b. ranges: (2, rows + count) uint32: bits of the largest magnitude, and of the
-    smallest nonzero one minus 1, of each row of a, then of each panel. a is padded with zeros of the sign that changes
-    no sum.
+    Attributes:
+      a: (rows, terms), padded with zeros of the sign that changes no sum.
+      panels: (count, terms, width).
+      ranges: (2, rows + count) uint32, one column per row of a, then one per panel. The first row has the bits of the
+        largest magnitude. The second row has the bits of the smallest nonzero magnitude, as an integer less 1, so that
+        a zero wraps around to the largest integer and is never the smallest.
     """
 
     a: Array
@@ -252,11 +264,12 @@ def panels_of(
 def strips_kernel(how: int) -> Any:
     """Return the compiled kernel for the step number `how` that computes the sums of strips of the result.
 
-    A strip is a block of 16 rows by a panel of columns. Arguments: `(a, panels, c, out, given_up, ranges, first, stop,
-    facts)`. a, panels, ranges: as in Panels. c, out: (M, N) float32 bits, c may be empty. given_up: uint8, filled with
-    1 for each strip that float32 cannot compute, else 0. first, stop: strips first .. stop - 1 are computed. facts:
-    uint64 constants of the accumulator, the fields of StripFacts. The kernel returns the number of strips that float32
-    cannot compute.
+    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. Arguments: `(a,
+    panels, c, out, given_up, ranges, first, stop, facts)`. a, panels, ranges: as in Panels. c, out: (M, N) float32
+    bits, c may be empty. given_up: 1-D uint8, one element per strip, set to 1 if float32 cannot compute the strip,
+    whose part of `out` stays as it was, else to 0. first, stop: strips first .. stop - 1 are computed. facts: uint64
+    constants of the accumulator, the fields of StripFacts. The kernel returns the number of strips that float32 cannot
+    compute.
     """
     if how in (PAIRS, PLAIN_PAIRS):
         return pairs_kernel(how)
@@ -266,9 +279,10 @@ def strips_kernel(how: int) -> Any:
 def run_strips(way: StripWay, operands: Panels, c: Array, out: Array, given_up: Array, first: int, stop: int) -> int:
     """Compute strips first .. stop - 1 of `out`, uint32 bits; return the number of strips that float32 cannot compute.
 
-    A strip is a block of 16 rows by a panel of columns. way: arguments of the kernels. operands: a and b, decoded. c:
-    (M, N) float32 bits, or empty. out: (M, N). given_up: uint8, one entry per strip, set to 1 for strips whose sums may
-    leave the range in which float32 is exact, else 0.
+    A strip is a block of 16 rows by a panel of columns; strips are counted along rows of strips. way: arguments of the
+    kernels. operands: a and b, decoded. c: (M, N) float32 bits, or empty. out: (M, N). given_up: 1-D uint8, one element
+    per strip, set to 1 if sums may leave the range in which float32 is exact, else to 0. The part of `out` of a strip
+    marked 1 stays as it was.
     """
     a, panels, ranges = operands
     lost: int = strips_kernel(way.how)(a, panels, c, out, given_up, ranges, first, stop, way.facts)

@@ -74,9 +74,8 @@ def _by_threads(
     """Compute all strips of the result on several threads; return the number of strips that float32 cannot compute.
 
     A strip is a block of 16 rows by a panel of columns. way: arguments of the kernels. operands: a and b, decoded. c:
-    (M, N) float32 bits, or empty. out: (M, N) uint32 bits to fill. given_up: uint8, set to 1 for each strip that
-    float32 cannot compute, else 0. cost: time that one strip takes, as the number of elements that a cast converts in
-    that time.
+    (M, N) float32 bits, or empty. out: (M, N) uint32 bits to fill. given_up: 1-D uint8, one element per strip, set as
+    by `run_strips`. cost: time that one strip takes, as the number of elements that a cast converts in that time.
     """
     parts: list[int] = []
 
@@ -89,13 +88,13 @@ def _by_threads(
 
 
 def plain_sums(a: Array, b: Array, accumulator: Accumulator, fmt: Any, out: Array | None = None) -> Array | None:
-    """Return a @ b of short matrices in the accumulator's dtype, or None if this quick path does not apply.
+    """Return a @ b in the accumulator's dtype by a path that has little overhead, or None if this path does not apply.
 
     It does not apply if float32 cannot reproduce the accumulator's sums or decodes operands by a table, if sums may
     leave the range in which float32 is exact, or if an operand's dtype has integers that are no codes of its format.
 
     Args:
-      a, b: arrays (M, K) and (K, N).
+      a, b: arrays (M, K) and (K, N) of any size; callers pass short ones, for which overhead matters.
       accumulator: the accumulator.
       fmt: format of operands that are codes; None if they are floats.
       out: array of the result's shape in C order to fill, or None; its content is undefined if None is returned.

@@ -26,7 +26,9 @@ SUBTREE = 1 << 12  # terms of each subtree into which a long pairwise sum is cut
 class Lines(NamedTuple):
     """Operands of sums along the last axis: codes of shape (..., K), one sum ("line") per index of the other axes.
 
-    a, b: factors of each term; if a is None, b holds the terms. formats: formats of a and b; the first is None if a is.
+    Attributes:
+      a, b: factors of each term; if a is None, b holds the terms.
+      formats: formats of a and b; the first is None if a is None.
     """
 
     a: Array | None  # None if the terms are the values of b

@@ -50,9 +50,9 @@ def seedless(accumulator: Accumulator) -> Accumulator:
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
     """Return the names of the 64-bit representations of an accumulator's sums and of Chunked's outer sums.
 
-    Each is "core" (codes) or "double" (sums in FP64), or a rounding mode for values in float64 that are rounded to a
-    format: "nearest", "up", "down", "toward_zero", "stochastic", or "any" for other modes. formats: of a and b; that of
-    a is None if a is all ones.
+    Each is "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or a rounding mode for values
+    in float64 that are rounded to a format: "nearest", "up", "down", "toward_zero", "stochastic", or "any" for other
+    modes. formats: of a and b; that of a is None if a is all ones.
     """
     return _ways(seedless(accumulator), formats)
 
@@ -106,7 +106,8 @@ def target(options: CastOptions, in_float64: bool) -> Array:
 
     options: format and rounding of a sum. in_float64: True for sums that are held as float64: fields of EncodeLayout,
     DecodeLayout and Settling (all 0 for FP64, to which the processor rounds). False for sums held as codes: fields of
-    EncodeLayout, of UnpackLayout, and rules of `pack`.
+    EncodeLayout and of UnpackLayout, and the sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of
+    core/pack.py.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     fields = np.zeros(SETTLING + len(Settling._fields) if in_float64 else TARGET_FIELDS, u64)
@@ -142,9 +143,11 @@ def _settling(options: CastOptions) -> Array:
 class ExactPlan(NamedTuple):
     """The number of digits of an exact sum, the exponent of the lowest, and how the sum is rounded.
 
-    digits: number of int64 digits, each of 32 bits of the sum. lowest: exponent of the first digit's unit. layouts:
-    constants by which codes of a, b and c are read and codes of the result are written. rules: uint64 with the rules of
-    overflow and subnormals for `pack`.
+    Attributes:
+      digits: number of int64 digits, each of 32 bits of the sum.
+      lowest: exponent of the first digit's unit.
+      layouts: constants by which codes of a, b and c are read and codes of the result are written.
+      rules: uint64 sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED, which `pack` of core/pack.py reads.
     """
 
     digits: int

@@ -1,4 +1,4 @@
-"""GPU kernels of elementary functions: over tables of exact results, and over float32 by the scalar core."""
+"""GPU kernels of elementary functions: look-ups in tables of exact results, and float32 arithmetic for FP32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU kernels of arithmetic with the integer core: all formats, modes, policies and flags, element by element."""
+"""GPU kernels of arithmetic by the integer functions of fpsim/core: all formats, modes, policies and flags."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def comparison_kernel(name: str) -> Any:
     """Return the GPU kernel (a, b, sa, sb, results, flags, la, lb) -> None of "equal", "less" or "less_equal".
 
     a, b: 1-D codes. sa, sb: distance from one element of a or b to the next: 1, or 0 for a single element. results:
-    receives 1 for True, 0 for False. flags: receives the flags as uint8, unless it is empty. la, lb: the UnpackLayouts,
-    constants that decode a and b, as integers.
+    uint8, receives 1 for True, 0 for False. flags: receives the flags as uint8, unless it is empty. la, lb: the
+    UnpackLayouts, constants that decode a and b, as integers.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -143,11 +143,11 @@ def sign_kernel(name: str) -> Any:
 def from_integer_kernel(mode: int) -> Any:
     """Return the GPU kernel (n, codes, flags, sign, out, rules, seed) -> None that rounds integers to a format.
 
-    mode: number of the rounding mode. n: 1-D bits of integers, unsigned or in two's complement. sign: their sign bit, 0
-    if they are unsigned. codes: receives the codes. flags: receives the flags as uint8, unless it is empty. out: the
-    constants that encode the format, an EncodeLayout, as integers. rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE
-    and UNSIGNED of fpsim/core/pack.py, which decide flags. seed: low and high 32 bits of the seed of stochastic
-    rounding.
+    mode: number of the rounding mode. n: 1-D bits of integers of up to 64 bits, unsigned or in two's complement. sign:
+    uint64, the integers' sign bit; 0 if they are unsigned. codes: receives the codes. flags: receives the flags as
+    uint8, unless it is empty. out: the constants that encode the format, an EncodeLayout, as integers. rules: sum of
+    LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py, which decide flags. seed: low and high 32
+    bits of the seed of stochastic rounding.
     """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:
@@ -174,10 +174,11 @@ def to_integer_kernel(mode: int) -> Any:
 
     Its arguments are (a, n, flags, la, lowest, highest, random_mask, mask, seed).
 
-    mode: number of the rounding mode. a: 1-D codes. n: receives the bits of the integers. flags: receives the flags as
-    uint8, unless it is empty. la: the constants that decode a, an UnpackLayout, as integers. lowest, highest: largest
-    magnitudes of negative and of positive results. random_mask: mask of the random bits that stochastic rounding uses.
-    mask: mask of the bits of a result. seed: low and high 32 bits of the seed of stochastic rounding.
+    mode: number of the rounding mode. a: 1-D codes. n: 1-D integers of 8 to 64 bits, which receive the bits of the
+    results. flags: receives the flags as uint8, unless it is empty. la: the constants that decode a, an UnpackLayout,
+    as integers. lowest, highest: largest magnitudes of negative and of positive results. random_mask: mask of the
+    random bits that stochastic rounding uses. mask: mask of the bits of a result. seed: low and high 32 bits of the
+    seed of stochastic rounding.
     """
 
     def compute(

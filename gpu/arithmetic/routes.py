@@ -1,4 +1,4 @@
-"""Implementations of an operation on the GPU: the integer core, a table made with it, or float32 arithmetic."""
+"""Implementations of an operation on the GPU: integers (fpsim/core), a table made with them, or float32 arithmetic."""
 
 from __future__ import annotations
 

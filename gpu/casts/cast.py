@@ -1,4 +1,4 @@
-"""Casts on the GPU: the scalar core in CUDA kernels, bit for bit as the casts on the CPU."""
+"""Casts on the GPU: the functions of fpsim/core in CUDA kernels, bit for bit as the casts on the CPU."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def _bits(words: Any) -> int:
 
 
 def is_named(fmt: Format) -> bool:
-    """Return whether a format is a named one, whose layout is compiled in.
+    """Return whether a format is one of fpsim's own (fpsim.formats.named.NAMED), whose layouts are compiled in.
 
     Compiling in the layouts of users' formats could need too many kernels.
     """

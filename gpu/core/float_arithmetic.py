@@ -6,7 +6,7 @@ below that range are computed scaled up, and a fused multiply-add is rounded to 
 fuses a product and a sum, the product is exact and the result the same. GPUs keep float32's subnormals unless they are
 told not to (`.ftz`, which numba writes for fast-math alone), and their sum, product, quotient and root are those of
 IEEE 754 (CUDA programming guide, "Floating-Point Standard").
-tests/gpu/test_nearest_even.py compares every function with the integer core.
+tests/gpu/test_nearest_even.py compares every function with the integer functions of fpsim/core.
 """
 
 from __future__ import annotations

@@ -39,8 +39,11 @@ def gather_kernel() -> Any:
 class _Memory:
     """Contiguous GPU memory with the attribute `__cuda_array_interface__`, so that numba can wrap it as an array.
 
-    address: of its first byte. size: its number of elements, of `dtype`. owner: the object that owns the memory, which
-    this one keeps alive.
+    Args:
+      address: address of the first byte.
+      size: number of elements.
+      dtype: dtype of the elements.
+      owner: the object that owns the memory, which this one keeps alive.
     """
 
     def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:

@@ -142,7 +142,10 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
 
 
 def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
-    """Return a function compiled for the GPU without fast math; registers: most per thread, None for no limit."""
+    """Return a function compiled for the GPU without fast math.
+
+    registers: largest number of registers that a thread may use; None for no limit.
+    """
     limits = {} if registers is None or is_simulated() else {"max_registers": registers}
     return cuda.jit(function, fastmath=False, **limits)
 

@@ -38,7 +38,8 @@ def bench(
 
     Args:
       out: a folder for bench.json and bench.txt; None to write no files.
-      minutes: time limit for all measurements; one that would take longer than its share uses a smaller size.
+      minutes: time limit for all measurements; those not done yet share the time left equally. One that would take
+        longer than its share uses a smaller size.
       parts: one or more of "casts", "arithmetic", "scaling", "products"; None for all. The copy is always measured.
       hardware: an object or module with `about`, `room` and `measure` of `fpsim.gpu.hardware`, or the name of a module;
         None for the GPU.

@@ -37,8 +37,11 @@ NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
 class Check(NamedTuple):
     """A comparison to run: names for the report, and a function that computes it.
 
-    part: the validation's part. name: the compared call. inputs: name of the inputs. run: returns the report row with
-    the result.
+    Attributes:
+      part: the validation's part.
+      name: the compared call.
+      inputs: name of the inputs.
+      run: function without arguments that compares, and returns the report row.
     """
 
     part: str
@@ -76,7 +79,7 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu; the fastest, of all float32 inputs, come first.
+    """Yield comparisons of casts by PTX, torch and fp.gpu; those over all float32 inputs, which are fast, come first.
 
     lab: the settings of the validation.
     """
@@ -211,7 +214,8 @@ CHAINED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
 def matmuls(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of fp.gpu.matmul and of chained tensor-core instructions with the CPU's fp.matmul.
 
-    They cover units of several rules, promotions and schedules. lab: the settings of the validation.
+    They cover matrix units that add by different rules (matrix_units/rule.py), promotions and schedules. lab: the
+    settings of the validation.
     """
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
@@ -241,7 +245,7 @@ def matmuls(lab: Lab) -> Iterator[Check]:
 def _chain_matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
     """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; return the report row.
 
-    lab: the settings. codes: the operands. options: keyword arguments of both.
+    lab: the settings. codes: the operands. options: keyword arguments of hardware.chain_matmul and of fp.matmul.
     """
     want = as_words(matmul(*codes, **options))
     got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))
@@ -251,7 +255,7 @@ def _chain_matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> Valid
 def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
     """Compare fp.gpu.matmul with fp.matmul; return the report row.
 
-    lab: the settings. codes: the operands. options: keyword arguments of both.
+    lab: the settings. codes: the operands. options: keyword arguments of fp.gpu.matmul and of fp.matmul.
     """
     kind = "bf16" if options.get("out_fmt") == "bf16" else "fp32"
     want = as_words(matmul(*codes, **options))

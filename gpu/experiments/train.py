@@ -184,7 +184,10 @@ def run_case(
 class _Steps(NamedTuple):
     """A case to train, with its settings and a time limit.
 
-    fields: keyword arguments of `fpsim.train.Settings`. end: the time of time.monotonic() at which training ends.
+    Attributes:
+      case: the case.
+      fields: keyword arguments of `fpsim.train.Settings`.
+      end: the time of time.monotonic() at which training ends.
     """
 
     case: TrainingCase
@@ -274,8 +277,8 @@ def _command(
 ) -> list[str]:
     """Return the command line that runs one case in a process, which appends its report rows to `file`.
 
-    name: of the case. minutes: its time limit. backends: names of the backends to compare. text: path of a text, or
-    None. steps: number of steps; None for the case's own.
+    name: name of the case. minutes: time limit of the case. backends: names of the backends to compare. text: path of a
+    text to train on; None for Python's help topics. steps: number of steps; None for the case's own.
     """
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",

@@ -122,7 +122,12 @@ def validate(
 
 
 class PartResults(NamedTuple):
-    """The results of all parts of a validation so far: rows of comparisons, and measured speeds."""
+    """The results of all parts of a validation so far.
+
+    Attributes:
+      rows: the comparisons.
+      speeds: the speeds measured by the benchmark.
+    """
 
     rows: list[ValidationRow]
     speeds: list[Speed]

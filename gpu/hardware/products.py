@@ -242,7 +242,8 @@ def _settings(torch: Any, reduced: bool) -> Iterator[None]:
 
     TF32 is allowed, FP16 accumulation is not, and reductions have reduced precision if `reduced`. A reduction has two
     settings: whether its precision may be reduced, and whether K may be split at all; setting the first resets the
-    second to True. TF32 is set by its newer name if torch has it, as the older name changes both.
+    second to True. TF32 is set by its newer name, fp32_precision, if torch has it, because setting the older one,
+    allow_tf32, changes both.
     """
     settings = torch.backends.cuda.matmul
     tf32 = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)

@@ -139,7 +139,10 @@ def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
 
 
 def _timed(torch: Any, call: Call, calls: int) -> float:
-    """Return the mean seconds of a call among `calls` consecutive ones of the function `call`, by CUDA events."""
+    """Return the mean seconds of a call among `calls` consecutive ones of the function `call`, by CUDA events.
+
+    torch: the module torch.
+    """
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(calls):

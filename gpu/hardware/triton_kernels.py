@@ -130,8 +130,9 @@ def dot(
 ) -> None:
     """Launch `dot_kernel`, which writes d = c + a @ b, on torch CUDA tensors.
 
-    a: (m, k) row-major; b: (k, n) column-major; c, d: (m, n) float32. Block sizes divide m, n and k. imprecise:
-    max_num_imprecise_acc, 0 for Triton's default. num_warps: warps of a Triton program.
+    a: (m, k) row-major; b: (k, n) column-major; c, d: (m, n) float32. block_m, block_n, block_k: Triton's block sizes,
+    which divide m, n and k. imprecise: max_num_imprecise_acc, 0 for Triton's default. num_warps: warps of a Triton
+    program.
     """
     require_triton()
     m, k = a.shape

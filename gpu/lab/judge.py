@@ -36,9 +36,12 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result of a case: a report row for each product, the best model or None, and the outputs.
+    """The result of a case.
 
-    An output is None where the call failed.
+    Attributes:
+      rows: a report row for each product.
+      best: the model that fits best, or None if no model could be computed.
+      outputs: the hardware's result of each product, or None where the call failed.
     """
 
     rows: list[ValidationRow]

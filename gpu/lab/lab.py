@@ -104,10 +104,11 @@ def named(shape: Shape, *words: str) -> str:
 
 
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:
-    """Return models of cuBLAS's FP8 products with every number of slices of K, and of some other libraries' schedules.
+    """Return models of cuBLAS's FP8 products with each number of slices of `splits_of(k, 128)`, and other models.
 
-    lab: the settings. k: number of terms. fast: True to put cuBLAS with fast accumulation first, False to put cuBLAS
-    with promoted sums first.
+    The others are "FLAT", instructions one after another over all of K, and CUTLASS's sums, promoted every 32, 64, 128,
+    256 or 512 terms. lab: the settings. k: number of terms. fast: True to put cuBLAS with fast accumulation first,
+    False to put cuBLAS with promoted sums first.
     """
     models = [cublas_model(lab, split, flag) for flag in (fast, not fast) for split in splits_of(k, 128)]
     return [*models, LibraryModel("FLAT"), *(LibraryModel(f"cutlass_2xacc({n})") for n in (32, 64, 128, 256, 512))]

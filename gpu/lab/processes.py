@@ -18,7 +18,13 @@ SPREAD = 2  # threads per core, because processes mostly compile on one thread
 
 
 class Ended(NamedTuple):
-    """The result of a process that has ended: its name, the complete lines that it wrote, and its error or ""."""
+    """The result of a process that has ended.
+
+    Attributes:
+      name: name of the process.
+      lines: the complete lines that it wrote to its file.
+      error: why it failed or ran out of time; "" if it succeeded, or was killed because the caller stopped.
+    """
 
     name: str
     lines: list[str]  # whole lines of its file
@@ -26,7 +32,14 @@ class Ended(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A running process and the files that it writes to."""
+    """A running process and the files that it writes to.
+
+    Attributes:
+      name: name of the process.
+      process: the process.
+      file: the file for its lines.
+      errors: the file that receives its standard error.
+    """
 
     name: str
     process: subprocess.Popen[bytes]

@@ -38,7 +38,7 @@ class Replay(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A product to record: its inputs, the hardware's bits, the best model, and the number of bits it gets wrong.
+    """A product to record: its inputs, the hardware's bits, the best model, and the number of elements it gets wrong.
 
     Attributes:
       name: name of the product.

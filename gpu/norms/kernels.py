@@ -84,7 +84,10 @@ def largest_kernel(bits: int) -> Any:
 
     @scalar
     def in_order(x: Any) -> Any:
-        """Return an unsigned integer that grows with the float of bit pattern x; largest for NaN; +0 is above -0."""
+        """Return an unsigned integer that grows with the float of bits x; largest for NaN; +0 is above -0.
+
+        x: uint32 or uint64 bits of a float32 or float64. The result has the same dtype.
+        """
         if word(x & word(~sign)) > infinity:
             return word(~word(0))
         return word(~x) if word(x & sign) != word(0) else word(x | sign)

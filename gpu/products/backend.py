@@ -33,11 +33,15 @@ from fpsim.sums.accumulators import Accumulator
 
 
 class ScaledOperand(NamedTuple):
-    """A Scaled operand as the pipeline of products reads it.
+    """An operand of class fpsim.gpu.Scaled as the pipeline of products reads it.
 
-    codes: matrix on the GPU. scales: float32 decode scales, one per tile. fmt, scaling: element format and recipe of
-    the scales. scale_codes, tensor_scale, zero_points: codes of the scales, second-level scale, and one zero point per
-    tile, or None. All but codes and scale_codes are on the CPU.
+    Attributes:
+      codes: matrix of codes on the GPU.
+      scales: float32 decode scales on the CPU, one per tile.
+      fmt, scaling: format of the elements, and recipe of the scales.
+      scale_codes: codes of the scales on the GPU; None if scales have no codes.
+      tensor_scale: second-level scale; None without a second level.
+      zero_points: zero points on the CPU, one per tile; None if elements have none.
     """
 
     codes: Any
@@ -63,8 +67,10 @@ def codes_of(x: Any, name: str) -> GpuArray:
 class Gpu(IntegerMatrices):
     """The GPU as a backend of matrix products: the operations that the products' pipeline calls.
 
-    Float matrices are bit patterns in GPU memory: uint32, or uint64 for units with FP64 sums. Results are arrays of the
-    library of `owner`, and are computed on its stream.
+    Float matrices are bit patterns in GPU memory: uint32, or uint64 for units with FP64 sums.
+
+    Args:
+      owner: an operand of the product; results are arrays of its library, and are computed on that library's stream.
     """
 
     merges_slices = False
@@ -106,7 +112,7 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return codes and block scales as a `GpuProduct` over all terms of K, in ascending order.
+        """Return the record `GpuProduct` of a product over all terms of K, in ascending order; nothing is computed yet.
 
         unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for
         units without them.
@@ -146,9 +152,9 @@ class Gpu(IntegerMatrices):
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Return the values of the matrix C that an epilogue adds, as float32 (or float64) bit patterns.
+        """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64).
 
-        c: codes or floats of the unit's result format, or floats of another dtype but float64. shape: (M, N), which c
+        c: codes or floats of the unit's result format, or floats of another dtype than float64. shape: (M, N), which c
         must have.
         """
         codes = gpu_array(c, "c")
@@ -194,9 +200,9 @@ class Gpu(IntegerMatrices):
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add a @ b of the product of a matrix unit to `total`, (M, N) float bits on the GPU, in place.
+        """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place.
 
-        `total` holds the values at which the sums start.
+        total: the values at which the sums start. product: a, b, their scales and the matrix unit.
         """
         add_product(total, product, self)
 

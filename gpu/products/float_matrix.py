@@ -1,4 +1,4 @@
-"""Matrices of float32 on the GPU, as bit patterns, and the operations on them, each rounded once by the core."""
+"""Matrices of float32 on the GPU, as bit patterns, and operations on them, rounded once by functions of fpsim/core."""
 
 from __future__ import annotations
 
@@ -102,7 +102,12 @@ def nan_code_kernel() -> Any:
 
 
 class FloatOperand(NamedTuple):
-    """An operand of an operation on matrices: its bit patterns as a 1-D array, and its shape."""
+    """An operand of an operation on matrices.
+
+    Attributes:
+      words: float32 bits, 1-D uint32 on the GPU.
+      shape: shape of the matrix.
+    """
 
     words: Any
     shape: tuple[int, int]

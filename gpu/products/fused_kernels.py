@@ -64,8 +64,10 @@ fused = float_steps.fused if is_simulated() else _fused  # the simulator's own c
 class Tile(NamedTuple):
     """The results that a block of threads computes; thread (y, x) computes rows y + i * high and columns x + j * wide.
 
-    high, wide: number of threads along rows and columns. rows, columns: number of results of a thread along each, for i
-    and j from 0 on. registers: the most that a thread may use; 0 for no limit.
+    Attributes:
+      high, wide: number of threads along rows and columns.
+      rows, columns: number of results of a thread along rows and columns; i and j above count them from 0.
+      registers: the most that a thread may use; 0 for no limit.
     """
 
     high: int  # threads
@@ -168,7 +170,8 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     def largest(ea: Any, eb: Any, top: Any, side: Any, x: Any, tops: Any) -> None:
         """Set tops[r] to the largest exponent of the products of an instruction, for each result r of this thread.
 
-        ea, eb: exponents of operands in shared memory. top, side: the thread's first row and column. x: buffer.
+        ea, eb: exponents of operands in shared memory. top, side: the thread's first row and column. x: scratch array
+        of `rows` int32. tops: int32.
         """
         for r in range(rows * columns):
             tops[r] = i32(2 * NO_TERM)
@@ -185,8 +188,8 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
         """Add the products of terms start .. stop - 1, truncated to integers, to s[r] for each result r of this thread.
 
         Two terms at a time need one addition of three int32. a, b: values in shared memory. corner: the thread's first
-        row and column. x, y: buffers. power: for each result, float32 bits of the power of two by which products are
-        multiplied before they are truncated.
+        row and column. x, y: scratch arrays of `rows` float32. power: for each result, float32 bits of the power of two
+        by which products are multiplied before they are truncated. s: int32.
         """
         top, side = corner
         for k in range(start, stop, 2):
@@ -219,11 +222,12 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
         COLUMNS_FIRST; NEVER for one sum over all of K.
       tile: the results of a block of threads.
 
-    Arguments of the kernel: a (M, K), b (K, N): codes, with constants of their formats of_a and of_b. scale_a, scale_b:
-    E8M0 codes of their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a zero term.
-    left, right: float32 scales. u: numbers of the instruction. promotion: number of instructions of a partial sum.
-    Every result is written, or marked by 1 in `marks` (M, N) and left unchanged; any_mark[0] becomes 1 if one is
-    marked.
+    Arguments of the kernel: `(total, marks, any_mark, a, b, scale_a, scale_b, places, left, right, of_a, of_b, u,
+    block, promotion)`. a (M, K), b (K, N): codes; of_a, of_b: the constants of their formats, OperandFacts. scale_a,
+    scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along K of the terms in order, -1 for a
+    zero term. left, right: float32 scales. u: properties of the instruction, StepNumbers. promotion: number of
+    instructions of a partial sum. Every result is written, or marked by 1 in `marks` (M, N) and left unchanged;
+    any_mark[0] becomes 1 if one is marked.
     """
     high, wide, rows, columns, registers = tile
     (tall, broad), results = tile.shape, rows * columns
@@ -315,9 +319,11 @@ def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mo
 
 @cache
 def specified_kernel(rule: Rule) -> Any:
-    """Return the GPU kernel that computes marked results of `total` in integer arithmetic, as a rule defines them.
+    """Return the GPU kernel that computes marked results of `total` in integer arithmetic, as `rule` defines them.
 
     One kernel serves all units of a rule, as compiling it takes long. total (M, N) is updated where marks (M, N) is 1.
+    Its arguments: `(total, marks, a, b, scale_a, scale_b, places, left, right, layouts, facts, half, block, promotion,
+    mode)`.
 
     a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their blocks of `block` terms. places: the indices along
     K of the terms in the order in which they are added; -1 for a zero term. left (M, partial sums), right (partial

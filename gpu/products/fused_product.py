@@ -66,10 +66,12 @@ class TileProduct(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Numbers of a matrix unit that its kernels need.
+    """Constants of a matrix unit that its kernels need.
 
-    bits: size of the sum of an instruction, SHORT (at most 24 bits), MIDDLE (31) or LONG (63). of_a, of_b: constants of
-    the operands' formats. step: numbers of the instruction.
+    Attributes:
+      bits: size of the sum of an instruction, SHORT (at most 24 bits), MIDDLE (31) or LONG (63).
+      of_a, of_b: constants of the operands' formats.
+      step: properties of the unit's instruction.
     """
 
     bits: int

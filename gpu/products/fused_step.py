@@ -112,8 +112,9 @@ def operand(code: Any, f: OperandFacts) -> Any:
 def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
     """Return (float32 bits, exponent) of an operand times its block scale 2**(scale - 127).
 
-    pattern, exponent: of the unscaled operand, from `operand`. scale: E8M0 code of its block's scale; the code of NaN
-    makes the exponent SPECIAL. inside: whether the operand is within the matrix; otherwise a scale of NaN is ignored.
+    pattern, exponent: float32 bits as int32, and exponent, of the unscaled operand, as `operand` returns them. scale:
+    E8M0 code of its block's scale; the code of NaN makes the exponent SPECIAL. inside: whether the operand is within
+    the matrix; otherwise a scale of NaN is ignored.
 
     A result that is subnormal in float32 is exact: operands have at most 4 significant bits and are at least 2**-16.
     """

@@ -27,9 +27,13 @@ Axes = tuple[int, ...]
 class StackedResult(Gpu):
     """The GPU as a backend whose results are the matrices of one stack, allocated together at the first product.
 
-    owner: the array whose library the results have. stack: the leading axes of the stack. out: the caller's array for
-    all results, or None. read: operands that the result must not overlap. The attribute `number` is the index of the
-    current product.
+    The caller sets the attribute `number`, 0 at first, to the index of the current product.
+
+    Args:
+      owner: the array whose library the results have.
+      stack: the leading axes of the stack.
+      out: the caller's array for all results, or None.
+      read: operands that the result must not overlap.
     """
 
     def __init__(self, owner: GpuArray, stack: Axes, out: Any, read: tuple[GpuArray, ...]) -> None:

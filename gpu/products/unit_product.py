@@ -30,15 +30,15 @@ STEPS = steps_by_rule()
 
 @cache
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
-    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of the integer code of a rule.
+    """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of matrix units, in integers.
 
-    This code defines the results of the rule, and serves every unit of the rule and every input.
+    Its integer arithmetic is the specification of a rule (matrix_units/rule.py), by which units add. The kernel serves
+    every unit of the rule and every input.
 
-    rule: the rule by which units add. room: number of 64-bit digits of an exact sum. paired: whether result i is that
-    of row i of a and row i of b; else it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at
-    which sums start; empty for +0. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or
-    rows) of b. out: 1-D, receives codes; it may be c. layouts, facts: constants of the unit's formats and of the unit,
-    as integers.
+    rule: the rule. room: number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and
+    row i of b; else it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at which sums start;
+    empty for +0. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D,
+    receives codes; it may be c. layouts, facts: constants of the unit's formats and of the unit, as integers.
     """
     one_step = STEPS[rule]
 

@@ -1,4 +1,4 @@
-"""Encoding of arrays on the GPU to codes and scales, or to the values of those: the choice and launch of kernels."""
+"""Encoding of arrays on the GPU to codes and scales, or to the values of these codes: choice and launch of kernels."""
 
 from __future__ import annotations
 
@@ -52,9 +52,14 @@ def refuse_on_gpu(fmt: LogFMT | TableFormat) -> NoReturn:
 class GpuTileJob(NamedTuple):
     """An array on the GPU to encode tile by tile, with its format and scaling.
 
-    source: the array. element: the format of its elements. scaling: the recipe of the scales. options: format and
-    rounding of the elements. tiling: shape of the array and of its tiles. plan: how a tile's amax becomes its scale.
-    back: True to compute the values of the codes in place of the codes.
+    Attributes:
+      source: the array.
+      element: the format of its elements.
+      scaling: the recipe of the scales.
+      options: format and rounding of the elements.
+      tiling: shape of the array and of its tiles.
+      plan: how a tile's amax becomes its scale.
+      back: True to compute the values of the codes in place of the codes.
     """
 
     source: GpuArray
@@ -113,9 +118,13 @@ def _no_layout(job: GpuTileJob) -> Any:
 class GpuTargets(NamedTuple):
     """The GPU memory that kernels fill, as flat arrays of unsigned integers.
 
-    out: codes or values of the elements. scales, scale_codes, zero_points: one per tile. tensor: the second-level
-    scale, one element. counts: counters of special tiles and clamped scales. An array of one byte stands for one that
-    is not computed.
+    Attributes:
+      out: codes or values of the elements.
+      scales, scale_codes, zero_points: one per tile.
+      tensor: the second-level scale, one element.
+      counts: 5 uint64, the counts zero_tiles .. clamped_high of ScaleReport (scaling/report.py), in this order.
+
+    An array of one byte stands for one that is not computed.
     """
 
     out: Any  # codes or values
@@ -258,11 +267,12 @@ def _run_short_tiles(
     job: GpuTileJob, fill: GpuTargets, e: tile_kernels.ElementKernels, encoder: EncodePlan, words: Any,
     more: tuple[Any, ...],
 ) -> bool:  # fmt: skip
-    """Queue the kernel of short contiguous tiles and return True, or return False if it cannot process the array.
+    """Queue `short_tiles_kernel` and return True, or return False if it cannot process the array.
 
-    job: the array, its format and its scaling. fill: the arrays to fill. e: compile-time choices of the kernel.
-    encoder: the constants by which elements are encoded. words: the source's memory. more: the last arguments of
-    `short_tiles_kernel`: (seed, numbers, plan, table).
+    It needs tiles that `tile_threads_of` accepts, elements that are scaled in float32 without a zero point, and memory
+    that is aligned to 64 bits. job: the array, its format and its scaling. fill: the arrays to fill. e: compile-time
+    choices of the kernel. encoder: the constants by which elements are encoded. words: the source's memory. more: the
+    last arguments of `short_tiles_kernel`: (seed, numbers, plan, table).
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:

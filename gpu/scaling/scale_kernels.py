@@ -1,4 +1,4 @@
-"""CUDA kernels that compute scales from the amax of tiles, with the same scalar core as the CPU's loops.
+"""CUDA kernels that compute scales from the amax of tiles, with the functions of fpsim/core that CPU loops use.
 
 One thread computes the scale of one tile.
 """
@@ -55,7 +55,9 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 class PlanReaders(NamedTuple):
     """Functions that read the constants of a format from a row of a matrix of 64-bit integers.
 
-    encoder: row -> EncodeLayout, the constants that encode. decoder: row -> DecodeLayout, the constants that decode.
+    Attributes:
+      encoder: function row -> EncodeLayout, the constants that encode.
+      decoder: function row -> DecodeLayout, the constants that decode.
     """
 
     encoder: Any
@@ -111,7 +113,8 @@ def settle_kernel(s: ScaleChoices) -> Any:
 
     s: choices that are compiled in. tops, specials: for each tile, bits of its amax, and flags of NaN and Inf. scales,
     codes, factors: receive each tile's scale (float32 bits), the scale's code, and the bits of the float by which
-    elements are divided or multiplied. counts: counters of special tiles and clamped scales, which are increased.
+    elements are divided or multiplied. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of
+    ScaleReport (scaling/report.py).
     """
     word: Any = word_of(s.width)
     settle = settler(s)

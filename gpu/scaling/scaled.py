@@ -88,7 +88,7 @@ class Scaled(ScaledArrays[Any]):
 
     @cached_property
     def report(self) -> ScaleReport:
-        """Counts of special tiles and clamped scales, as a ScaleReport; the first use waits for the GPU."""
+        """Counts of tiles that are all zero, or have NaN, Inf or a clamped scale; the first use waits for the GPU."""
         if self.counts is None:
             return ScaleReport(tiles=self._tile_count)
         return ScaleReport(self._tile_count, *(int(count) for count in host_array(self.counts)))

@@ -34,10 +34,15 @@ _areas_of = fields_of(Areas, i64)
 class ElementKernels(NamedTuple):
     """Compile-time choices of a kernel over elements.
 
-    width: bits of the floats in which elements are scaled. widened: whether the source is narrower. mode: a Rounding.
-    kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py. applied: BY_SCALE
-    if elements are divided by factors, BY_INVERSE if multiplied. integer: whether codes are two's complement. back:
-    whether results are float32 values instead of codes. affine: whether elements are integers with a zero point.
+    Attributes:
+      width: bits of the floats in which elements are scaled.
+      widened: whether the source's elements have fewer bits than `width`.
+      mode: a Rounding.
+      kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py.
+      applied: BY_SCALE if elements are divided by factors, BY_INVERSE if multiplied.
+      integer: whether codes are two's complement.
+      back: whether results are float32 values instead of codes.
+      affine: whether elements are integers with a zero point.
     """
 
     width: int  # of the arithmetic
@@ -214,11 +219,11 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
     The kernel's arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
 
     source: bits of elements. out: receives their codes or values. scales, codes: receive the float32 bits of scales,
-    and their codes. counts: counters of special tiles and clamped scales, which are increased. seed: its low and high
-    32 bits. numbers: limits of elements and scales, the fields of ScaleNumbers. plan: matrix of 64-bit integers with
-    these rows of scale_kernels.py: AREAS (division among threads), SOURCE, ENCODER and DECODER (constants that decode
-    the source, and encode and decode elements), SCALE_ENCODER (constants that encode scales), RULES (the scale rule).
-    table: values of the scale format's codes.
+    and their codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
+    (scaling/report.py). seed: its low and high 32 bits. numbers: limits of elements and scales, the fields of
+    ScaleNumbers. plan: matrix of 64-bit integers with these rows of scale_kernels.py: AREAS (division among threads),
+    SOURCE, ENCODER and DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER
+    (constants that encode scales), RULES (the scale rule). table: values of the scale format's codes.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -318,8 +323,9 @@ def elements_kernel(e: ElementKernels) -> Any:
     ) -> Any:
         """Return the code of an element, or the bits of its value if the kernel is for values.
 
-        bits: of the element. factor, scale, zero_point: of its tile. random: a random number. f, back: the constants
-        that encode and decode, an EncodeLayout and a DecodeLayout. lowest, highest: smallest and largest integer.
+        bits: bits of the element, a float of e.width bits. factor, scale, zero_point: those of its tile. random: a
+        random number. f, back: the constants that encode and decode, an EncodeLayout and a DecodeLayout. lowest,
+        highest: smallest and largest integer.
         """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point

@@ -1,4 +1,4 @@
-"""Accumulators on the GPU: every rounding by the integer core, one thread per result."""
+"""Accumulators on the GPU: every rounding by the integer functions of fpsim/core, one thread per result."""
 
 from __future__ import annotations
 
@@ -43,9 +43,12 @@ ROOM = 8  # sizes of arrays of a thread are multiples of it, so that few kernels
 class GpuSumProblem(NamedTuple):
     """The matrices of codes on the GPU whose products are summed, and their formats.
 
-    a (M, K) and b (K, N) have M * N sums. If `paired`, b is (M * K, N), and row i of a is multiplied by rows i * K ..
-    (i + 1) * K - 1 of b. c: codes added to the sums, (M, N), or (0, 0) for none. formats: of a and b. If the format of
-    a is None, the terms are the elements of b alone, and a gives only the shape.
+    Attributes:
+      a, b: codes (M, K) and (K, N), for M * N sums.
+      c: codes added to the sums, (M, N), or (0, 0) for none.
+      formats: formats of a and b. If that of a is None, the terms are the elements of b alone, and a gives only the
+        shape.
+      paired: True if b is (M * K, N), and row i of a is multiplied by rows i * K .. (i + 1) * K - 1 of b.
     """
 
     a: Any

@@ -41,11 +41,11 @@ def pairs_kernel(how: int) -> Any:
     """Return the kernel that computes Pairwise sums in float32, for blocks of the result.
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
-    panel (columns of b); blocks first .. stop - 1 are computed. a: (rows, terms) float32, padded. panels: (P, terms,
-    width) float32. ranges: (2, rows + P), bits of the largest magnitude, and of the smallest nonzero one minus 1, of
-    each row of a, then of each panel. c, out: (M, N) float32 bits, c may be empty. given_up is set to 1 for each block
-    that float32 cannot compute, else 0; `lost` is their number. facts: uint64 constants of the accumulator, the fields
-    of StripFacts. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
+    panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a: (rows, terms)
+    float32, padded. panels: (P, terms, width) float32. ranges: as in Panels of float32_plan.py. c, out: (M, N) float32
+    bits, c may be empty. given_up: 1-D uint8, one element per block, set to 1 if float32 cannot compute the block,
+    whose part of `out` then stays as it was, else to 0; `lost` is the number of ones. facts: uint64 constants of the
+    accumulator, the fields of StripFacts. how: PAIRS for formats shorter than FP32, PLAIN_PAIRS for FP32.
     """
     plain = how == PLAIN_PAIRS
 

@@ -71,12 +71,15 @@ NO_CHUNK = 0  # in place of the terms of a chunk: all terms are one chunk
 class StripFacts(NamedTuple):
     """Constants of an accumulator that the kernels read, as 64-bit words; the first six are bits of float64.
 
-    growth: factor by which rounding can increase the bound on a sum over a block of terms. reach: the largest bound on
-    sums, and smallest: the least nonzero product, that these kernels compute correctly. scale: 2**(24 - precision of
-    the format). outer_scale: the same for Chunked's outer format. smallest_subnormal: of the format. floor: float32
-    bits of 1.5 times the format's smallest normal value. outer_floor: the same for the outer format. control: value for
-    the processor's control register. join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
-    chunk: number of terms of a chunk, or NO_CHUNK.
+    Attributes:
+      growth: factor by which rounding can increase the bound on a sum over a block of terms.
+      reach, smallest: largest bound on sums, and least nonzero product, that these kernels compute correctly.
+      scale, outer_scale: 2**(24 - precision) of the format, and of Chunked's outer format.
+      smallest_subnormal: the format's smallest positive value.
+      floor, outer_floor: float32 bits of 1.5 times the smallest normal value of the format, and of the outer format.
+      control: value for the processor's control register.
+      join: how totals of chunks are added, NO_OUTER, OUTER_FP32 or OUTER_ROUNDED.
+      chunk: number of terms of a chunk, or NO_CHUNK.
     """
 
     growth: Any  # factor of a bound over a block
@@ -226,8 +229,7 @@ def pack_kernel() -> Any:
     Arguments: `(a, b, floats, panels, ranges, padding, of_a, of_b)`. a (M, K) and b (K, N) are codes, of_a and of_b the
     constants by which they are decoded (fields of DecodeLayout). floats is filled with a, and beyond its rows and
     columns with `padding`, the bits of a zero. panels (P, K or more, width), zero at first, is filled with the columns
-    of b. ranges (2, rows + P) is filled with the bits of the largest magnitude, and of the smallest nonzero one minus
-    1, of each row of floats, then of each panel.
+    of b. ranges (2, rows of floats + P) is filled as Panels of float32_plan.py describes.
     """
 
     @scalar
@@ -270,10 +272,10 @@ def rows_kernel(how: int, vectors: str = "") -> Any:
     """Return the kernel that computes sums in term order in float32, for blocks of the result.
 
     `(a, panels, c, out, given_up, ranges, first, stop, facts) -> lost`. A block ("strip") is STRIP rows of a times one
-    panel (columns of b); blocks first .. stop - 1 are computed. a: (M, K), M a multiple of ROWS and K of STEPS; panels:
-    (P, K or more, width), float32. ranges: (2, M + P), bits of the largest magnitude, and of the smallest nonzero one
-    minus 1, of each row of a, then of each panel. c, out: (M, N) float32 bits, c may be empty. given_up is set to 1 for
-    each block that float32 cannot compute, else 0; `lost` is their number. facts: uint64 constants of the accumulator,
+    panel (columns of b); blocks first .. stop - 1, counted along rows of blocks, are computed. a, panels, ranges: as in
+    Panels of float32_plan.py; the rows of a are a multiple of ROWS, its terms of STEPS. c, out: (M, N) float32 bits, c
+    may be empty. given_up: 1-D uint8, one element per block, set to 1 if float32 cannot compute the block, whose part
+    of `out` then stays as it was, else to 0; `lost` is the number of ones. facts: uint64 constants of the accumulator,
     the fields of StripFacts.
 
     how: PLAIN, FUSED, ROUNDED, WIDE, ODD, SIGNED or NORMAL, the step that multiplies, adds and rounds. vectors:

@@ -59,8 +59,9 @@ def sequence_kernel(way: str, outer_way: str) -> Any:
     hold 64-bit words. chunk, single, fused: the fields of a ChainOrder. f: a Targets, constants of the formats. r: a
     Randomness, rounding mode and seed.
 
-    way: name of the representation of sums: "core" (codes), "double" (FP64), or for values in float64 the rounding
-    mode, such as "nearest" or "any". outer_way: the same of Chunked's outer sums.
+    way: representation of sums: "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or the
+    name of a rounding mode, such as "nearest" or "any" (values in float64, rounded to the format in that mode).
+    outer_way: that of Chunked's outer sums.
     """
     if way == "stochastic":
         return _stochastic_kernel(outer_way)
@@ -87,8 +88,8 @@ def _stochastic_kernel(outer_way: str) -> Any:
     """Return the kernel for sums of Sequential, FusedMultiplyAdd and Chunked with stochastic rounding.
 
     It has the arguments of the kernels of `sequence_kernel` and writes the sums of tiles first .. stop - 1 to its
-    argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way: representation of Chunked's outer sums:
-    "stochastic", "double" (FP64) or "core" (codes).
+    argument `out`, (M, N) 64-bit words. Sums are held as float64. outer_way: representation of Chunked's outer sums,
+    "stochastic", "double" or "core", as for `sequence_kernel`.
     """
     one_tile = scalar(tile_in_order(lanes("stochastic"), lanes(outer_way).add, _fill_words, blocks_ahead))
 
@@ -116,8 +117,7 @@ def pairwise_kernel(way: str) -> Any:
 
     Arguments: `(x, out, first, stop, chunk, single, fused, f, r)`. x: a Rows, the operands. out: (M, N), written. Both
     hold 64-bit words. chunk, single, fused: not used. f: a Targets, constants of the formats. r: a Randomness, rounding
-    mode and seed. way: representation of sums, "core" (codes), "double" (FP64), or for values in float64 the rounding
-    mode, such as "nearest" or "any".
+    mode and seed. way: representation of sums, as for `sequence_kernel`.
     """
     if way == "stochastic":
         return _stochastic_pairs()

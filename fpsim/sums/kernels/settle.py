@@ -34,9 +34,12 @@ TO_FRACTION = u64(20)  # from 32 random bits to the top of a mantissa
 class Settling(NamedTuple):
     """A format's constants for the function `settled`, as uint64.
 
-    least: bit pattern of the smallest normal value, as a float64. places: subtracted from the pattern of a power of two
-    to get the pattern of the unit in its last place. top: pattern of the largest value, or of -1 to leave all values to
-    the encoder. random_mask: mask of the bits of a 32-bit random number that stochastic rounding uses.
+    Attributes:
+      least: bit pattern of the smallest normal value, as a float64.
+      places: number that is subtracted from the pattern of a power of two to get the pattern of the unit in the last
+        place of numbers from that power on.
+      top: pattern of the largest value, or of -1 to leave all values to the encoder.
+      random_mask: mask of the bits of a 32-bit random number that stochastic rounding uses.
     """
 
     least: Any  # the smallest normal value
@@ -74,8 +77,8 @@ def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
 def settled(bits: Any, word: Any, f: Settling, mode: int) -> Any:
     """Return (uint64 pattern of a float64 rounded to the format, 0), or (bits, 1) if the encoder must round it.
 
-    bits: pattern of the float64. word: 32-bit random number, used by stochastic rounding. f: constants of the format.
-    mode: a Rounding, a compile-time constant.
+    bits: uint64 pattern of the float64. word: 32-bit random number, used by stochastic rounding. f: constants of the
+    format. mode: a Rounding, a compile-time constant.
     """
     power = max(u64(bits & EXPONENT), f.least)
     unit = u64(power - f.places)

@@ -43,9 +43,9 @@ MANTISSA_BITS, DRAW_BITS = u64(52), u64(32)
 class WordsAhead(NamedTuple):
     """Scratch arrays for the random 32-bit numbers ("words") of sequential sums.
 
-    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (8, TILE_COLUMNS) uint64,
-    words of four products and four sums. largest: float64 patterns of the largest magnitude of b in each tile of
-    columns.
+    Attributes: products, sums, joins: (4, TILE_COLUMNS) uint32, for rounding products, sums, and sums of chunks. fours:
+    (8, TILE_COLUMNS) uint64, words of four products and four sums. largest: float64 patterns (bits as uint64) of the
+    largest magnitude of b in each tile of columns.
     """
 
     products: Any
@@ -59,8 +59,8 @@ class WordsAhead(NamedTuple):
 class DrawPlace(NamedTuple):
     """The position of a format's last mantissa bit in a float64, and the seed of random numbers.
 
-    kept: mask of the bits that the format keeps. place: factor that moves a 32-bit draw below them. k0, k1: low and
-    high word of the seed.
+    The attributes are uint64. kept: mask of the bits that the format keeps. place: power of two by which a 32-bit draw
+    is multiplied, to be just below these bits. k0, k1: low and high 32 bits of the seed.
     """
 
     kept: Any  # mask
@@ -73,8 +73,8 @@ class DrawPlace(NamedTuple):
 class Counters(NamedTuple):
     """Philox counters, each of which yields the random words of four products or of four sums of a tile.
 
-    first: the counter of the first output's first products; step: the distance to the next output's counter; of_sums:
-    the distance from the counter of products to that of the sums to which they are added.
+    Attributes: first: the counter of the first output's first products. step: the distance to the next output's
+    counter. of_sums: the distance from the counter of products to that of the sums to which they are added.
     """
 
     first: Any  # counter of the first output's products
@@ -299,9 +299,9 @@ def blocks_ahead(
 class PairsAhead(NamedTuple):
     """Scratch arrays for the random 32-bit numbers ("words") of sums in pairs, in subtrees of BLOCK terms.
 
-    products, sums, joins: (4, n), for rounding products, sums, and sums of chunks. fours: (12, TILE_COLUMNS) uint64,
-    words of four products, of sums of two, and of larger sums. totals: (BLOCK / GROUP, TILE_COLUMNS), sums of four
-    products. largest: float64 patterns of the largest magnitude of b in each tile of columns.
+    Attributes: products, sums, joins, largest: as in WordsAhead. fours: (12, TILE_COLUMNS) uint64, words of four
+    products, of sums of two, and of larger sums. totals: (BLOCK / GROUP, TILE_COLUMNS) float64 patterns, sums of four
+    products.
     """
 
     products: Any
