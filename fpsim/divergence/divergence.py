@@ -1,8 +1,4 @@
-"""The first difference between two runs of a model: layer, product, element, and cause.
-
-Products are plain records (`fpsim.divergence.mechanism.Product`), in the order of computing; the code that watches a
-model makes them. This file therefore knows arrays, formats and arithmetic, and no model.
-"""
+"""The first difference between two runs of a model, given as records of products: layer, product, element, cause."""
 
 from __future__ import annotations
 
@@ -38,20 +34,21 @@ class Divergence:
 
     Attributes:
       step: the training step, counted from 0; None if the runs have no steps.
-      layer, product: "blocks.0.mlp.down" and "fprop", "dgrad" or "wgrad"; a weight and "update"; a module and "output".
+      layer: name of the layer, weight or module that differs, such as "blocks.0.mlp.down".
+      product: "fprop", "dgrad" or "wgrad" of a layer, "update" of a weight, or "output" of a module.
       operand: the operand that differs, such as "input"; "" if the result differs.
       element: (row, column) of the first element that differs; None for the cause "order".
       bits: its bit patterns in both runs, codes of `fmt`.
       values: its values in both runs.
       fmt: the format of these codes; None for the cause "order".
-      count, size: number of elements that differ, and of all elements.
+      count, size: number of elements that differ, and number of all elements; both 0 for the cause "order".
       largest: the largest |x - y| / max(|x|, |y|) of an element.
       cause: "operands" (operands differ before their casts), "cast" (equal operands became other codes or scales),
-        "arithmetic" (equal codes, other sum), "output" (equal sums, rounded differently; or a module's output), "order"
-        (other products), "update" (other weights after equal products), or "none" (no bit differs).
+        "arithmetic" (equal codes, unequal sums), "output" (equal sums, rounded differently; or a module's output),
+        "order" (unlike products), "update" (unequal weights after equal products), or "none" (no bit differs).
       explanation: a few lines of text on the difference and its cause.
       names: names of the runs.
-      trees: each run's tree of additions, if sums differ; None for an unknown order (torch's) or too many terms.
+      trees: each run's tree of additions if results differ; None if torch adds, or for over 2**20 nodes of a tree.
     """
 
     step: int | None
@@ -96,7 +93,7 @@ def first_divergence(
 
     NaN equals NaN; -0.0 differs from 0.0. For each product, the operands before their casts are compared first, then
     their codes and scales (or values, if formats or scalings differ), then the results. Everything before the
-    difference that is returned is therefore equal.
+    difference that is returned is therefore equal. If one sequence is longer, the difference has the cause "order".
 
     Args:
       first, second: the products of both runs, in the order in which they were computed.
@@ -147,9 +144,10 @@ def equal(x: Product, y: Product) -> bool:
 def weight_divergence(
     name: str, x: Array, y: Array, names: tuple[str, str] = ("first", "second"), *, step: int = 0
 ) -> Divergence | None:
-    """Return the difference of the weight `name` between two runs, x and y, after equal products; None without one.
+    """Return the difference of a weight between two runs whose products are equal; None if its bits are equal, too.
 
-    names: names of the runs. step: the training step.
+    name: name of the weight. x, y: its values in both runs, float arrays of one shape. names: names of the runs. step:
+    the training step.
 
     Example:
       >>> from fpsim.divergence.divergence import weight_divergence
@@ -176,10 +174,10 @@ def matrix_divergence(
 
     Args:
       name: name of the module.
-      x, y: the matrices, which must differ.
+      x, y: the matrices, float arrays of values with two axes, which must differ.
       names: names of the runs in the explanation.
       because: a sentence at the end of the explanation.
-      fmt: the format of the elements; None for that of their dtype.
+      fmt: the format as whose codes the explanation shows the elements; None for that of their dtype.
 
     Example:
       >>> from fpsim.divergence.divergence import matrix_divergence
@@ -270,7 +268,10 @@ def _largest(x: Array, y: Array) -> float:
 
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Return a divergence of cause "order" if products x and y differ in name or shape or one is None; else None."""
+    """Return a divergence of cause "order" if products x and y differ in name or shape, or one is None; else None.
+
+    names: names of both runs. step: the training step, or None.
+    """
     descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
@@ -292,7 +293,8 @@ def _said(x: Product | None) -> str:
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
     """Return the first difference between two products of one name and shape, with its cause, or None.
 
-    names, step: of the runs. after: name of the last product or tensor before these that was compared and equal, or "".
+    names: names of both runs. step: the training step, or None. after: name of the last product or tensor before these
+    that was compared and equal; "" if there was none.
     """
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
@@ -317,7 +319,7 @@ def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, a
 
 
 def _before(after: str) -> str:
-    """Return the clause saying that everything up to `after`, a product or tensor, was equal."""
+    """Return a clause: everything up to `after`, a product or tensor, was equal; or, for "", that it is the first."""
     return f"Everything up to {after} was equal" if after else "It is the first product"
 
 
@@ -352,12 +354,12 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
 
 
 def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
-    """Return the values of two operands after their casts, as (those of x, those of y)."""
+    """Return the float32 or float64 values of two operands after their casts, as (those of x, those of y)."""
     return x.values, y.values
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
-    """Return the first difference between the casts of equal operands x and y: in the scales, else in the values."""
+    """Return the first difference between the casts of equal operands x and y at `place`: in scales, else in values."""
     p, q = _cast_of(x), _cast_of(y)
     one = (p.fmt, p.scaling) == (q.fmt, q.scaling)
     if one and p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
@@ -378,7 +380,7 @@ def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
 
 
 def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:
-    """Return the sentence on how the run `name` cast a value, that of the operand's element (row, column)."""
+    """Return the sentence on how the run `name` cast `value`, which is element (row, column) of the operand x."""
     cast = _cast_of(x)
     if cast.fmt is None:
         return f"{name} does not cast it."

@@ -48,7 +48,7 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Protocol of a product's arithmetic, such as `fpsim.torch.plan.Adds`; torch's has neither unit nor accumulator."""
+    """Protocol of a product's arithmetic, as `fpsim.torch.plan.Adds`; torch computes without unit or accumulator."""
 
     @property
     def unit(self) -> MatrixUnit | None:
@@ -105,7 +105,8 @@ class Product(NamedTuple):
 class LinePair(NamedTuple):
     """The operands of one element of a product: a row of a, a column of b, and a bias or None.
 
-    They are in the form that `fpsim.matmul` takes. Column and bias occur twice if b has more than one column.
+    They are arrays (1, K), (K, n) and (n,) that `fpsim.matmul` takes. n is 1 if b has one column; else it is 2, and
+    column and bias are repeated, because some schedules add a single column in another order.
     """
 
     a: Any
@@ -183,7 +184,7 @@ def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Arra
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Return rows of `of` times its columns, float32 (rows, columns); whole: also add the bias, round to `out_fmt`."""
+    """Return rows of `of` times its columns by `adds`, float32 matrix; whole: also add the bias, round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)
@@ -244,7 +245,7 @@ def first_term(first: Product, second: Product, row: int, column: int) -> FirstT
 
 
 def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Array]:
-    """Return the sums of terms before each index in `stops` (ascending), of two products, as two float32 arrays."""
+    """Return (sums of the first product, of the second): float32 sums of terms before each of `stops`, ascending."""
     x, y = (
         _multiplied(of.adds, pair._replace(a=_cut_rows(pair.a, stops), b=_cut_columns(pair.b, stops[-1])), False)[:, 0]
         for of, pair in both
@@ -253,23 +254,23 @@ def _sums(both: list[tuple[Product, LinePair]], stops: Array) -> tuple[Array, Ar
 
 
 def _cut_rows(x: Any, stops: Array) -> Any:
-    """Return copies of a row (codes or a Scaled), one for each index in `stops`, with zeros from that index on."""
+    """Return row x, (1, K) codes or a Scaled, repeated as (len(stops), K); row i is 0 from term stops[i] of K on."""
     codes = x.codes if isinstance(x, Scaled) else x
     kept = np.where(np.arange(codes.shape[1]) < stops[:, None], codes, codes.dtype.type(0))
     return dataclasses.replace(repeated(x, 0, len(stops)), codes=kept) if isinstance(x, Scaled) else kept
 
 
 def _cut_columns(x: Any, stop: int) -> Any:
-    """Return a copy of columns (codes or a Scaled) with zeros from the term `stop` of K on."""
+    """Return a copy of the columns x, codes (K, n) or a Scaled, with zeros from the term `stop` of K on."""
     codes = (x.codes if isinstance(x, Scaled) else x).copy()
     codes[stop:] = 0
     return dataclasses.replace(x, codes=codes) if isinstance(x, Scaled) else codes
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return (cause, text) on why results of two products with equal operands differ at (row, column).
+    """Return (cause, text) on why results of two products with equal operands differ at the element (row, column).
 
-    "output": equal sums, rounded to other formats; "arithmetic": other sums. names: names of the runs.
+    "output": equal sums, unlike formats; "arithmetic": unequal sums. names: names of the runs of `first` and `second`.
     """
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
@@ -300,9 +301,9 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
 def _whole(
     of: Product, row: int, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None
 ) -> str:  # fmt: skip
-    """Return the sentence on the sums of an element, its bias, and the values after the bias is added.
+    """Return the sentence on the sums of element (row, column) of a product, its bias, and the values with the bias.
 
-    sums: pairs of a run's name and its sum. exact: the sum computed in float64, or None to leave it out.
+    sums: pairs of a run's name and its sum, (1,). exact: the sum computed in float64, or None to leave it out.
     """
     bias = 0.0 if of.bias is None else float(of.bias[column])
     parts = [f"{name}'s sum is {float(total[0])!r}" for name, total in sums]
@@ -331,14 +332,14 @@ def _name(of: Product, name: str) -> str:
 
 
 def _arithmetic(of: Product, name: str) -> str:
-    """Return the sentence on how many products one instruction of a run's unit adds, and how it rounds them."""
+    """Return the sentence on how many products one instruction of the unit of run `name` adds, and how it rounds."""
     unit = of.adds.unit
     assert unit is not None
     return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
-    """Return [sentence] if the recorded element of the run `name` differs from what the emulator computes, else []."""
+    """Return [sentence] if element (row, column) that run `name` recorded is not what the emulator gives, else []."""
     if not of.is_emulated:
         return []
     alone = result_of(of, row, column)
@@ -349,7 +350,7 @@ def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
 
 
 def _rounded(of: Product, name: str) -> str:
-    """Return the clause on the format to which the run `name` rounds its sum, after adding the bias."""
+    """Return the clause on the format to which the run `name` rounds its sum in the product `of`, with any bias."""
     fmt = of.adds.out_fmt
     rounded = "keeps it" if fmt is None else f"rounds it to {fmt}"
     return f"{name} {rounded}" if of.bias is None else f"{name} adds the bias and {rounded}"
@@ -371,7 +372,7 @@ def schedule_of(of: Product) -> Schedule:
 
 
 def tree_of(of: Product) -> Tree | None:
-    """Return the tree in which the terms of each element are added; None if torch adds, or for too many terms."""
+    """Return the tree of additions of each element; None if torch adds, or if it needs over 2**20 nodes and runs."""
     how: Schedule | Accumulator = of.adds.accumulator
     unit = of.adds.unit
     if unit is not None:
@@ -385,7 +386,7 @@ def tree_of(of: Product) -> Tree | None:
 
 
 def _trees(first: Product, second: Product, names: tuple[str, str]) -> list[str]:
-    """Return sentences on the first difference of two sums' trees of additions, or on equal trees; [] if unknown."""
+    """Return sentences on how trees of two products' sums differ, or that they are equal; [] if a tree is unknown."""
     x, y = tree_of(first), tree_of(second)
     if x is None or y is None:
         return []  # the sentence on the first different term is enough

@@ -27,7 +27,8 @@ class ComparedSide(NamedTuple):
       fmt: the format of its elements, or None.
       scaling: the scaling of a Scaled array, else None.
       parts: its arrays by name, each with the format of its elements or None. The name is "" for the only array of a
-        plain or an EncodedArray; a Scaled has "codes", "scale_codes", "tensor_scale" and others.
+        plain or an EncodedArray; a Scaled has "codes", "scales", "scale_codes", "zero_points" and "tensor_scale", those
+        that are not None.
     """
 
     kind: str
@@ -200,7 +201,7 @@ def _shown(value: Any, fmt: Element | None) -> str:
 
 
 def _value_of(code: int, fmt: Element) -> str:
-    """Return the value of a code as text in brackets; "" for formats in which a code has no fixed value."""
+    """Return the value of a code as text in brackets; "" for LogFMT, whose values depend on the tile."""
     if isinstance(fmt, IntegerFormat):
         return f" ({code - (1 << 8) if fmt.signed and code >= 1 << 7 else code})"  # a byte holds each
     if not isinstance(fmt, Format):

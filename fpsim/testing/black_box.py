@@ -10,11 +10,11 @@ from fpsim.errors import shown
 
 
 class FunctionMisbehaved(Exception):
-    """A tested function broke a rule of calls: it raised, wrote into its input, or returned no array of its shape.
+    """A tested function broke a rule of calls: it raised, wrote into its input, or returned a wrong shape or type.
 
     Attributes:
       rule: name of the rule, such as "runs" or "shape".
-      sentence: what the function did.
+      sentence: the sentence on what the function did, which is also the exception's text.
       inputs: the array that it was called with, or None.
     """
 

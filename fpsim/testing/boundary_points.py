@@ -161,10 +161,11 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
 
 def _ladders(fmt: Format, source: Format) -> Doubles:
-    """Return float64 values on both sides of four ties: two after 1, and two after the smallest subnormal.
+    """Return float64 values (n,) on both sides of four ties: the first two above 1 and above the smallest subnormal.
 
-    Their distances from the tie are 1/4, 1/8, ... of the spacing, down to about the last bit of `source`, or of FP32 if
-    that is smaller. fmt: the format that has the ties. source: the format of the inputs.
+    Their distances from the tie are 1/4, 1/8, ... of the spacing. The smallest is 2**-(p - 1) of it, where p is the
+    number of significand bits of `source`, at least 24. fmt: the format that has the ties. source: the format of the
+    inputs.
     """
     values = []
     smallest = max(FP32.mantissa_bits, source.mantissa_bits) + 1

@@ -56,7 +56,7 @@ class InputCoverage:
 
 
 class CoverageRecord:
-    """Record of the calls of a check, from which `coverage` summarises the inputs."""
+    """Record of the calls of a check, from which the property `coverage` summarises the inputs."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -72,7 +72,8 @@ class CoverageRecord:
         Args:
           x: the input array.
           layout: the name of its memory layout, "" for C order.
-          values: whether to add its values; False for an array that repeats the values of an earlier one.
+          values: whether to include its values in the ranges of magnitudes and the specials; False for an array that
+            repeats the values of an earlier one.
         """
         self.calls += 1
         self.shapes.setdefault(x.shape)

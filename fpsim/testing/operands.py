@@ -26,8 +26,10 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     """Return random operands as codes, a (M, K) and b (K, N), whose product shows how a kernel orders and rounds sums.
 
     Args:
-      name: kind of values, one of `OPERAND_SETS`: "normal", "positive", "wide", "cancelling", "subnormal", "special",
-        "adversarial" or "ties". Short sums rounded to BF16 show their order with "cancelling", but not with "normal",
+      name: kind of values, one of `OPERAND_SETS`: "normal" (N(0, 1)), "positive" (U[0, 1)), "wide" (exponents over most
+        of the format's range), "cancelling" (half of the terms are the negatives of the others), "subnormal", "special"
+        (N(0, 1) with a few Inf, NaN, zeros and largest values), "adversarial" (a few large terms among small ones) or
+        "ties" (powers of two). Short sums rounded to BF16 show their order with "cancelling", but not with "normal",
         "positive" and "wide".
       shape: (M, N, K).
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
@@ -144,7 +146,8 @@ def _positive(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> 
 def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
     """Return codes of a and b for values whose exponents span most of the format's range.
 
-    shape: (M, N, K). pair: formats of a and b.
+    The values are N(0, 1) times random powers of two; SPAN lists their exponents for each format. shape: (M, N, K).
+    pair: formats of a and b.
     """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
@@ -224,9 +227,9 @@ def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) 
 
 
 def _ties(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for powers of two, whose sums often are ties or next to ties.
+    """Return codes of a and b for powers of two of both signs, whose sums often are ties or next to ties.
 
-    shape: (M, N, K). pair: formats of a and b.
+    Magnitudes are from 2**-5 to 2**5. shape: (M, N, K). pair: formats of a and b.
     """
 
     def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:

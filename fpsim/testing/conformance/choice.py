@@ -65,8 +65,8 @@ def _rng(*key: object) -> np.random.Generator:
 def _casts() -> Iterator[Vectors]:
     """Yield sets of test vectors for casts, without outputs, for every named format.
 
-    Each format has a set for each rounding and each overflow policy that changes results, and one with flushed
-    subnormals.
+    Each format has a set for every pair of a deterministic rounding and an overflow policy, and one with flushed
+    subnormals. Of policies that cast the format alike, only the first is used.
     """
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
@@ -107,7 +107,7 @@ def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
 
 
 def _stochastic() -> Iterator[Vectors]:
-    """Yield sets of test vectors for stochastic casts from float32, without outputs.
+    """Yield sets of test vectors, without outputs, for stochastic casts from float32 to E4M3, E5M2, E2M1, FP16, BF16.
 
     The inputs of a case are a float32 pattern and the 32-bit random number of the rounding.
     """
@@ -153,9 +153,9 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def _arithmetic() -> Iterator[Vectors]:
-    """Yield sets of test vectors for operations on codes, such as "add", in five formats and two roundings.
+    """Yield sets of test vectors for operations on codes, such as "add", without outputs.
 
-    Outputs are not yet computed.
+    The formats are E4M3, E5M2, E2M1, FP16 and BF16; the roundings are "nearest_even" and "toward_zero".
     """
     for operation in OPERATIONS:
         for fmt in ARITHMETIC:
@@ -223,7 +223,8 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 def _products() -> Iterator[Vectors]:
     """Yield sets of test vectors, without outputs, for products whose partial sums are added to a float32 total.
 
-    PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is two of these and one instruction.
+    PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is the number of terms of two partial
+    sums and one instruction.
     """
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)
@@ -285,7 +286,7 @@ def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
 def _tiles() -> Iterator[Vectors]:
     """Yield sets of test vectors, without outputs: tiles of 32 float32 values that a scaling recipe encodes.
 
-    Each case is one tile, which gets one scale.
+    Each case is one tile, which gets one scale. SCALED lists the sets' formats and recipes, such as (E4M3, "MX").
     """
     for fmt, scaling in SCALED:
         rng = _rng(fmt.name, scaling)
@@ -302,9 +303,9 @@ def _tiles() -> Iterator[Vectors]:
 
 
 def _matrices() -> Iterator[Vectors]:
-    """Yield sets of test vectors, without outputs: float32 matrices that NVFP4 recipes encode.
+    """Yield sets of test vectors, without outputs: float32 matrices (2, 32) that NVFP4 recipes encode to E2M1.
 
-    Each case is one matrix, which gets one scale per tile and one for the whole array.
+    Each case is one matrix, which gets one scale per tile and one for the whole array. TWO_LEVELS lists the recipes.
     """
     size = ROWS_OF_TILES * TILE
     for scaling in TWO_LEVELS:

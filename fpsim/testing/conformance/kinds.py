@@ -98,7 +98,8 @@ def _integer(vectors: Vectors, word: str) -> int:
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one array (cases,): the codes to which a set of casts rounds its floats.
 
-    columns[0]: bit patterns of the floats, (cases, 1). vectors: the set, with its format and cast policy.
+    The codes are in the storage dtype of their format. columns[0]: bit patterns of the floats,
+    (cases, 1). vectors: the set, with its format and cast policy.
     """
     source = vectors.takes[0].fmt
     x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
@@ -116,8 +117,8 @@ def _decode(vectors: Vectors, columns: Columns) -> Columns:
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one array (cases,): the codes to which a set of stochastic casts rounds its floats.
 
-    columns: bit patterns of the floats, and the random number of each rounding, from 0 to 2**32 - 1; each (cases, 1).
-    vectors: the set of test vectors, with its format and cast policy.
+    The codes are unsigned integers as wide as the floats. columns: bit patterns of the floats, and the random number of
+    each rounding, from 0 to 2**32 - 1; each (cases, 1). vectors: the set, with its format and cast policy.
     """
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
@@ -140,7 +141,8 @@ def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one array (cases,): the codes of the results of the operation `vectors.kind`, such as "add".
 
-    columns: the codes of each operand, (cases, 1). vectors: the set of test vectors, with its format and cast policy.
+    The codes are in the format's storage dtype. columns: the codes of each operand, (cases, 1). vectors: the set of
+    test vectors, with its format and cast policy.
     """
     operation, fmt = OPERATIONS[vectors.kind], _format(vectors)
     return [operation(*(column[:, 0] for column in columns), fmt=fmt, **_policy(vectors))]
@@ -188,7 +190,8 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one array (cases,): the results of a set of a matrix instruction, as codes of the accumulator.
 
-    columns: codes of a, of b, of the accumulator's start, and of any scales of a and b, each (cases, numbers).
+    The codes are in the accumulator's storage dtype; uint32 for integer units. columns: codes of a, of b, of the
+    accumulator's start, and of any scales of a and b, each (cases, numbers). vectors: the set, which names the unit.
     """
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
@@ -215,7 +218,7 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
     """Return a list of one uint32 array (cases,): the products of a set with promotion, as float32 bit patterns.
 
     Promotion adds each partial sum of a given number of terms to a float32 total. columns: codes of a and of b, each
-    (cases, K).
+    (cases, K). vectors: the set, which names the unit and that number.
     """
     promote = _integer(vectors, "promote")
     schedule = schedules.cutlass_2xacc(promote)
@@ -254,8 +257,8 @@ def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
     """Return two arrays for a set of tiles: the codes of the tiles, (cases, elements), and of their scales, (cases,).
 
-    columns[0]: float32 patterns, one tile per row. If the scaling recipe gives scales no format, and so no codes, the
-    scales are returned as float32 patterns.
+    Codes are in the storage dtypes of their formats. If the recipe rounds scales to no format, they are returned as
+    float32 patterns. vectors: the set, with its format and recipe. columns[0]: float32 patterns, one tile per row.
     """
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
@@ -300,7 +303,8 @@ def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
     """Return three arrays for a set of matrices: codes of elements, codes of tile scales, and scales of whole matrices.
 
-    Each array has one row per case; the third has float32 bit patterns. columns[0]: float32 patterns, a matrix per row.
+    Each array has one row per case; the third has float32 bit patterns, (cases,). columns[0]: float32 patterns, a
+    matrix per row. vectors: the set, with its format, its recipe, and the rows and elements of a matrix.
     """
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
     encoded = [

@@ -117,7 +117,10 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the cases of a set of test vectors as a uint64 array, (cases, numbers); lines: the codes of each case."""
+    """Return the cases of a set of test vectors as a uint64 array, (cases, numbers).
+
+    lines: the codes of each case. fields: the fields of a case, which have as many numbers.
+    """
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 

@@ -65,7 +65,7 @@ class KernelMutant:
         """Return a correct kernel, a function of a, b and the promised scales and bias.
 
         It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
-        `check_kernel` that describe its arithmetic; None for the mutant's own.
+        `check_kernel` that describe its arithmetic; None for those of the attribute `promise`.
         """
         made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
         made.__name__ = f"right_{self.name}"
@@ -75,7 +75,7 @@ class KernelMutant:
         """Return the broken kernel, a function of a, b and the promised scales and bias.
 
         It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
-        `check_kernel` that describe the correct arithmetic; None for the mutant's own.
+        `check_kernel` that describe the correct arithmetic; None for those of the attribute `promise`.
 
         Raises:
           ValueError: a kernel with that promise cannot have the fault.
@@ -280,9 +280,9 @@ def _promotes_often(promise: Keywords) -> Kernel | None:
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total is rounded to FP16 whenever a partial sum is added to it.
+    """Return a kernel whose total of partial sums is rounded to FP16 whenever a partial sum is added to it.
 
-    Return None for promises without such partial sums, with scales or bias, or with results other than float32.
+    Return None for promises without promotion of partial sums, with scales or bias, or with results other than float32.
     """
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
@@ -319,7 +319,7 @@ def _split(promise: Keywords) -> Kernel | None:
 
 
 def _rounds_products(promise: Keywords) -> Kernel | None:
-    """Return a kernel that rounds products before it adds them, or None if fused multiply-adds are not promised."""
+    """Return a kernel that rounds products to the sums' format first; None unless fused multiply-adds are promised."""
     how = promise["accumulate"]
     return _otherwise(promise, accumulate=Sequential(how.fmt)) if isinstance(how, FusedMultiplyAdd) else None
 

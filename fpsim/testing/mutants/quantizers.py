@@ -24,7 +24,12 @@ Quantizer = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken quantizer: its name, what it does wrong as a clause without subject, and a factory for any format.
+    """A broken quantizer for any format.
+
+    Attributes:
+      name: its name in `QUANTIZERS`.
+      wrong: what it does wrong, as a clause without subject.
+      factory: function from a `Format` to the quantizer; `make` also accepts names and dtypes.
 
     Example:
       >>> import fpsim as fp
@@ -125,7 +130,7 @@ def _writes(fmt: Format) -> Quantizer:
 def _remembers(fmt: Format) -> Quantizer:
     """Return a quantizer that flushes subnormal results in all calls after one with large values.
 
-    Such a call has an array of two or more elements that are all infinite, or an element 3e4.
+    Such a call has an array of two or more elements that are all infinite, or an element that equals 30,000.
     """
     correct, seen = right(fmt), [False]
 

@@ -135,8 +135,8 @@ def check_kernel(
 def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
     """Return the report on a kernel that claims exact bits.
 
-    promise: the arithmetic that it claims. certify: whether to list, for a correct kernel, the variants of that
-    arithmetic that the inputs exclude.
+    promise: the arithmetic that it claims. inputs: the operands to call it with. certify: whether to list, for a
+    correct kernel, the variants of that arithmetic that the inputs exclude.
     """
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()

@@ -85,8 +85,9 @@ FLUSHES = (
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
     """Return whether all results are within the promise's error bounds, for a kernel that also flushes subnormals.
 
-    The exact sums are those of the operands after the flush. If sums are flushed, bounds are enlarged by what that can
-    lose. If results are flushed, a result of 0 is allowed wherever a result that rounds to a subnormal is.
+    The exact sums are those of the operands after the flush. If sums are flushed, bounds are enlarged by two smallest
+    normal values of the sums' format for each term. If results are flushed, a result of 0 is allowed wherever a result
+    that rounds to a subnormal is.
 
     Args:
       promise: the arithmetic that the kernel claims, which has an error bound.
@@ -107,7 +108,7 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
-    """Return an operand's array (its dtype or codes) with subnormals replaced by zeros of their sign."""
+    """Return an operand's array, of its dtype or of codes, with subnormals replaced by zeros of their sign."""
     values = operand_values(codes, operand)
     return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
 

@@ -103,7 +103,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield inputs that check the arithmetic `promise`, revealing ones first; shapes None: those of `shapes_for`."""
+    """Yield inputs that check `promise`, revealing ones first. shapes: None for `shapes_for`; seed: of operands."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -153,17 +153,9 @@ def shapes_for(promise: Promise) -> list[Shape]:
     few = min(main, 2 * terms[-1] if terms else main)
     short = next((k for k in terms if k >= 8), few)
     candidates = [
-        (16, 16, main),
-        *((5, 7, k) for k in terms),
-        (1, 33, main),
-        (33, 1, main),
-        (1, 1, few),
-        (130, 66, few),
-        (18, 130, few),
-        (258, 258, short),
-        (1030, 66, short),
-        (5, 1030, short),
-    ]
+        (16, 16, main), *((5, 7, k) for k in terms), (1, 33, main), (33, 1, main), (1, 1, few), (130, 66, few),
+        (18, 130, few), (258, 258, short), (1030, 66, short), (5, 1030, short),
+    ]  # fmt: skip
     schedule = adding.schedule
     if promise.along_k and promise.unit is not None and promise.unit.scale is None:
         candidates[-5] = (130, 130, main)  # several tiles of scales across
@@ -190,7 +182,8 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
     """Return (K of the main shape, in which every kind of inputs is made; further K; terms of a partial sum).
 
     The main K has several partial sums and an incomplete one; the further K, ascending, are next to multiples of a step
-    and of a partial sum. Without partial sums the third number is that of a slice, of a step, or 8.
+    and of a partial sum. Without partial sums, the third number is the grain of slices of K, else the terms of an
+    instruction, else 8.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)
@@ -216,8 +209,8 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
     """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
 
-    step, interval: terms of an instruction, and of a partial sum (0 for none, then some steps count as one). The main K
-    has four partial sums and an incomplete one. block: all K are multiples of it, unless it is 0.
+    step, interval: terms of an instruction, and of a partial sum; interval 0 (none) is replaced by 4 steps, or by 64
+    if that is more. The main K has four partial sums and an incomplete one. block: all K are multiples of it, if not 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -230,7 +223,7 @@ def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
 
 
 def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
-    """Return the inputs of a kind (in SHOWS, such as "masks") in a shape (M, N, K), with promised scales and bias."""
+    """Return random inputs of `kind`, in SHOWS, and `shape` (M, N, K), with the scales and bias of `promise`."""
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
@@ -255,7 +248,10 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
-    """Return random scales, or codes of block scales, of a (side 0) or b (side 1) in `shape`; None without scales."""
+    """Return random scales of a (side 0) or b (side 1) for a product of `shape` (M, N, K); None without scales.
+
+    They are float32 in the layout of `promise`, or block-scale codes in the dtype of their format. seed: their seed.
+    """
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -278,13 +274,13 @@ Pair = tuple[Array, Array]
 
 
 def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): in each row of a, large terms at two random indices cancel."""
+    """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, 2 large terms at random k cancel."""
     pairs = [tuple(rng.choice(shape[2], 2, replace=False)) if shape[2] > 1 else (0, 0) for _ in range(shape[0])]
     return _large_pairs(rng, promise, shape, pairs)
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): in each row, large terms at a boundary of partial sums cancel."""
+    """Draw float64 a and b of `shape` (M, N, K): large terms per row, at one of `boundaries(promise, K)`, cancel."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -296,7 +292,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return sorted indices of K where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the schedule's."""
+    """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the promise's for k."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
@@ -307,7 +303,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): in each row of a, two large terms cancel, among small ones.
+    """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, two large ones of the terms cancel.
 
     pairs: for each row of a, the two indices along K of its large terms; if they are equal, the row has one.
     """
@@ -326,7 +322,7 @@ def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs
 
 
 def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K); partial sums have unlike exponents, so that adding them rounds."""
+    """Draw float64 a and b of `shape` (M, N, K): partial sums of `promise` differ in exponent; adding them rounds."""
     m, n, k = shape
     size = lengths(promise)[2] if isinstance(promise.adding, Adding) else 8
     run = np.arange(k) // max(size, 1)
@@ -341,7 +337,7 @@ def _uneven(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): row i of a is 0 but for its last 1 + i * max(K // 24, 1) terms."""
+    """Draw N(0, 1) for a and b of `shape` (M, N, K); row i of a is 0 but for its last 1 + i * max(K // 24, 1) terms."""
     m, n, k = shape
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
     kept = np.minimum(1 + np.arange(m) * max(k // 24, 1), k)
@@ -350,7 +346,10 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): each row of a has one Inf, NaN or largest value, b some zeros."""
+    """Draw N(0, 1) for a and b of `shape` (M, N, K); then set one element of each row of a to Inf, NaN or +-largest.
+
+    Rows of b that meet these elements get values 1, -1, 0 and tiny ones. promise: the formats, for their values.
+    """
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -362,7 +361,10 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return float64 a and b for `shape` (M, N, K): row i of a has i + 1 terms, near the result's smallest value."""
+    """Draw float64 a and b of `shape` (M, N, K) whose products are near the smallest value of the result of `promise`.
+
+    Only the first i + 1 elements of row i of a are not zero.
+    """
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
@@ -380,7 +382,7 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Return integers as float64 a and b for `shape` (M, N, K), with sums that often are ties of the result's format.
+    """Draw integers, float64 a and b of `shape` (M, N, K), whose sums are often ties of the result format of `promise`.
 
     Sums are around 2**(precision of that format). In half of the columns, a last term of +-1/64 moves them off ties.
     """

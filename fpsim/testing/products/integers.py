@@ -31,7 +31,7 @@ TAILS = (2, 4, 8, 16, 32, 64, 128)  # block sizes of K; a kernel may forget the 
 
 
 class IntegerInputs(NamedTuple):
-    """Operands of one product, integers of shapes (M, K) and (K, N), and the kind of their distribution."""
+    """Operands a (M, K) and b (K, N) of one integer product; `kind` names their distribution, as in `_drawn`."""
 
     kind: str
     a: Array
@@ -166,8 +166,8 @@ def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.ra
 
     "uniform": any integers. "small": integers from -3 to 3. "ends": the smallest or the largest integer, at random.
     "runs": b has the largest integer everywhere; a row of a has the largest one up to a random term of the second half,
-    and the smallest one after it. "far": both have the largest integer in the first terms, and "ends" in the last ones,
-    so that sums leave the accumulator's range and return often.
+    and the smallest one after it. "far": the last 300 terms, or half of K if that is less, are "ends"; in all others,
+    both have the largest integer. Sums thus leave the accumulator's range and return often.
     """
     m, n, k = shape
     sides: list[Array] = []
@@ -201,10 +201,11 @@ def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name:
 
 
 def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: str) -> Array:
-    """Return the results of fn for the inputs x; takes: "numpy" or "torch".
+    """Return the results of fn for the inputs x; takes: "numpy" or "torch", the type of arrays to pass.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape or dtype than promised.
+      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape than (M, N) or another dtype
+        than that of the accumulator of `unit`.
     """
     operands = [x.a.copy(), x.b.copy()]
     passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
@@ -276,9 +277,9 @@ def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the function (a, b) -> product that first reads the bits of one operand as integers of another sign.
+    """Return the function (a, b) -> product that first reads signed integers of one operand as unsigned, or vice versa.
 
-    name: the operand, "a" or "b". element: the integers as which its bits are read. unit: the unit that multiplies.
+    name: the operand, "a" or "b". element: the type as which its bits are read. unit: the unit that multiplies.
     """
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 

@@ -92,8 +92,8 @@ def _limited(values: Array, operand: ProbedOperand) -> Array:
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
     """Yield the faults that broken kernels have in scales and bias.
 
-    The function of each maps KernelInputs to KernelInputs with changed scales or bias. Scales of blocks, which are
-    codes, are only exchanged. promise: the arithmetic of the correct kernel.
+    The function of each maps KernelInputs to KernelInputs with changed scales or bias. The only fault of block scales,
+    which are codes, is that those of a and b are exchanged. promise: the arithmetic of the correct kernel.
     """
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)

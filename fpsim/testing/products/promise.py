@@ -350,7 +350,7 @@ def cast(
     values_in: Array, source: Format, out: Format, rounding: str = "nearest_even", overflow: str | None = None,
     subnormals: str = "keep",
 ) -> Array:  # fmt: skip
-    """Return values, or codes of `source`, as codes of `out`.
+    """Return `values_in`, float values or codes of `source`, as codes of `out`.
 
     rounding, overflow, subnormals: as for `fpsim.encode`; overflow=None means what `fpsim.matmul` does with results,
     "saturate" in formats of up to 8 bits and "nonfinite" in others.

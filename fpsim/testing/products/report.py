@@ -215,7 +215,7 @@ def ulps_in_words(ulps: float) -> str:
 
 
 def ordinals(codes: Array, fmt: Format) -> Array:
-    """Return codes as integers ordered like their values, neighbours 1 apart; both zeros are 0."""
+    """Return codes as int64 (object for 64 bits) in the order of values, neighbours 1 apart; both zeros become 0."""
     wide = codes.astype(np.int64 if fmt.bits < 64 else object)
     if not fmt.signed:
         return wide

@@ -193,7 +193,7 @@ def _cast(**how: str) -> Results:
 
 
 def _through(fmt: Format, rounding: str) -> Results:
-    """Return the function (float64 values, format) -> codes that rounds values to `fmt` before the cast."""
+    """Return the function (float64 values, format) -> codes that rounds to `fmt` by `rounding` before the cast."""
     return lambda values, out: cast(rounded(values, fmt, rounding), FP64, out)
 
 
@@ -227,7 +227,8 @@ def _stale(axis: int, grain: int) -> Results:
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
     """Return the function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
 
-    keeps: function of the indices of all rows or columns and of `number` that returns a mask of those to keep.
+    keeps: function (indices of all rows or columns, number) -> mask of those to keep. number: its last argument, such
+    as a size of blocks.
     """
 
     def changed(values: Array, _: Format) -> Array:

@@ -75,7 +75,10 @@ class VariantSearch:
         return thread_seconds() > self.deadline
 
     def changes(self, axis: str) -> list[Variant]:
-        """Return every variant of the promise with one change on an axis, which is the name of a field of `Variant`."""
+        """Return variants of the promised arithmetic, each with one of the known changes on an axis.
+
+        axis: the name of a field of `Variant`, such as "addition" or "results".
+        """
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
@@ -95,7 +98,7 @@ class VariantSearch:
         return [Variant(results=change) for change in of_results(promise, own_format)]
 
     def family(self) -> list[Variant]:
-        """Return every variant of the promise with one change."""
+        """Return the variants of the promised arithmetic with one known change, on any axis (field of `Variant`)."""
         return [variant for axis in AXES for variant in self.changes(axis)]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:

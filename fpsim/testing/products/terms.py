@@ -68,7 +68,7 @@ def fewest_of(
     """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
 
     promise: the arithmetic that the kernel claims. elements: pairs of inputs and (row, column). Only the first few
-    (ELEMENTS) are tried, in order, until time is over or one needs no more terms than ENOUGH.
+    (ELEMENTS) are tried, in order, until 4 s have passed or one needs no more terms than ENOUGH (2).
     """
     deadline = seconds() + SECONDS
     best: Fewest | None = None

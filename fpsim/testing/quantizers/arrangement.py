@@ -86,7 +86,7 @@ def _limit(box: CalledQuantizer, size: float) -> float:
 
 
 def _uniform(size: float) -> npt.NDArray[np.float32]:
-    """Return float32 values, uniform between -size and size; the first is `size`."""
+    """Return PROBED random float32 values, uniform between -size and size; the first is `size`."""
     drawn = np.random.default_rng(0).uniform(-1, 1, PROBED)
     drawn[0] = 1
     return (drawn * size).astype(np.float32)
@@ -106,7 +106,7 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
     """Return the clause on results spaced by `first` for inputs up to `size`, by `second` up to a quarter of it.
 
-    Return None unless the spacings are equal or proportional to the range.
+    Return None unless the spacings are equal or proportional to the range. fmt: the promised format, which it names.
     """
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"

@@ -86,8 +86,8 @@ def _others(match: FoundModel) -> str:
 def changing(apart: SplitInputs, differ: Any, fmt: Format, got: Words) -> str:
     """Return sentences on the inputs whose results change from call to call, and on whether rounding looks stochastic.
 
-    apart: the inputs, split into signs and magnitudes. differ: bool mask of those whose results change. got: results of
-    one call, as bit patterns of float64.
+    apart: the inputs, split into signs and magnitudes. differ: bool mask of those whose results change. fmt: the format
+    of the results. got: results of one call, as bit patterns of float64.
     """
     text = where(apart, differ, fmt, got)
     if text.endswith("neighbours of its input.") and "values of the format" not in text:

@@ -66,7 +66,7 @@ CARRY_WORDS: dict[CarryFault, str] = {
 
 @dataclass(frozen=True)
 class Deviation:
-    """A fault of a quantizer: a clause without subject ("drops the sign"), and (name, value) of changed parameters."""
+    """A fault of a quantizer. words: clause without subject ("drops the sign"); changes: (parameter, value) pairs."""
 
     words: str
     changes: tuple[tuple[str, Any], ...]

@@ -339,7 +339,7 @@ class QuantizerModel:
         return np.asarray(fmt.table()[full & ((1 << fmt.bits) - 1)])
 
     def _below(self, values: Doubles, negative: Flags, is_zero: Flags, magnitude: Doubles, finite: Flags) -> Doubles:
-        """Return |values|, but the outcome `below` for finite inputs < 0 not rounded to 0 (or <= 0 if fmt lacks 0)."""
+        """Return |values|, or the outcome `below` where finite inputs < 0 do not round to 0 (or are <= 0 without 0)."""
         below = negative & ~is_zero & finite
         if not self.fmt.has_zero:
             below = finite & (negative | (magnitude == 0))

@@ -56,7 +56,10 @@ _ULPS = {
 
 
 def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
-    """Return, for each value, the lower and upper end of the interval of numbers that round to it (to nearest)."""
+    """Return (lower ends, upper ends) of the intervals of numbers that round to each of `values` to nearest.
+
+    values: float64 values of the format of `model`.
+    """
     grid = grid_of(model.fmt)
     magnitude = np.abs(values)
     codes = round_to_codes(magnitude, np.signbit(values), grid, "toward_zero")

@@ -40,7 +40,8 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
     """Yield each class of values by name, with a mask of the inputs in it.
 
     The classes are "values" (of the format), "ties", "rounding" (all other normal values in range), "zeros",
-    "subnormals", "overflow", "infinity" and "NaN". kinds: the index of each input's kind in `regions.KINDS`.
+    "subnormals", "overflow", "infinity" and "NaN". inputs: the inputs, split into signs and magnitudes. fmt: the format
+    of the results. kinds: the index of each input's kind in `regions.KINDS`.
     """
     magnitude = inputs.magnitude
     subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
@@ -62,7 +63,7 @@ def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> I
 def chosen(x: Array, seed: int = 0) -> Array:
     """Return the inputs x in random order; of more than 4,096, a random choice of 4,096 of them.
 
-    The choice contains all zeros, infinities and NaNs.
+    The choice contains all zeros, infinities and NaNs. seed: seed of the order and the choice.
     """
     rng = np.random.default_rng(seed)
     if x.size > MOST:
@@ -343,7 +344,7 @@ def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 
 
 def holds_results(fmt: Format, result: Result) -> bool:
-    """Return whether results are codes, or values of a dtype that can represent all values of the format."""
+    """Return whether the results of a call are codes, or values of a dtype that can represent all values of `fmt`."""
     returned = format_of(np.dtype(getattr(ml_dtypes, result.dtype, result.dtype)))
     return result.codes or (returned is not None and returned.holds(fmt))
 

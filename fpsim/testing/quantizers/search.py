@@ -151,8 +151,8 @@ class ModelSearch:
     def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
 
-        level: pairs (a tuple of one fault, the number of results in the selected part of the inputs that it does not
-        explain).
+        start: the promised model. level: pairs (a tuple of one fault, the number of results in the selected part of the
+        inputs that it does not explain).
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -176,7 +176,7 @@ class ModelSearch:
         """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
 
         Sets are pairs (faults, the number of results in the selected part of the inputs that they do not explain). Two
-        faults in a set never change the same parameter of the model.
+        faults in a set never change the same parameter of the model. start: the promised model, which they change.
         """
         extended, seen = [], set()
         for faults, few in level:

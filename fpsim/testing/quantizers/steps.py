@@ -46,7 +46,7 @@ class Through:
     flushes: bool = False
 
     def run(self, magnitude: Doubles, negative: Flags) -> Doubles:
-        """Return magnitudes rounded to the grid; Inf and NaN are unchanged."""
+        """Return magnitudes rounded to the grid; Inf and NaN stay. negative: mask of values with a minus sign."""
         finite = np.isfinite(magnitude)
         codes = round_to_codes(np.where(finite, magnitude, 0), negative, self.grid, self.rule)
         if self.flushes:

@@ -113,6 +113,8 @@ def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None
 def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
     """Return a strategy of floats around a format's largest value and its overflow threshold, of larger ones, and Inf.
 
+    If the format is signed, the strategy also has their negatives. Failing examples shrink toward the largest value.
+
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
       dtype: dtype whose values are drawn, float32 or float64; None for float32 if it can represent the format's
@@ -134,6 +136,8 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
 def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
     """Return a strategy of floats around a format's smallest normal value, smallest value and half of it, and 0.
 
+    If the format is signed, the strategy also has their negatives.
+
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
       dtype: dtype whose values are drawn, float32 or float64; None for float32 if it can represent the format's
@@ -153,7 +157,10 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
 
 
 def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
-    """Return a strategy of inputs of a cast: `fp.testing.points`, more often the ends of the range, and any float.
+    """Return a strategy of inputs of a cast: the values of `fp.testing.points`, and any float of the dtype.
+
+    Points at the ends of the format's range (0, subnormals, the largest value and above) are drawn more often than
+    others.
 
     Args:
       fmt: the format, by name, dtype or object, of up to 32 bits.
@@ -335,7 +342,7 @@ def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
 
 
 def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return `centres`, the floats of `source` next to them, and `far`; with both signs if the format is signed."""
+    """Return `centres`, the floats of `source` next to them, and `far`; with both signs if `fmt` is signed."""
     with np.errstate(all="ignore"):
         near = centres.astype(source)
         outward = np.nextafter(near, source.type(np.inf))

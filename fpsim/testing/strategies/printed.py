@@ -26,6 +26,10 @@ class HexFloat(float):
 class Bits(int):
     """A code or bit pattern, whose repr has all hexadecimal digits of its width.
 
+    Args:
+      number: the code.
+      width: its number of bits.
+
     Example:
       >>> from fpsim.testing.strategies.printed import Bits
       >>> Bits(0x7E, 8), Bits(1, 32)

@@ -22,7 +22,11 @@ EDITS = 6  # most elements that are drawn one by one, so that examples shrink to
 
 
 def products(unit: str | MatrixUnit, m: int, n: int, k: int) -> st.SearchStrategy[tuple[Any, Any]]:
-    """Return a strategy of operands (a, b) for `fp.matmul(a, b, accumulate=unit)`: ones, cancelling, wide, any codes.
+    """Return a strategy of operands (a, b) for `fp.matmul(a, b, accumulate=unit)`.
+
+    The codes of a pair are of one kind: ones; wide (values of both signs in 24 binades around 1); cancelling (wide, but
+    half of the terms are the negatives of the others); or any codes. Parts of the arrays are then replaced by ones, and
+    a few elements by any codes.
 
     Args:
       unit: a unit or its name (`fp.units()`).
@@ -121,7 +125,10 @@ def _carried(code: Any, element: Element) -> Any:
 
 
 def _cancel(rng: np.random.Generator, a: Array, b: Array, element: Element) -> None:
-    """Replace half of the terms of a and b, in place and at random indices of K, by the opposites of the other half."""
+    """Replace half of the terms of K, at random indices, by the others with the sign of a's code changed, in place.
+
+    a, b: codes, (m, K) and (K, n). element: the element type of a.
+    """
     order = rng.permutation(a.shape[1])
     half = order.size // 2
     a[:, order[half : 2 * half]] = a[:, order[:half]] ^ a.dtype.type(element.carrier.sign_bit)

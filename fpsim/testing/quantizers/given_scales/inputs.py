@@ -66,7 +66,8 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its scale.
 
-    There are enough matrices for all inputs of a scale, but from 2 to CALLS, and fewer if their elements exceed MOST.
+    All inputs for a scale occur in its tile, spread over as many matrices as that takes. There are at least 2 matrices,
+    at most CALLS, and with 3 or more at most MOST elements in all; some inputs are left out if that is too few.
     promise: the scales of the tiles, and the format.
     """
     assert promise.block is not None
@@ -93,8 +94,10 @@ def _next(x: Array, steps: int) -> Array:
 
 
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield pairs (name, array): x, or a part of it, in each of the memory layouts `names` that fits its axes.
+    """Yield pairs (name, array): x in each of the memory layouts `names` that fits its axes.
 
+    With one scale, x is cut to a multiple of 8 elements and reshaped to as many axes as the layout has. With a scale
+    per tile of a matrix, only the first two matrices of x are used. promise: the scales. x: inputs of `inputs_of`.
     ("large", array of about a million values of x) comes first, unless the promise has a scale per tile of a matrix.
     """
     layouts = {name: LAYOUTS[name] for name in names}

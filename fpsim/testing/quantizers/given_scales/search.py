@@ -91,7 +91,11 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return the float32 numbers near `scale`, sorted: few decimal digits, of them or of their reciprocals, first."""
+    """Return the NEAR float32 numbers below `scale`, it, and NEAR above, sorted by how simple they are in decimal.
+
+    Those come first that need the fewest decimal digits, for the number or its reciprocal; then those nearest to
+    `scale`.
+    """
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
     patterns = [pattern + step for step in range(-NEAR, NEAR + 1) if pattern + step > 0]

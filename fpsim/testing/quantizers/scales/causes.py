@@ -79,7 +79,8 @@ class ScaledResults:
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
         """Return `QuantizerReport` fields on a fault that explains `results`; {} if none does.
 
-        The fault is added to the promised recipe, to that with another rule for power-of-two scales, or to `other`.
+        The fault is added to the promised recipe, to a copy of it with another rule for power-of-two scales, or to
+        `other`. results: pairs of a matrix and the quantizer's result for it.
         """
         scalings = [self.scaling, *_akin(self.scaling), other]
         return fault_beside(results, self.fmt, scalings, self.cast, self.kept)

@@ -67,7 +67,8 @@ class RecipeDifferences:
     def of(self, results: Results, scaling: Scaling, enough: int | None = None) -> CountedDifference:
         """Return the difference between results and those of a scaling, summed over matrices.
 
-        enough: number of differences above which the remaining matrices are skipped; None compares all.
+        results: pairs of a matrix and the quantizer's result for it. enough: number of differences above which the
+        remaining matrices are skipped; None compares all.
         """
         total, of, layouts = 0, 0, set()
         for x, parts in results:
@@ -155,7 +156,11 @@ def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[s
 
 
 def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
-    """Return the number of scales that differ, in the layout with the fewest differences, and the layout's name."""
+    """Return (number of scales that differ in the layout of `got` with the fewest differences, the layout's name).
+
+    got: returned scales. want: the right scales, float32, in the shape of the grid of tiles. The name is "tiles" or
+    "transposed", followed by " reciprocal" if `got` has 1 / scale; or "another shape".
+    """
     best, layout = want.size, "another shape"
     for name, read_scales in layouts_of(got, want.shape):
         contiguous = np.ascontiguousarray(read_scales)

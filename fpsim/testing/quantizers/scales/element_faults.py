@@ -45,8 +45,8 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Yield faults with right scales and wrong elements, as (clause without subject, fault function).
 
-    recipe: the encoding that the quantizer promises. cases: matrices with results, from which some faults take a
-    number.
+    recipe: the encoding that the quantizer promises. cases: matrices with results; their largest element is a limit to
+    try.
     """
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):

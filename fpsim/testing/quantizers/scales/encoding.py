@@ -120,8 +120,9 @@ class FaultOutcome(NamedTuple):
     """Result of a faulty quantizer for a matrix.
 
     Attributes:
-      elements: function that returns the values of elements, float64; it is called only if scales agree.
-      scales: the returned scales.
+      elements: function that returns the values of all elements, float64, not multiplied by scales; it is called only
+        if `scales` equal those that the quantizer under test returned, or if that returned none.
+      scales: float32 scale of each tile that the faulty quantizer returns.
       some: function that returns some of the elements in less time, or None.
     """
 

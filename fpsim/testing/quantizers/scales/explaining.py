@@ -117,8 +117,8 @@ def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
     """Yield every known fault of quantizers with scales, as (clause without subject, fault function).
 
-    recipe: the encoding that the quantizer promises. cases: matrices with results, from which some faults take a
-    number.
+    recipe: the encoding that the quantizer promises. cases: matrices with results; they suggest a factor of scales and
+    a limit of elements to try.
     """
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)

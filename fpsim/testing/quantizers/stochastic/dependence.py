@@ -120,8 +120,8 @@ def dependent_calls(draws: list[Any]) -> Broken | None:
 def seeds_alike(source: RandomSource, x: Array, measured: StochasticMeasurements) -> Broken | None:
     """Return the broken property "seeds" if two seeds have the same results for x, as when seeds lose bits, else None.
 
-    The seeds are 0, 1, and 2**i and 2**i + 1 for i up to 62.
-    If only 32 bits of a seed matter, or large seeds are refused, a note is added to `measured` instead.
+    source: the quantizer, which is called with the seeds 0, 1, and 2**i and 2**i + 1 for i up to 62. If only 32 bits of
+    a seed matter, or large seeds are refused, a note is added to `measured` instead.
     """
     seen: dict[bytes, int] = {}
     for seed in (0, 1, *(near for bit in range(1, SEED_BITS) for near in (1 << bit, (1 << bit) + 1))):

@@ -65,7 +65,7 @@ def drawn_shares(
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
     """Return the broken property "neighbours" if a result is not a neighbour of its input, else None.
 
-    got: the results, (inputs, draws). low, high: the two neighbours of each of the inputs x.
+    source: the quantizer. got: its results, (inputs, draws). low, high: the two neighbours of each of the inputs x.
     """
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():

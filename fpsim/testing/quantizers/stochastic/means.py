@@ -29,7 +29,8 @@ def means_in_binades(
     """Yield "neighbours" and "mean", each with the result that breaks it or None, for inputs in every binade.
 
     In each binade the inputs are at the fractions IN_BINADES between two neighbouring values; the share of results away
-    from zero must equal the fraction. measured: receives the detectable bias if shares are from draws.
+    from zero must equal the fraction. source: the quantizer. fmt: the format of its results. measured: receives the
+    detectable bias if shares are from draws.
     """
     cells = np.array(binades_of(fmt))
     low, high = (np.repeat(cells[:, end], len(IN_BINADES)) for end in (0, 1))

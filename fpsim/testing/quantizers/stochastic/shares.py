@@ -75,17 +75,17 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the function from `Shares` to the shares that adding random bits `places` binary places too low causes."""
+    """Return the function from `Shares` to the shares of a quantizer that adds random bits `places` bits too low."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the function from `Shares` to the shares that comparing `bits` random bits by <=, not by <, causes."""
+    """Return the function from `Shares` to the shares of a quantizer that compares `bits` random bits by <=, not <."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
-    """Return the function from `Shares` to the shares that first reducing the fraction to `bits` bits causes.
+    """Return the function from `Shares` to the shares of a quantizer that first reduces the fraction to `bits` bits.
 
     cut: rounding of fraction * 2**bits to integers, such as np.floor.
     """
