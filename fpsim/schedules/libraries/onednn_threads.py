@@ -1,4 +1,4 @@
-"""How many threads share K in oneDNN's brg_matmul without AMX, as its source decides by an estimate of idle threads."""
+"""The number of threads that share K in oneDNN's brg_matmul without AMX, by its estimate of idle threads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ f32 = np.float32
 
 
 class BrgemmProduct(NamedTuple):
-    """A product of a (M, K) and b (K, N) whose threads are to be found.
+    """A product of a (M, K) and b (K, N) for which the number of threads that share K is to be found.
 
-    block: terms of a segment of K. copies_a: oneDNN copies a before it multiplies. threads: those that may share it.
+    Attributes:
+      m, n, k: the sizes M, N and K.
+      block: number of terms of a segment of K.
+      copies_a: True if oneDNN copies a before it multiplies.
+      threads: number of threads that may share the product.
     """
 
     m: int
@@ -56,9 +60,10 @@ def threads_along_k(product: BrgemmProduct) -> int:
 
 
 def _idle(product: BrgemmProduct, by_k: int, rows: int, chunk: int) -> np.float32:
-    """Return oneDNN's estimate of the idle share of threads, float32.
+    """Return oneDNN's estimate of the share of threads that are idle, float32.
 
-    by_k: threads that share K; rows: of a block of a; chunk: blocks of columns of a chunk.
+    by_k: number of threads that share K. rows: rows of a block of a. chunk: number of blocks of columns that a thread
+    takes at a time.
     """
     m, k, threads = product.m, product.k, product.threads
     wide = min(WIDE, product.n)

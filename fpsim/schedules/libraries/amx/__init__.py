@@ -1,1 +1,1 @@
-"""oneDNN's blocks of K in BF16 products by AMX: which segments of K it adds, by shape, threads and sizes of caches."""
+"""The segments into which oneDNN cuts K in products by AMX, by shape, number of threads and sizes of caches."""

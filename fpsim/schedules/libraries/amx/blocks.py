@@ -1,4 +1,4 @@
-"""oneDNN's segments of K in a BF16 product by AMX, by the shape, the threads and the sizes of caches."""
+"""The segments into which oneDNN cuts K in a product of BF16 or FP16 by AMX: the choice among its rules."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COPIED = 128  # terms from which they are
 
 @lru_cache(maxsize=4096)
 def amx_blocks(product: AmxProduct) -> KBlocks | None:
-    """Return oneDNN's segments of K for a BF16 product by AMX; None if none of its rules fits.
+    """Return the segments into which oneDNN cuts K of a product by AMX; None if no block fits the caches.
 
     Example:
       >>> from fpsim.schedules.libraries.amx.blocks import AmxProduct, Caches, amx_blocks
@@ -65,13 +65,17 @@ def amx_blocks(product: AmxProduct) -> KBlocks | None:
 
 
 def _listed(product: AmxProduct, lengths: tuple[int, ...], parts: tuple[int, ...], rows: int, copied: bool) -> KBlocks:
-    """Return the segments; rows: of a block of a; copied: a is copied where K is no multiple of 32."""
+    """Return the KBlocks of segments with the given lengths.
+
+    parts: number of segments that each thread adds; () if threads don't share K. rows: rows of a block of a. copied:
+    oneDNN copies a if K is no multiple of 32, so that all but the last instruction of a segment have 32 terms.
+    """
     equal = not copied and product.k % BLOCK != 0 and all(map(divides, {lengths[0], lengths[-1]}))
     return KBlocks(lengths, parts, equal, takes_amx(product, BYTES * rows * product.k, lengths[0]))
 
 
 def _narrow_rows(product: AmxProduct) -> int:
-    """Return the rows of a block of a where K is one segment because a size is at most 32; 0 elsewhere."""
+    """Return the rows of a block of a if K is one segment because M, N or K is at most 32; 0 if K may be cut."""
     m, n, threads = product.m, product.n, product.threads
     most = 0.75 * threads  # threads that must have work
     if m <= BLOCK and product.b_turned:
@@ -88,7 +92,7 @@ def _narrow_rows(product: AmxProduct) -> int:
 
 
 def _best_walk(product: AmxProduct) -> BlockWalk | None:
-    """Return the blocks with the highest estimated efficiency; None if none fits."""
+    """Return the blocks with the highest estimated efficiency of all divisions among threads; None if none fits."""
     best: BlockWalk | None = None
     for by in divisions(product):
         best = _better(walk_of(by), best)
@@ -102,7 +106,7 @@ def _best_walk(product: AmxProduct) -> BlockWalk | None:
 
 
 def _better(walk: BlockWalk | None, best: BlockWalk | None) -> BlockWalk | None:
-    """Return `walk` if oneDNN prefers it to `best`, its choice so far; otherwise `best`. None is no walk."""
+    """Return the one that oneDNN prefers: `walk`, or `best`, its choice so far. None stands for no blocks."""
     if walk is None or best is None:
         return walk or best
     score, least = efficiency(walk), efficiency(best)
@@ -110,7 +114,7 @@ def _better(walk: BlockWalk | None, best: BlockWalk | None) -> BlockWalk | None:
 
 
 def _wins_tie(walk: BlockWalk, best: BlockWalk) -> bool:
-    """Return whether oneDNN prefers `walk` to `best`, which has the same score."""
+    """Return whether oneDNN prefers `walk` to `best` if both have the same estimated efficiency."""
     if walk.across != best.across:
         across, down = (walk, best) if walk.across else (best, walk)
         by = down.division

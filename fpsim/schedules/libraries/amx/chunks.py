@@ -1,4 +1,4 @@
-"""oneDNN's choice of chunks for products of one row, or of a transposed a, by AMX."""
+"""The segments of K that oneDNN chooses for products by AMX of one row, or of a transposed a."""
 
 from __future__ import annotations
 
@@ -31,11 +31,17 @@ BUCKETS = 13  # of the hash table in which oneDNN keeps rows of a block
 
 
 class Chunk(NamedTuple):
-    """Sizes of a chunk of a product: a thread computes one at a time.
+    """The sizes of a chunk: the part of the result, and of K, that a thread computes before it goes on to the next.
 
-    threads: those that share K. row_block, column_block: rows and columns of a block. rows, columns: of the chunk.
-    terms: of K in a block. blocks: of K that a kernel adds in one call. is_extended: the last terms of K are added in
-    the same call as those before. copies_a: a is copied. score: oneDNN's estimate, the highest of which is chosen.
+    Attributes:
+      threads: number of threads that share K.
+      row_block, column_block: rows and columns of a block, the result of one call of a kernel.
+      rows, columns: rows and columns of the chunk.
+      terms: terms of K in a block of K.
+      blocks: number of blocks of K that a kernel adds in one call.
+      is_extended: True if the last K mod 32 terms are added in the same call as the terms before them.
+      copies_a: True if oneDNN copies a.
+      score: oneDNN's estimate, float32; it uses the chunk with the highest.
     """
 
     threads: int
@@ -51,7 +57,7 @@ class Chunk(NamedTuple):
 
 
 def chunk_blocks(product: AmxProduct) -> KBlocks | None:
-    """Return the segments of K of a product of one row, or of a transposed a; None if no chunk is chosen."""
+    """Return the segments of K of a product of one row, or of a transposed a; None if every chunk has the score 0."""
     chunk = _best(product)
     if chunk is None:
         return None
@@ -109,12 +115,15 @@ def _best(product: AmxProduct) -> Chunk | None:
 
 
 def _row_block(m: int) -> int:
-    """Return the rows of a block of a: 2 to 4 tiles of 13 to 16 rows if these divide M, else at most 64."""
+    """Return the most rows of a block for M = m: 2 to 4 tiles of 13 to 16 rows if these divide M, else min(M, 64)."""
     return next((s * r for r in TALL for s in (4, 3, 2) if m % (s * r) == 0), min(m, 64))
 
 
 def _row_blocks(m: int, tallest: int, shortest: int) -> list[int]:
-    """Return the numbers of rows of a block that are tried, in the order of GCC's hash table of integers."""
+    """Return the numbers of rows of a block that oneDNN tries, in the order in which GCC's hash table lists them.
+
+    m: rows of the product. tallest, shortest: the most and the fewest rows.
+    """
     rows, tried = tallest, []
     while rows >= shortest and rows > 0:
         tried.append(rows)
@@ -129,7 +138,10 @@ def _row_blocks(m: int, tallest: int, shortest: int) -> list[int]:
 
 
 def _chunk(product: AmxProduct, by_k: int, columns: tuple[int, int], rows: tuple[int, int]) -> Chunk:
-    """Return a chunk with its score; by_k: threads that share K; columns, rows: (of a block, blocks of the chunk)."""
+    """Return the chunk of the given sizes, with its terms of K and its score.
+
+    by_k: number of threads that share K. columns, rows: pairs (columns or rows of a block, blocks of the chunk).
+    """
     k, budget = product.k, product.caches.l2_budget
     extends = False
     sizes = (rows[0] * rows[1], columns[0] * columns[1], columns[0])
@@ -160,10 +172,10 @@ def _chunk(product: AmxProduct, by_k: int, columns: tuple[int, int], rows: tuple
 
 
 def _bytes(product: AmxProduct, by_k: int, block: tuple[int, int], sizes: tuple[int, int, int], copies_a: bool) -> int:
-    """Return the bytes of a chunk: a and b, their copies, the result, and float32 sums if K is divided.
+    """Return the bytes that a chunk takes: a and b, their copies, the result, and float32 sums if K is divided.
 
-    by_k: threads that share K; block: (terms, blocks) of a call; sizes: (rows, columns) of the chunk, columns of a
-    block; copies_a: a is copied.
+    by_k: number of threads that share K. block: (terms of a block of K, blocks that a call adds). sizes: (rows of the
+    chunk, its columns, columns of a block). copies_a: oneDNN copies a.
     """
     terms, batch = block
     rows, columns, wide = sizes
@@ -182,8 +194,8 @@ def _score(
 ) -> np.float32:
     """Return oneDNN's score of a chunk, float32: its use of L2, of copied data, and the balance of threads.
 
-    by_k: threads that share K; used: (terms of a chunk, its bytes); sizes: (rows, columns, columns of a block);
-    copies_a: a is copied.
+    by_k: number of threads that share K. used: (terms of K in the chunk, bytes that it takes). sizes: (rows of the
+    chunk, its columns, columns of a block). copies_a: oneDNN copies a.
     """
     m, n, k, threads = product.m, product.n, product.k, product.threads
     (terms, size), (rows, columns, _), budget = used, sizes, product.caches.l2_budget

@@ -17,9 +17,10 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 
 
 def efficiency(walk: BlockWalk) -> np.float32:
-    """Return oneDNN's estimate for blocks, float32: cycles of the multiply-adds alone, divided by those with memory.
+    """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest.
 
-    It is 0 where threads would share K although their sums do not fit L2.
+    It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores. It is 0 if threads share K
+    although their sums do not fit L2.
     """
     by, product = walk.division, walk.division.product
     m, n, k = product.m, product.n, product.k
@@ -31,7 +32,7 @@ def efficiency(walk: BlockWalk) -> np.float32:
 
 
 def _product_cycles(walk: BlockWalk) -> np.float32:
-    """Return the estimated cycles of a thread's blocks, float32."""
+    """Return the cycles, float32, in which a thread computes all its blocks, as oneDNN estimates them."""
     by = walk.division
     side, length = (by.rows, by.n) if walk.across else (by.columns, by.m)
     streamed = f32(length * by.k * BYTES)  # of the operand that is kept in L2
@@ -58,9 +59,9 @@ def _product_cycles(walk: BlockWalk) -> np.float32:
 
 
 def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.float32:
-    """Return the estimated cycles in which L1 loads and stores the blocks of a strip, float32.
+    """Return the cycles, float32, in which L1 loads and stores the blocks of a strip of rows or columns, as estimated.
 
-    panel, streamed: bytes of the operand that is kept in L1, and of the other.
+    panel: bytes of the operand's strip that stays in L1. streamed: bytes of the other operand.
     """
     by = walk.division
     rows, columns = (by.rows, walk.wide) if walk.across else (walk.wide, by.columns)
@@ -77,7 +78,10 @@ def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.f
 
 
 def _reduction_cycles(by: Division) -> np.float32 | None:
-    """Return the estimated cycles of adding the sums of threads that share K, float32; None if these don't fit L2."""
+    """Return the estimated cycles, float32, of adding the sums of threads that share K; 0 if none do.
+
+    The result is None if the sums of a thread don't fit L2.
+    """
     product, budget = by.product, by.product.caches.l2_budget
     if by.by_k == 1:
         return f32(0)
@@ -91,7 +95,10 @@ def _reduction_cycles(by: Division) -> np.float32 | None:
 
 
 def _memory(cores: int) -> np.float32:
-    """Return the bytes a cycle of memory for cores that load the same data, float32, between MEMORY's points."""
+    """Return the bytes that memory gives in a cycle, float32, to `cores` cores that load the same data.
+
+    It is interpolated linearly between the points of MEMORY.
+    """
     for (x0, y0), (x1, y1) in pairwise(MEMORY):
         if cores in (x0, x1):
             return y0 if cores == x0 else y1

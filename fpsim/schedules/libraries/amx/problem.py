@@ -1,4 +1,4 @@
-"""Products whose blocks oneDNN chooses, the sizes of caches, and how threads share a product."""
+"""The inputs and the result of oneDNN's choice of blocks for AMX: product, caches, segments of K; and arithmetic."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ class Caches(NamedTuple):
 
 
 class AmxProduct(NamedTuple):
-    """A product of a (M, K) and b (K, N) in 16 bits, whose blocks in oneDNN are to be found.
+    """A product of a (M, K) and b (K, N) in BF16 or FP16, for which oneDNN's segments of K are to be found.
 
-    a_turned, b_turned: the operand is the transpose of an array in C order. threads: those that may share the product.
-    is_half: the format is FP16; otherwise BF16.
+    Attributes:
+      m, n, k: the sizes M, N and K.
+      a_turned, b_turned: True if the operand is the transpose of an array in C order.
+      threads: number of threads that may share the product.
+      caches: sizes of a core's caches.
+      is_half: True for FP16, False for BF16.
     """
 
     m: int
@@ -48,12 +52,14 @@ class AmxProduct(NamedTuple):
 
 
 class KBlocks(NamedTuple):
-    """The segments of K of a product by AMX.
+    """The segments into which oneDNN cuts K of a product by AMX.
 
-    lengths: terms of each segment, in ascending order of k. parts: number of segments of each thread, if threads share
-    K; else (). equal: each segment is divided into the fewest equal instructions, of an even number of terms; otherwise
-    an instruction has 32 terms, and the last one of a segment the rest. takes_amx: whether oneDNN uses AMX with these
-    blocks; see `takes_amx`.
+    Attributes:
+      lengths: number of terms of each segment, in ascending order of k.
+      parts: number of segments that each thread adds, if threads share K; else ().
+      equal: True if each segment is divided into the fewest instructions of the same even number of terms. False if
+        instructions have 32 terms, and the last one of a segment what is left of it.
+      takes_amx: False if oneDNN multiplies without AMX after all; see the function `takes_amx`.
     """
 
     lengths: tuple[int, ...]
@@ -63,9 +69,11 @@ class KBlocks(NamedTuple):
 
 
 def takes_amx(product: AmxProduct, a_bytes: int, terms: int) -> bool:
-    """Return whether oneDNN uses AMX for blocks: not for a tiny block of a in BF16, nor beyond strides of 31 bits in b.
+    """Return whether oneDNN uses AMX for a product with the given blocks.
 
-    a_bytes: bytes of a block of a, with its copy's padding; terms: of K in a block.
+    It does not if a block of a has at most SMALL_A bytes in BF16, or if the rows of a block of b span more than
+    LONGEST_STRIDE bytes of memory. a_bytes: bytes of a block of a, with the padding of a copy. terms: terms of K in a
+    block.
     """
     along = product.k if product.b_turned else product.n
     return (product.is_half or a_bytes > SMALL_A) and terms * along * BYTES <= LONGEST_STRIDE
@@ -87,10 +95,10 @@ def lines(columns: int) -> int:
 
 
 def shares(count: int, threads: int) -> tuple[int, ...]:
-    """Return how many of `count` chunks each thread gets: nearly equal numbers, the larger ones first."""
+    """Return the number of chunks, of `count` in all, of each thread: nearly equal numbers, the larger ones first."""
     return tuple(count // threads + (i < count % threads) for i in range(threads))
 
 
 def divides(terms: int) -> bool:
-    """Return whether the fewest instructions that cover these terms can all have the same, even number of terms."""
+    """Return whether `terms` can be divided into ceil(terms / 32) equal, even numbers of terms of an instruction."""
     return terms % (2 * ceiling(terms, BLOCK)) == 0

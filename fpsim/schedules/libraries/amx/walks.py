@@ -1,4 +1,4 @@
-"""oneDNN's choice of blocks for products of two rows and columns or more by AMX, of an a in C order."""
+"""The blocks that oneDNN considers for products by AMX of two or more rows and columns, with a in C order."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ LEAST_COLUMNS = 256 // BYTES  # of a thread, where it adds fewer than LEAST_K te
 
 
 class Division(NamedTuple):
-    """How threads share a product: numbers of parts of M, K and N, and the rows of a tile and of a kernel.
+    """A division of a product among threads, and the sizes of a tile and of a kernel.
 
-    product: the product. by_m, by_k, by_n: parts, whose product is the number of threads. tall: rows of a tile.
-    rows, columns: of a kernel, those of two tiles.
+    Attributes:
+      product: the product.
+      by_m, by_k, by_n: numbers of parts of M, K and N; each combination of parts is one thread's.
+      tall: rows of a tile.
+      rows, columns: rows and columns of the result of a kernel, two tiles each.
     """
 
     product: AmxProduct
@@ -41,17 +44,17 @@ class Division(NamedTuple):
 
     @property
     def m(self) -> int:
-        """Rows of a thread."""
+        """Number of rows of the result that a thread computes."""
         return ceiling(self.product.m, self.by_m)
 
     @property
     def k(self) -> int:
-        """Terms of a thread."""
+        """Number of terms of K that a thread adds."""
         return ceiling(self.product.k, self.by_k)
 
     @property
     def n(self) -> int:
-        """Columns of a thread."""
+        """Number of columns of the result that a thread computes."""
         return ceiling(self.product.n, self.by_n)
 
     @property
@@ -61,10 +64,15 @@ class Division(NamedTuple):
 
 
 class BlockWalk(NamedTuple):
-    """Sizes of blocks, and the order in which oneDNN visits them.
+    """The sizes of blocks, and the order in which a thread visits them.
 
-    across: row by row, else column by column. terms: of K in a block. chunk: number of blocks of K that stay in the
-    cache together. wide: columns (if across) or rows that stay in L2. streams_a: a does not stay in L1.
+    Attributes:
+      division: the division among threads.
+      across: True if blocks are visited row by row, False if column by column.
+      terms: terms of K in a block, which is a segment.
+      chunk: number of blocks of K that stay in the L2 cache together.
+      wide: number of columns of b (if `across`) or rows of a that stay in L2.
+      streams_a: True if a does not stay in L1.
     """
 
     division: Division
@@ -82,14 +90,14 @@ class BlockWalk(NamedTuple):
 
 
 def division_of(product: AmxProduct, by_m: int, by_k: int, by_n: int) -> Division:
-    """Return the division of a product into these numbers of parts, with kernels of two tiles of a thread's rows."""
+    """Return the division of M, K and N into by_m, by_k and by_n parts; a kernel has two tiles of a thread's rows."""
     part = ceiling(product.m, by_m)
     tall = ceiling(part, ceiling(part, TILE))
     return Division(product, by_m, by_k, by_n, tall, min(product.m, 2 * tall), min(product.n, BLOCK))
 
 
 def divisions(product: AmxProduct) -> Iterator[Division]:
-    """Yield the divisions among all threads or fewer that oneDNN considers, in its order."""
+    """Yield the divisions of a product among its threads, or among fewer, that oneDNN considers, in its order."""
     for threads in range(product.threads, 0, -1):
         for by_m in (i for i in range(1, threads + 1) if threads % i == 0):
             left = threads // by_m
@@ -100,7 +108,7 @@ def divisions(product: AmxProduct) -> Iterator[Division]:
 
 
 def _is_acceptable(by: Division) -> bool:
-    """Return whether each thread has enough rows, terms and columns."""
+    """Return whether oneDNN accepts a division: each thread must have enough rows, terms and columns."""
     narrowest = LEAST_COLUMNS if by.by_k == 1 and by.k < LEAST_K else LEAST_SIDE
     return not (
         (by.by_m > 1 and rounded_up(by.m, by.tall) < LEAST_SIDE)
@@ -110,9 +118,9 @@ def _is_acceptable(by: Division) -> bool:
 
 
 def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
-    """Return the blocks that oneDNN's rules choose for a division; None if none fits.
+    """Return the blocks that oneDNN chooses for one division; None if none fits the caches.
 
-    across_only: do not consider visiting blocks column by column; keeps_copy: a copy of b's block occupies L2.
+    across_only: True leaves out walks column by column. keeps_copy: True counts a copy of b's block in L2.
     """
     along_a, along_b = _fitting(by, by.rows), _fitting(by, by.columns)
     if not along_a or not along_b:
@@ -130,9 +138,9 @@ def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False
 
 
 def _fitting(by: Division, side: int) -> int:
-    """Return the terms of the longest block whose panel and result fit the L1 cache together, 0 if none.
+    """Return the terms of K of the longest block that fits the L1 cache; 0 if none does.
 
-    The panel is `side` rows of a, or columns of b, of these terms; the result is that of a kernel.
+    L1 must hold `side` rows of a, or columns of b, over these terms, and the result of a kernel.
     """
     sums = by.rows * by.columns * FLOATS
     space = by.product.caches.l1_budget - 2 * sums - by.rows * lines(by.columns)
@@ -144,9 +152,9 @@ def _fitting(by: Division, side: int) -> int:
 
 
 def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool = False) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited row by row, if every thread has rows and terms.
+    """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or no terms.
 
-    least, keeps_copy, and the result: as for `_best_chunk`.
+    least, keeps_copy, and the form of the result: as for `_best_chunk`.
     """
     product = by.product
     if rounded_up(by.m, by.rows) * (by.by_m - 1) >= product.m or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k:
@@ -157,8 +165,8 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
 def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
     """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
 
-    All of a thread's K must be one chunk. The result's rows crowd L2 if their distance divides a way of L2, and they
-    take 3/4 of the ways.
+    All terms of a thread must be one chunk. L2 rules it out if the distance of the result's rows in memory divides the
+    size of a way of the cache, and the rows would take 3/4 of its ways. The form of the result: as for `_best_chunk`.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if (
@@ -182,7 +190,11 @@ def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
 
 
 def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> bool:
-    """Return whether every thread gets a chunk; chunk: (blocks of K, kernels of columns if across, else of rows)."""
+    """Return whether every thread gets a chunk of a division.
+
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, number of kernels along
+    the columns if `across`, else along the rows).
+    """
     side, parts, size = (by.n, by.by_n, by.product.n) if across else (by.m, by.by_m, by.product.m)
     wide = chunk[1] * (by.columns if across else by.rows)
     has_sides = rounded_up(side, wide) * (parts - 1) < size
@@ -190,17 +202,21 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _prefers_across(by: Division) -> bool:
-    """Return whether oneDNN visits blocks row by row where both orders fit: few rows, or as many as columns."""
+    """Return whether oneDNN visits blocks row by row if both orders fit L2.
+
+    It does if a thread has less than two tiles of rows, or at least as many rows as columns and 32 columns or more.
+    """
     if by.m < 2 * by.tall:
         return True
     return by.n >= 2 * TILE and by.m >= by.n
 
 
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the blocks visited row by row, of the given chunk if L1 holds it; None if none fits.
+    """Return the blocks of a walk row by row; None if none fits the caches.
 
-    If L1 does not hold the panel of a over all of K, L2 decides the terms of a block instead. terms: of a block that
-    fits L1; chunk: (blocks of K, kernels of columns); keeps_copy: a copy of b's block occupies L2.
+    They have `terms` terms if L1 holds the rows of a kernel over all of K. Otherwise L2 decides their terms. terms:
+    terms of K in a block that fits L1. chunk: (blocks of K, number of kernels along the columns). keeps_copy: True
+    counts a copy of b's block in L2.
     """
     product = by.product
     panel = terms * by.rows * BYTES * ceiling(product.k, terms)
@@ -218,8 +234,9 @@ def _best_chunk(
 ) -> tuple[int, int] | None:
     """Return the chunk with the most multiply-adds per byte moved; None if none fits L2.
 
-    A chunk is (blocks of K, kernels of columns if `across`, else of rows). terms: of a block; least: fewest blocks of K
-    allowed; keeps_copy: a copy of b's block occupies L2.
+    A chunk is (blocks of K, number of kernels along the columns if `across`, else along the rows). across: blocks are
+    visited row by row. terms: terms of K in a block. least: fewest blocks of K. keeps_copy: True counts a copy of b's
+    block in L2.
     """
     size, side = (by.n, by.columns) if across else (by.m, by.rows)
     best, chosen = np.float32(0), None
@@ -232,9 +249,9 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield ceil(blocks / g) for g = 1, 2, ... groups of blocks, each number once, the largest first.
+    """Yield the numbers ceil(blocks / g) for g = 1, 2, ... blocks, each once, the largest first.
 
-    size: elements, in blocks of `length` elements each.
+    blocks is ceil(size / length): `size` elements are divided into blocks of `length`.
     """
     blocks = ceiling(size, length)
     yield from sorted({ceiling(blocks, groups) for groups in range(1, blocks + 1)}, reverse=True)
@@ -243,8 +260,8 @@ def _groups(size: int, length: int) -> Iterator[int]:
 def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> np.float32:
     """Return the multiply-adds per byte moved for a chunk of blocks; 0 if the chunk does not fit L2.
 
-    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows);
-    keeps_copy: a copy of b's block occupies L2.
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
+    rows). keeps_copy: True counts a copy of b's block in L2.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if _l2_bytes(by, across, terms, chunk, keeps_copy) > budget:
@@ -259,8 +276,8 @@ def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], k
 def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
     """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums.
 
-    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows);
-    keeps_copy: a copy of b's block occupies L2.
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
+    rows). keeps_copy: True counts a copy of b's block in L2.
     """
     side, kept = by.rows if across else by.columns, min(terms * chunk[0], by.k)
     used = (2 * side + chunk[1]) * kept * BYTES
@@ -272,9 +289,10 @@ def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], ke
 
 
 def _all_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> int:
-    """Return the bytes of L2 that a chunk of blocks needs if all its sums stay there.
+    """Return the bytes that a chunk of blocks takes in L2 if all its float32 sums stay there.
 
-    across: blocks are visited row by row; terms: of a block; chunk: (blocks of K, columns if across, else rows).
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
+    rows).
     """
     size, kept = by.m if across else by.n, min(terms * chunk[0], by.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
