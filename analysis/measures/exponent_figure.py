@@ -81,7 +81,7 @@ def exponent_axes(
 def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
     """Return the (lowest, highest) exponent to draw in each of several plots, so that they can be compared.
 
-    reports: the contents of all plots. formats: the formats whose ranges are drawn.
+    reports: the RangeReports in all plots. formats: the formats whose ranges are drawn.
     """
     return _window(reports, formats)
 

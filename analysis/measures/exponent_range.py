@@ -342,7 +342,10 @@ BATCH = 16  # pieces that are counted at once
 
 
 def _count_batch(batch: list[Array], idle: list[Histogram]) -> None:
-    """Count a batch of pieces on several threads, each in a histogram from `idle`, which gets new ones as needed."""
+    """Count a batch of pieces on several threads, each of which adds to one histogram of `idle`.
+
+    A thread takes a histogram from `idle`, or makes one if `idle` is empty, and appends it to `idle` at the end.
+    """
 
     def work(start: int, stop: int) -> None:
         try:

@@ -205,8 +205,8 @@ def _make_sum_block(small: bool, wide: bool) -> Any:
 def _make_count_steps(truncates: bool) -> Any:
     """Return the loop `(x, dropped, sums, counts, largest_errors)` that measures a block's rounding errors in ulps.
 
-    It adds the errors to `sums`, the number of exact results to `counts`, and writes the largest error to
-    `largest_errors`. dropped: number of mantissa bits that rounding drops.
+    It adds the errors to sums[ULPS], the number of exact results to counts[EXACT], and writes the largest error to
+    largest_errors[MAX_ULP]. dropped: number of mantissa bits that rounding drops.
 
     It handles normal float32 values without a scale. truncates: whether they are rounded toward zero (True) or to
     nearest even (False).
@@ -231,11 +231,11 @@ def _make_count_steps(truncates: bool) -> Any:
 
 @cache
 def _make_ulps_block(wide: bool) -> Any:
-    """Return the loop that adds a block's |results - x| / ulp(x) to `sums`, and counts exact results in `counts`.
+    """Return the loop that adds a block's |results - x| / ulp(x) to sums[ULPS], and exact results to counts[EXACT].
 
     ulp(x) is the format's spacing at x / scale (`exact`), times the scale. The loop's arguments are (x, exact, results,
-    plan, sums, counts, largest_errors), the last of which gets the largest quotient. wide: whether to compute errors in
-    float64.
+    plan, sums, counts, largest_errors). It writes the largest quotient to largest_errors[MAX_ULP]. wide: whether to
+    compute errors in float64.
     """
 
     def ulps_block(x: Any, exact: Any, results: Any, plan: Any, sums: Any, counts: Any, largest_errors: Any) -> None:

@@ -296,7 +296,7 @@ def _aligning_unit_bounds(
     """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
 
     plan: the schedule applied to the terms. chance: probability with which the probabilistic bounds hold. random_signs:
-    whether the products have independent random signs; otherwise there are no probabilistic bounds.
+    whether the products have independent random signs; otherwise the probabilistic bounds are NaN.
     """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]

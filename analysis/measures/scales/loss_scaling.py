@@ -230,8 +230,8 @@ class _ScaledGradients(NamedTuple):
     """Facts on the gradients of a training step after scaling and rounding.
 
     Attributes:
-      seen: the facts from which a policy chooses the next scale: whether a gradient overflowed, the largest magnitude,
-        the norm, and the format's largest value.
+      seen: a `Seen` of fpsim/recipes/loss_scaling.py, from which a policy chooses the next scale: whether a gradient
+        overflowed, the largest magnitude, the norm, and the format's largest value.
       size: number of gradients (elements).
       overflows: number of finite gradients that became Inf or NaN.
       underflows: number of nonzero gradients that became 0.

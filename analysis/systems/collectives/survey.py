@@ -195,8 +195,8 @@ def _row(
     """Return the report's row for one algorithm, named `name`.
 
     codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: exact sums as (high,
-    low) float64. adder: the format of the codes. rounded: codes of the exact sums of the contributions after their
-    rounding, rounded to nearest even.
+    low) float64. adder: the format of the codes. ranks: number of ranks, each of which owns a shard. rounded: codes of
+    the exact sums of the contributions after their rounding, rounded to nearest even.
     """
     errors = [_error(one, exact, adder) for one in (codes, *others)]
     norms = [_relative(error, exact[0]) for error in errors]

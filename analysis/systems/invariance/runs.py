@@ -145,7 +145,7 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Load a file that fpsim saved as its Recording or TensorLog, and arrays that another program saved as a TensorLog.
+    """Load the Recording or TensorLog in a file of fpsim; return the arrays of another program's file as a TensorLog.
 
     Raises ValueError for a damaged file, or one that fpsim saved for another purpose.
     """
@@ -370,7 +370,7 @@ def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
 
 
 def _matrix(x: Array) -> Array:
-    """Return an array as a float64 matrix (all leading axes, last axis)."""
+    """Return an array of floats (..., n) as a float64 matrix (rows, n), with all leading axes joined."""
     values = float_array(x)[0].astype(np.float64)
     return values.reshape(-1, values.shape[-1] if values.ndim else 1)
 

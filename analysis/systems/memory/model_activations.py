@@ -153,8 +153,9 @@ def _without_blocks(
 ) -> list[LedgerRow]:  # fmt: skip
     """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
 
-    listed: all activations of a micro-batch of `tokens` without recomputation. config: shape of the model. again: the
-    settings of recomputation.
+    There is a LedgerRow for each tensor that is kept, and one for the bytes that recomputing a block takes beyond the
+    memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation. config:
+    shape of the model. again: the settings of recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
@@ -171,8 +172,9 @@ def _without_results(
 ) -> list[LedgerRow]:
     """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
 
-    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. tokens:
-    tokens of the micro-batch. again: the settings of recomputation.
+    There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes beyond
+    the memory that is free by then. listed: all activations without recomputation. config: shape of the transformer;
+    None for the perceptron. tokens: tokens of the micro-batch. again: the settings of recomputation.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
@@ -206,7 +208,10 @@ def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> 
 
 
 def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
-    """Return the activations that `saved_tensors` measured, with inputs of linear layers in the recipe's formats."""
+    """Return a LedgerRow for each storage in `saved`, with the bytes of the storage, as a ModelActivations.
+
+    Float32 inputs of linear layers have the format in which the recipe keeps them instead, and its bytes.
+    """
     require_kind("saved", saved, SavedTensors, "what fp.analysis.saved_tensors returns")
     rows = []
     for row in saved.rows:
