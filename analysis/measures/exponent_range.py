@@ -132,7 +132,7 @@ class RangeReport:
     def _place(self, share: float) -> int | None:
         """Return the lowest bin that, with all lower bins, holds `share` of the nonzero finite elements.
 
-        The bin is the number 32 * exponent + i.
+        The bin is the number 32 * exponent + i, as in `bins`.
 
         Return None if there are no such elements.
         """

@@ -280,9 +280,10 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
     """Return the loop that rounds a block, adds its errors to `sums` and `counts`, and sets `largest_errors`.
 
     scaled: whether values have a scale. truncates: whether they are rounded toward zero (True) or to nearest even
-    (False). The loop's arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors): a block, 1 /
-    |x|, the smallest nonzero magnitude of the block after division by the scale, the cast's plan, scratch arrays for x
-    / scale and the results, and arrays in the order of TOTALS, COUNTS and MAXIMA.
+    (False). The loop's arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors). x: a block.
+    reciprocals: 1 / |x|. smallest: smallest nonzero magnitude of the block after division by the scale. plan: the
+    cast's plan. room: scratch arrays for x / scale and the results. sums, counts, largest_errors: arrays in the order
+    of TOTALS, COUNTS and MAXIMA.
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)

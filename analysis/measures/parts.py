@@ -94,7 +94,7 @@ class Layout:
     def _rounded(
         self, slab: Slab, x: Array, whole: RoundedPiece | None, buffers: Buffers, candidate: Candidate
     ) -> RoundedPiece:
-        """Return the elements x of a slab, rounded by a cast, the candidate.
+        """Return the elements x (parts, length) of a slab before and after rounding by a cast, the candidate.
 
         whole: the whole array before and after rounding, if results depend on an element's index; None if they do not.
         buffers: scratch arrays.

@@ -50,9 +50,8 @@ def accumulation(
         float32, BF16 gradients with float32 sums, and BF16 gradients with BF16 sums.
       weights: a weight for each micro-batch, for a weighted mean. None: all 1, or with a module the number of examples
         of each micro-batch.
-      divide: "after" divides the sum by the sum of weights; "before" multiplies each gradient by its weight / the sum
-        of weights before rounding and adding it, as `(loss / n).backward()` does, which keeps FP16 sums from
-        overflowing.
+      divide: "after" divides the sum by the sum of weights. "before" multiplies each gradient by its weight / the sum
+        of weights, then rounds and adds it, as `(loss / n).backward()` does; this keeps FP16 sums from overflowing.
 
     Returns:
       An AccumulationReport: for each way of adding, a row for the first 1, 2, 4, ... and for all micro-batches.

@@ -145,10 +145,10 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
-    """Return x, one of q, k and v, rounded to the input format, and first divided by a scale if the recipe says so.
+    """Return x / scale, rounded to the input format, and the scale; x is one of q, k and v of a head.
 
-    The scale maps the largest |x| to the largest value of the format; it is 1 without `recipe.scaled_inputs`, and for
-    formats of more than 8 bits.
+    With `recipe.scaled_inputs`, and a format of up to 8 bits, the scale maps the largest |x| to the largest value of
+    the format. Otherwise it is 1.
     """
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:

@@ -182,9 +182,9 @@ class RecursiveHalving:
     """Recursive halving: ranks that differ by half of the number of ranks exchange halves of the buffer, then quarters.
 
     Attributes:
-      fold: whether to accept a number of ranks r that is not a power of two. With p the largest power of two below r,
-        the first 2 (r - p) ranks then add in pairs, 0 and 1, 2 and 3, and so on, before the halving of the r - p sums
-        and the 2 p - r other ranks (as in MPICH).
+      fold: whether to accept a number of ranks r that is not a power of two. Let p be the largest power of two below
+        r. As in MPICH, the first 2 (r - p) ranks first add in pairs, 0 and 1, 2 and 3, and so on. The halving is then
+        among the r - p sums and the 2 p - r other ranks.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.algorithms import RecursiveHalving

@@ -21,7 +21,7 @@ ContributionsLike = npt.ArrayLike | Iterable[npt.ArrayLike] | Callable[[int], np
 
 
 class CodeRows(Protocol):
-    """The code arrays that a reduction adds: a row is one rank's contribution, or the sum of one node's ranks."""
+    """The codes that a reduction adds, unsigned integers: a row is one rank's contribution, or one node's sum."""
 
     @property
     def count(self) -> int:

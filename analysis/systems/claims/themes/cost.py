@@ -80,9 +80,9 @@ def card_table() -> Figures:
 def a100_speedup() -> Figures:
     """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
 
-    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, the number of FP8 matrix units that
-    `fp.units()` lists for Ampere (the A100's architecture), and the gigabytes of 175 billion parameters in FP8. The
-    result is a dict, name -> number.
+    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, and the gigabytes of 175 billion
+    parameters in FP8. Also return the number of FP8 matrix units that `fp.units()` lists for Ampere, the A100's
+    architecture. The result is a dict, name -> number.
     """
     fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
     return {

@@ -80,7 +80,7 @@ def kernel_by_batch() -> Figures:
     """Compare a product of one row on Hopper's BF16 unit with two others: in a batch of 64, and in four slices of K.
 
     Return the number of values that differ in the batch, the share that differs with slices, and the largest difference
-    with slices / bound, where the bound of a value is K 2^-23 times the sum of |a||b| over K. The result is a dict,
+    with slices / its bound. The bound of a value is K 2^-23 times the sum of |a||b| over K. The result is a dict,
     name -> number.
     """
     import ml_dtypes
