@@ -6,8 +6,8 @@ of the result, of which the FP8 units of Ada and Hopper keep 13 in a float32.
 
 Sources: K is Khattak and Mikaitis, arXiv:2512.07004, whose data of real GPUs
 (north-numerical-computing/MATLAB-tensor-core) decide what is marked "hardware"; M is mmasim 2.1.1 (Xie,
-arXiv:2511.10909v2); R is the recordings of mmaemu; E is what follows from them for FP8 instructions that compilers
-build from FP16 ones.
+arXiv:2511.10909v2); KR is K with recordings of real GPUs that mmaemu, another emulator, has; E is K and an issue of
+CUTLASS, for FP8 instructions that compilers build from FP16 ones.
 """
 
 from __future__ import annotations

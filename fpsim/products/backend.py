@@ -89,7 +89,7 @@ class Backend(FloatOperations, Protocol):
         """Return the scale codes of an operand's blocks as a uint8 matrix on this backend.
 
         codes: scale codes, or None; for a unit without block scales they must be None, and the result is a placeholder.
-        shape: (M, K / block) for a, (K / block, N) for b. name: the argument that errors name.
+        shape: (M, K / block) for a, (K / block, N) for b. unit: the matrix unit. name: the argument that errors name.
 
         Raises:
           ValueError: scales are missing, unwanted, or of another shape.
@@ -121,8 +121,9 @@ class Backend(FloatOperations, Protocol):
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
         """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. shape:
-        (M, N), which c must have. out: memory that is reused for the result if it is C-contiguous; None to allocate.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. unit:
+        the matrix unit. shape: (M, N), which c must have. out: memory that is reused for the result if it is
+        C-contiguous; None to allocate.
 
         Raises:
           ValueError: c has another shape or format.
@@ -132,7 +133,7 @@ class Backend(FloatOperations, Protocol):
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
         It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
-        floats of another dtype but float64. shape: (M, N), which c must have.
+        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
 
         Raises:
           ValueError: c has another shape or format.
@@ -154,7 +155,8 @@ class Backend(FloatOperations, Protocol):
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Any:
         """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros if c is None.
 
-        c: array of integers of the unit's result dtype, or None. shape: (M, N), which c must have.
+        c: array of integers of the unit's result dtype, or None. unit: the integer matrix unit. shape: (M, N), which c
+        must have.
 
         Raises:
           ValueError, TypeError: c has another shape, or does not hold integers of the unit's result dtype.
@@ -164,7 +166,7 @@ class Backend(FloatOperations, Protocol):
         """Add a @ b by an integer matrix unit to `total` in place.
 
         total: (M, N) integers of the unit's result dtype, at which its sums start. a, b: (M, K) and (K, N) integers of
-        the unit's input dtypes.
+        the unit's input dtypes. unit: the integer matrix unit.
         """
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
@@ -204,8 +206,8 @@ class Backend(FloatOperations, Protocol):
     ) -> None:
         """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
 
-        a, b, c: codes, as the method `codes` returns them, (M, K), (K, N) and (M, N); c may be None for +0. formats:
-        those of a and b.
+        accumulator: such as `fp.Sequential(fp.BF16)`. a, b, c: codes, as the method `codes` returns them, (M, K),
+        (K, N) and (M, N); c may be None for +0. formats: those of a and b.
         """
 
 

@@ -50,8 +50,8 @@ class Cpu(NumpyOperations):
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
         """Return scale codes of blocks as a uint8 matrix; an empty array for a unit without block scales.
 
-        codes: array of scale codes, or None. shape: (M, K / block) for a, (K / block, N) for b. name: the argument that
-        errors name.
+        codes: array of scale codes, or None. shape: (M, K / block) for a, (K / block, N) for b. unit: the matrix unit.
+        name: the argument that errors name.
 
         Raises:
           ValueError: scales are missing, unwanted, or of another shape.
@@ -71,7 +71,7 @@ class Cpu(NumpyOperations):
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
-        """Return x if it is a Scaled array, else None."""
+        """Return x if it is a Scaled array, else None; name: not used."""
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # abstract isinstance is slow
 
     def result(
@@ -103,8 +103,9 @@ class Cpu(NumpyOperations):
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
         """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. shape:
-        (M, N), which c must have. out: memory that is reused for the result if it is C-contiguous; None to allocate.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. unit:
+        the matrix unit. shape: (M, N), which c must have. out: memory that is reused for the result if it is
+        C-contiguous; None to allocate.
         """
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
@@ -115,7 +116,7 @@ class Cpu(NumpyOperations):
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
         It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
-        floats of another dtype but float64. shape: (M, N), which c must have.
+        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
         """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
@@ -135,7 +136,8 @@ class Cpu(NumpyOperations):
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Array:
         """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros for None.
 
-        c: array of integers of the unit's result dtype, or None. shape: (M, N), which c must have.
+        c: array of integers of the unit's result dtype, or None. unit: the integer matrix unit. shape: (M, N), which c
+        must have.
         """
         if c is None:
             return np.zeros(shape, unit.d.dtype)
@@ -200,7 +202,8 @@ class Cpu(NumpyOperations):
     ) -> None:  # fmt: skip
         """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
 
-        a, b, c: codes, (M, K), (K, N) and (M, N); c may be None for +0. formats: those of a and b.
+        accumulator: such as `fp.Sequential(fp.BF16)`. a, b, c: codes, (M, K), (K, N) and (M, N); c may be None for +0.
+        formats: those of a and b.
         """
         accumulator_product(a, b, c, accumulator, formats=formats, out=words(target))
 
@@ -218,7 +221,7 @@ def _nan_codes(fmt: Format, nan: int) -> tuple[Any, Any, Any]:
 def _values(c: Any, unit: MatrixUnit, shape: Shape) -> Array:
     """Return the values of c as float32, or as float64 for a unit whose sums are FP64, (M, N).
 
-    c: codes or floats of the unit's result format. shape: (M, N), which c must have.
+    c: codes or floats of the unit's result format. unit: the matrix unit. shape: (M, N), which c must have.
 
     Raises:
       ValueError, TypeError: c has another shape or format.

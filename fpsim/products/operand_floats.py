@@ -26,7 +26,7 @@ SQUARE = 64  # rows and columns that are copied at a time
 
 
 def floats(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes (M, N) as float32 (float64 for FP64), in C order and writable.
+    """Return the values of codes (M, N) of the format `fmt` as float32 (float64 for FP64), in C order and writable.
 
     The result may share memory with codes of 32 or 64 bits.
 

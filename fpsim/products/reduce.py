@@ -152,7 +152,7 @@ def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
 
 
 def _as_result(codes: Array, fmt: Format) -> Any:
-    """Return codes viewed in their format's dtype if it has one; a 0-d array becomes a scalar."""
+    """Return codes of the format `fmt`, viewed in its dtype if it has one; a 0-d array becomes a scalar."""
     return codes.view(DTYPES.get(fmt, codes.dtype))[()]
 
 
@@ -184,7 +184,8 @@ def check_terms(a: Any, b: Any) -> None:
 def _dot_by_unit(a: npt.ArrayLike, b: npt.ArrayLike, unit: MatrixUnit | IntegerUnit | str, fmt: Formats) -> Any:
     """Return the dot products along the last axis of a and b by a chain of matrix instructions that starts at +0.
 
-    unit: a matrix unit or its name. fmt: must be None, as a unit has the formats of its operands.
+    a, b: (..., K) codes or floats of the unit's input formats, whose axes before the last broadcast. unit: a matrix
+    unit or its name. fmt: must be None, as a unit has the formats of its operands.
 
     Raises:
       ValueError, TypeError: fmt is passed, or operands that the unit does not accept or whose shapes do not match.

@@ -197,7 +197,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 
 
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
-    """Return whether a slice of K can be added by a kernel that adds all slices.
+    """Return whether `of`, a slice of K, can be added by a kernel that adds all slices.
 
     It must have terms, no residue (first terms that separate instructions add), and partial sums that start at
     multiples of `interval`, the terms of a partial sum (0 for one sum). If the unit multiplies blocks of scales, the

@@ -29,7 +29,7 @@ class MatmulCall(NamedTuple):
       plan: how products of this shape are scaled and added.
       left, right: the operands a and b, with codes and scales.
       request: the keyword arguments of `fpsim.matmul`.
-      c: the argument of `fpsim.matmul`, or None.
+      c: the argument c of `fpsim.matmul`, or None.
     """
 
     plan: MatmulPlan

@@ -132,7 +132,7 @@ class LossScalingPolicy:
         return State(float(self.scale))
 
     def after(self, state: State, seen: Seen) -> State:
-        """Return the state before the next step, given the statistics of this step's scaled gradients."""
+        """Return the state before the next step, from `state` before this one and `seen`, its gradients' statistics."""
         state_after = RULES[self.rule](self, state, seen)
         return state_after._replace(scale=min(max(state_after.scale, self.lowest), self.highest))
 

@@ -44,7 +44,7 @@ SCALED = (
 
 
 def write(recipe: Any, path: Any = None) -> str:
-    """Return a recipe as TOML text, and write it to a file if a path is given."""
+    """Return a training recipe, a Recipe, as TOML text, and write it to the file `path` unless that is None."""
     toml = load("tomli_w", "writing a recipe")
     text = str(toml.dumps(plain(recipe)))
     if path is not None:
@@ -96,7 +96,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 
 def differences(one: Any, other: Any) -> list[str]:
-    """Return a text "FIELD: VALUE instead of OTHER'S" for each field in which two objects of one dataclass differ."""
+    """Return a text "FIELD: VALUE instead of OTHER'S" for each field in which `one` differs from the recipe `other`."""
     return [f"{path}: {_word(first)} instead of {_word(second)}" for path, first, second in _fields(one, other, "")]
 
 

@@ -37,7 +37,7 @@ class IntegerCall(NamedTuple):
       unit: the unit.
       left, right: the operands a and b, with scales and zero points.
       request: the keyword arguments of `fpsim.matmul`.
-      c: its argument, or None.
+      c: the argument c of `fpsim.matmul`, or None.
     """
 
     unit: IntegerUnit
@@ -73,8 +73,8 @@ def integer_matmul(
 ) -> Any:  # fmt: skip
     """Return c + a @ b by an integer matrix unit, in `out` or a new array.
 
-    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments. backend: the object that
-    computes on the CPU or GPU whose memory holds the operands.
+    unit: the integer matrix unit. a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword
+    arguments. backend: the object that computes on the CPU or GPU whose memory holds the operands.
 
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
@@ -163,8 +163,8 @@ def _scaled_blocks(call: IntegerCall, mode: int, backend: Backend) -> Matrix:
 def _scale_order(call: IntegerCall, order: Epilogue) -> str:
     """Return the order in which scales multiply a sum: "product", "a_first" or "b_first".
 
-    It is the call's `scale_order`, else the epilogue's. An epilogue's "cublas" becomes "b_first" if a has scales per
-    row or b per column, else "product".
+    It is the argument `scale_order` of `call`, else that of `order`, the epilogue's order of operations. An epilogue's
+    "cublas" becomes "b_first" if a has scales per row or b per column, else "product".
     """
     if call.request.scale_order is not None:
         return call.request.scale_order

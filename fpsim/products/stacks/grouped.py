@@ -86,7 +86,7 @@ def grouped_matmul(
 def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
     """Return the first row of each group and the end of the last group, groups + 1 numbers.
 
-    rows: number of rows of a. groups: number of matrices of b.
+    group_sizes: as for `grouped_matmul`. rows: number of rows of a. groups: number of matrices of b.
 
     Raises:
       ValueError, TypeError: the sizes are not nonnegative integers, one per group, that add up to `rows`.

@@ -379,7 +379,7 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
 
 
 def accumulator_arithmetic(how: Accumulator, fmt: Format, k: int) -> Arithmetic:
-    """Return the arithmetic of an accumulator's roundings to `fmt` in sums of k terms."""
+    """Return the arithmetic of an accumulator's roundings to `fmt`; k: terms, on which random numbers may depend."""
     stochastic = how.rounding is Rounding.STOCHASTIC  # the random numbers depend on the position of a rounding
     return Arithmetic(
         "ieee", fmt, how.rounding.name.lower(), overflow=how.overflow, subnormals=how.subnormals,
