@@ -259,9 +259,9 @@ class StudyReport:
     def range_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of the table of ranges as dictionaries, one for each tensor and step.
 
-        They have the tensor's names, dtype and shape, and the numbers of elements, zeros, infinities and NaNs. They
-        also have the largest (amax) and smallest magnitude, and the exponents that 1 %, 50 % and 99 % of the nonzero
-        finite values do not exceed.
+        The keys are tensor, layer, role, step, dtype and shape (text such as "64x128"); count, zeros, infinities and
+        nans (numbers of elements); amax and smallest (magnitudes); and exponent_1_percent, exponent_median and
+        exponent_99_percent, which 1 %, 50 % and 99 % of the nonzero finite values do not exceed.
         """
         for row in self.ranges:
             report = row.report

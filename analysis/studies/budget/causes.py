@@ -301,7 +301,12 @@ def squares_of(error: Array) -> Array:
 
 
 class LineSizes(NamedTuple):
-    """The sums of squares of an exact product (M, N): of each row, (M,), and of each column, (N,), in float64."""
+    """The sums of squares of each row and each column of an exact product (M, N).
+
+    Attributes:
+      rows: float64 of shape (M,), the sum of squares of each row.
+      columns: float64 of shape (N,), the sum of squares of each column.
+    """
 
     rows: Array
     columns: Array

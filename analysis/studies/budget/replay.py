@@ -92,8 +92,9 @@ def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> di
 def _history(layer: QuantLinear, amaxes: Amaxes) -> torch.Tensor:
     """Return a layer's state of delayed scales, as if tensors with the given amaxes had been cast before.
 
-    It is float32 of shape (3, 1 + history). The rows are for input, weight and output gradient. Each holds the encode
-    scale of the next cast, then the amaxes of the last casts. `amaxes`: tensor -> its amaxes, the earliest first.
+    It is float32 of shape (3, 1 + h). The rows are for input, weight and output gradient. Each holds the encode scale
+    of the next cast, then the amaxes of the last h casts, where h is the history length of the layer's recipe.
+    `amaxes`: tensor -> its amaxes, the earliest first.
     """
     plan = plan_from(layer.plan)
     casts = {"input": plan.input, "weight": plan.weight, "output_gradient": plan.grad}

@@ -66,7 +66,7 @@ class Budget:
       model: name of the model in the recording.
       steps: the training steps whose operands were recorded.
       notes: sentences on layers that are left out, and on effects that a user might not expect.
-      coverage: the shares of the model's weights and multiplications that the rows cover.
+      coverage: a Coverage, the shares of the model's weights and multiplications that the rows cover.
     """
 
     rows: tuple[BudgetRow, ...] = dataclasses.field(repr=False)
@@ -143,7 +143,7 @@ class Budget:
     def worst(self, layer: str | None = None, product: str | None = None) -> WorstProduct:
         """Return a product of a layer with the tiles of its operands whose rounding adds most to its error.
 
-        The tiles have the values that contribute most.
+        Each tile lists those of its values whose rounding adds most to the error, at most 3.
 
         Args:
           layer: name of the layer; None for the first of `ranking`.

@@ -48,7 +48,8 @@ class WorstTile(NamedTuple):
       energy: the sum of squared errors that rounding its values, taken as independent, causes in the product.
       share: `energy` divided by the sum of `energy` over all tiles of both operands in one batch; 1 if that sum is 0 or
         infinite.
-      fmt, rounding, overflow: format (None without a cast), rounding and overflow of the cast.
+      fmt: format of the cast; None without a cast.
+      rounding, overflow: names of the cast's rounding and overflow modes.
       values: the values with the largest energy, at most 3.
       mixed: whether the values are those after a Hadamard transform.
     """
@@ -106,7 +107,8 @@ class OperandSide(NamedTuple):
       encoded: the result of the cast: a Scaled, codes, or, without a cast, the values.
       turned: whether the operand is the transpose of the recorded tensor.
       factors: float64 of shape (K,), for each index of K the sum of squares of the other operand's values.
-      fmt, rounding, overflow: format (None without a cast), rounding and overflow of the cast.
+      fmt: format of the cast; None without a cast.
+      rounding, overflow: names of the cast's rounding and overflow modes.
       mixed: whether the values are those after a Hadamard transform.
     """
 

@@ -39,7 +39,8 @@ class Arrivals:
     def listen(self, twin: Twin, name: str) -> None:
         """Compare the inputs of all layers with exact ones in the next runs of `twin`, a copy of the model.
 
-        `name`: the recipe that all layers follow in these runs.
+        The errors are added up in `energies[name]`, which is emptied first. `name`: name of the recipe that all layers
+        follow in these runs.
         """
         self._name, self.energies[name], self._seen[name] = name, {}, set()
         for spot in twin.spots.values():

@@ -95,7 +95,7 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the name of the recipe of 16 bits or more for products that fit no lower recipe.
+    """Return the name of the recipe of 16 bits or more for products that fit no recipe of fewer bits.
 
     It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `verdicts`:
     one for each product and recipe.

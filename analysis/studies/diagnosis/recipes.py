@@ -32,7 +32,7 @@ class PlacedRecipes(NamedTuple):
 def recipes_on(recipes: Any, hardware: Any) -> PlacedRecipes:
     """Return the requested recipes with the matrix units and schedules of some hardware.
 
-    If none of them has 16 bits or more, such a recipe is added.
+    If none of them has 16 bits or more, BF16 is added, or FP16 on hardware that cannot compute BF16.
 
     Args:
       recipes: recipes or their names, as `fp.analysis.diagnose` accepts them; None for BF16, FP8_TENSOR, DEEPSEEK_V3
@@ -91,7 +91,7 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return (name, recipe) of 16 bits for products that fit no lower recipe.
+    """Return (name, recipe) of 16 bits for products that fit no recipe of fewer bits.
 
     It is BF16, or FP16 if the hardware cannot compute BF16. If it can compute neither, it is BF16 with the recipe's own
     units, and `notes` says so. `hardware`: as `on` in `fp.analysis.budget`.

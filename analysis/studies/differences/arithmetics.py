@@ -68,7 +68,8 @@ class LayerArithmetic:
       follow: called with a Site (one call of a layer); returns the recipes of fprop, dgrad and wgrad, or None, which
         leaves the layer's product to torch.
       backend: the backend that multiplies, as in `fp.torch.QuantLinear`.
-      remarks: sentences on products that the hardware does not compute as requested, collected while layers run.
+      remarks: a dictionary whose keys are sentences on products that the hardware does not compute as requested,
+        collected while layers run; its values are None.
     """
 
     follow: Follow
@@ -90,7 +91,7 @@ class ModelArithmetic:
     ways: tuple[tuple[str, LayerArithmetic], ...]
 
     def of(self, layer: str) -> LayerArithmetic | None:
-        """Return the arithmetic of the layer with this name; None if torch computes the layer unchanged."""
+        """Return the arithmetic of the layer with this name; None if no pattern matches, so that torch computes it."""
         return next((way for pattern, way in reversed(self.ways) if fnmatchcase(layer, pattern)), None)
 
     @property

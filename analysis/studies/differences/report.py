@@ -26,13 +26,13 @@ class ModelDivergence(Divergence):
     Attributes:
       growth: the difference of every product that both runs computed in the same shape, in the order in which they ran.
       kl: the mean of KL(first || second) of the model's output as logits, in nats; None if it is not logits.
-      coverage: the share of the model's weights and multiplications that was compared.
+      coverage: a Coverage, the share of the model's weights and multiplications that was compared.
 
     The other attributes are those of a Divergence. `layer` and `product` name the first difference. `operand` is the
     name of the operand that differs, "" if it is the result. `element` is (row, column) of its first different element,
-    with its `bits` and `values` in both runs. `count` elements of all `size` differ. `cause` and `explanation` are
-    texts, and `names` are those of the runs. `trees` are the additions of both runs as trees, if known; `step` is None.
-    If no bit differs, `cause` is "none", `layer` and `product` are "", and bool() is False.
+    with its `bits` (codes, as ints) and `values` in both runs. `count` elements of all `size` differ. `cause` and
+    `explanation` are texts, and `names` are those of the runs. `trees` are the additions of both runs as trees, if
+    known; `step` is None. If no bit differs, `cause` is "none", `layer` and `product` are "", and bool() is False.
     """
 
     growth: tuple[LayerDifference, ...] = field(default=(), repr=False)

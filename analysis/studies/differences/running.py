@@ -80,8 +80,8 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a call's product with a text on where it was computed: a library of torch such as "(MKL)", or the
-    arithmetic's processor such as "on the GPU"; "" for this CPU.
+    """Return a call's product, whose `place` says where it was computed: the library for a layer in `plain`, such as
+    "(MKL)"; else the arithmetic's processor, such as "on the GPU", or "" for the CPU.
 
     `plain`: names of the layers that torch multiplied in their own dtype, which the product then has as `dtype`.
     """

@@ -65,7 +65,7 @@ class Choice:
       bits: mean bits per operand value that the product reads, scales included.
       value, spread: the metric measured with this product alone in the recipe, and its standard deviation over batches.
       harm: the square of a relative error, or a change of the loss; plans minimise the sum of harms over products.
-      cheaper, dearer: the next recipes of fewer and of more bits; None if there are none.
+      cheaper, dearer: the next recipes of fewer and of more bits, each an `Other`; None if there is none.
     """
 
     layer: str

@@ -56,7 +56,7 @@ def torchao_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
 def _mxfp8_linear(products: Mapping[str, LinearRecipe], only_wgrad: bool) -> Said | None:
     """Return torchao's setting for a layer with MXFP8 operands; None if an operand is in another format than E4M3.
 
-    `products`: product -> its recipe. `only_wgrad`: whether wgrad, and no other product, is in high precision.
+    `products`: product -> its recipe. `only_wgrad`: whether wgrad, and no other product, is uncast, or in BF16 or FP16.
     """
     first = products.get("fprop", next(iter(products.values())))
     if any(element_format(fmt) != E4M3 for fmt in (first.input_fmt, first.weight_fmt, first.grad_fmt)):
@@ -146,8 +146,8 @@ def _float8_linear(
 def _cast_config(high: bool, kind: str, target: str) -> str:
     """Return the code of torchao's CastConfig for one operand.
 
-    `high`: whether the operand stays in high precision. `kind`: "tensor" or "rows". `target`: the argument
-    "target_dtype=..." as code; "" for the default format.
+    `high`: whether the operand is not cast to FP8. `kind`: the scales of other operands, "tensor" or "rows". `target`:
+    the argument "target_dtype=..." as code; "" for the default format.
     """
     words = []
     if high:

@@ -25,8 +25,8 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
     """Return Transformer Engine's closest setting for a layer; None if it has none.
 
     It has one if all products are uncast or in the same 16-bit format, or if all follow one FP8 or FP4 recipe. It also
-    has one if fprop follows such a recipe, without delayed scales, and both backward products are in high precision.
-    `products`: product -> its recipe.
+    has one if fprop follows such a recipe, without delayed scales, and both backward products are uncast, or in BF16 or
+    FP16. `products`: product -> its recipe.
     """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
@@ -59,7 +59,7 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
     """Return Transformer Engine's name for a recipe's formats: "HYBRID" if gradients are in E5M2, else "E4M3".
 
     Return None unless input and weight are in E4M3. `low`: product -> recipe, for the products in FP8 or FP4; if that
-    is fprop alone, the format of gradients does not count.
+    is fprop alone, return "E4M3" for any format of gradients.
     """
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)

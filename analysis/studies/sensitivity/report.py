@@ -92,7 +92,7 @@ class Sensitivity:
         recipes.
       notes: sentences on what was not measured, and why.
       convolutions: layer -> number of groups, for layers that are convolutions.
-      coverage: the shares of the model's weights and multiplications that the rows cover.
+      coverage: a Coverage, the shares of the model's weights and multiplications that the rows cover.
     """
 
     rows: tuple[SensitivityRow, ...]

@@ -61,7 +61,8 @@ class SensitivityRow:
       loss_change, loss_spread: change of the loss, in its own unit; exactly 0 for dgrad and wgrad.
       output_error, output_spread, output_cosine: error of the model's outputs, its spread, and the cosine with the
         exact outputs; exactly 0, 0 and 1 for dgrad and wgrad. NaN if the loss does not call the model itself.
-      gradient_error, gradient_spread, gradient_cosine, cosine_spread: the same for the gradients of all parameters.
+      gradient_error, gradient_spread, gradient_cosine, cosine_spread: error of the gradients of all parameters, its
+        spread, the cosine with the exact gradients, and the spread of that cosine; NaN without a loss.
       weight_gradient_error: error of the gradient of the layer's weight alone; NaN for joint rows.
       first_order, fisher: two estimates of the loss change from one backward pass, of first and second order in the
         error of the layer's output (formulas: `BatchFigures`); 0 for dgrad and wgrad, on which the loss does not

@@ -35,9 +35,11 @@ class Shape(Protocol):
     """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
     layer's.
 
-    groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K); a convolution has
-    one for each group of channels. The methods' x, weight and bias are the layer's own operands; dy is the gradient of
-    its output.
+    The methods' x, weight and bias are the layer's own operands; dy is the gradient of its output.
+
+    Attributes:
+      groups: number of matrix products, each of rows (M, K) by the transpose of a weight matrix (N, K); a convolution
+        has one for each group of channels.
     """
 
     groups: int

@@ -174,7 +174,7 @@ class Spot:
           multiply: called with the plan of the recipe, as text, and the seed, an int64 tensor; the seed is None if the
             plan draws no random numbers.
           recipe: the recipe of the product.
-          draw: the seed.
+          draw: the seed as an int.
           group: index of the convolution's group, 0 for a linear layer; groups draw different random numbers.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
