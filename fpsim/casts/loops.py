@@ -78,8 +78,8 @@ def encode_kernel(
 def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
     """Set words[i] (uint32) to number i of the random stream that starts at a Philox counter, for all words.
 
-    Each value of the counter yields four numbers, so words.size must be a multiple of 4. k0, k1: low and high 32 bits
-    of the seed.
+    Each value of the counter yields four numbers, so words.size must be a multiple of 4. counter: its first value,
+    uint64. k0, k1: low and high 32 bits of the seed, uint64.
     """
     for j in range(words.size // 4):
         position = u64(counter + u64(j))
@@ -94,8 +94,8 @@ def fill_random(words: Any, counter: Any, k0: Any, k1: Any) -> None:
 def random_kernel() -> Any:
     """Return the kernel (words, counter, k0, k1) -> None that fills a uint32 array with random numbers.
 
-    words: 1-D, with a multiple of 4 elements. counter: the first value of the Philox counter; each value yields four
-    numbers. k0, k1: low and high 32 bits of the seed.
+    words: 1-D, with a multiple of 4 elements. counter: the first value of the Philox counter, uint64; each value yields
+    four numbers. k0, k1: low and high 32 bits of the seed, uint64.
     """
 
     def fill(words: Any, counter: Any, k0: Any, k1: Any) -> None:
@@ -108,8 +108,9 @@ def random_kernel() -> Any:
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """Return the kernel (bits, codes, layout, first, k0, k1) -> None that rounds floats to codes stochastically.
 
-    bits: 1-D float bits. codes: 1-D results. layout: an EncodeLayout (the format's constants) as an array. first: flat
-    index of the first element. k0, k1: low and high 32 bits of the seed.
+    bits: 1-D uint32 or uint64 float bits. codes: 1-D results in the format's storage dtype. layout: an EncodeLayout
+    (the format's constants) as an array. first: flat index of the first element, uint64. k0, k1: low and high 32 bits
+    of the seed, uint64.
 
     width: bits of the source floats, 32 or 64. kind: the checks that the encoder needs, PLAIN, FULL or UNUSUAL
     (core/encode.py). frozen: the layout as compile-time constants; None to read it from the argument.
@@ -140,8 +141,8 @@ def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
 def decode_kernel(width: int, frozen: Frozen = None, streamed: bool = False) -> Any:
     """Return the kernel (codes, bits, layout) -> None that decodes codes to floats.
 
-    codes: 1-D, unsigned. bits: 1-D results, the float bits. layout: a DecodeLayout (the format's constants) as an
-    array.
+    codes: 1-D, unsigned. bits: 1-D results, the float bits as uint32 or uint64. layout: a DecodeLayout (the format's
+    constants) as an array.
 
     width: bits of the floats, 32 or 64. frozen: the layout as compile-time constants; None to read it from the
     argument. streamed: True writes the results past the caches.

@@ -58,7 +58,10 @@ STYLE = {
 
 
 def color(name: str, formats: Sequence[str]) -> str:
-    """Return the colour (#rrggbb) of the format `name` in figures that compare `formats`."""
+    """Return the colour (#rrggbb) of the format `name` in figures that compare `formats`.
+
+    Common formats have fixed colours; others, which must be in `formats`, get one by their order there.
+    """
     known = COLORS | INTEGER_COLORS
     if name in known:
         return known[name]

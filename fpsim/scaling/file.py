@@ -167,7 +167,11 @@ def _checked_header(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(header: dict[str, Any], arrays: Mapping[str, Array]) -> str:
-    """Return the SHA-256, in hex, of the header and of each array's name, dtype, shape and bytes."""
+    """Return the SHA-256, in hex, of the header and of each array's name, dtype, shape and bytes.
+
+    It covers json.dumps([VERSION, header]), and then for each array, sorted by name, json.dumps([name, dtype.str,
+    shape]) and the elements in C order. Texts are in UTF-8.
+    """
     digest = hashlib.sha256(json.dumps([VERSION, header]).encode())
     for name, x in sorted(arrays.items()):
         digest.update(json.dumps([name, x.dtype.str, x.shape]).encode())

@@ -81,9 +81,9 @@ def encode_hif4(
 def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
     """Return each HiF4 code's value times 2**(exponents of its groups), without the tile's scale, in float32, exactly.
 
-    codes: array of codes. levels: a uint32 per tile of 64 elements, whose bit g < 8 is the exponent of elements 8 g to
-    8 g + 7 and whose bit 8 + q is that of elements 4 q to 4 q + 3; an element has the sum of its two exponents. block:
-    the size of a tile, as in `Scaling.block`.
+    codes: uint8 array of codes. levels: a uint32 per tile of 64 elements, whose bit g < 8 is the exponent of elements 8
+    g to 8 g + 7 and whose bit 8 + q is that of elements 4 q to 4 q + 3; an element has the sum of its two exponents.
+    block: the size of a tile, as in `Scaling.block`.
     """
     tiles = tiling(codes.shape, block)
     values = np.empty(codes.shape, np.float32)

@@ -172,7 +172,7 @@ def _run_strips(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int
 
 
 def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: int) -> None:
-    """Encode matrix number `batch` of a job, if it fits the cache, by separate loops for amax, scales and codes.
+    """Encode matrix number `batch` of a job, of fewer than FUSED elements, by loops for amax, scales and codes.
 
     Fill `grid` (arrays of scales, of their codes and of counts) and `job.out`. tensor: the scale of the whole array.
     """
@@ -197,7 +197,7 @@ def _run_at_once(job: TileJob, grid: TileTargets, tensor: TensorScale, batch: in
 
 
 class ShortLoops(NamedTuple):
-    """The compiled loops for a short matrix, the dtypes that they use, and the bit pattern of Inf.
+    """The compiled loops for a matrix of fewer than FUSED elements, their dtypes, and the bit pattern of Inf.
 
     find_tops, settle, encode: loops that compute amaxes, scales and codes. word, real: the unsigned integer and the
     float, of 32 or 64 bits, in which elements are divided by scales. infinity: the pattern of Inf in that float.
@@ -213,7 +213,7 @@ class ShortLoops(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _short_loops(how: TilePlan, of_columns: bool, tiles: int, short: bool) -> ShortLoops:
-    """Return the loops for a short matrix; cached.
+    """Return the loops for a matrix of fewer than FUSED elements; cached.
 
     how: the plan of the encoding. of_columns: True if tiles are one column wide. tiles: the number of tiles. short:
     True to encode by one general loop, which reads the rounding mode at run time, instead of one compiled for it.

@@ -69,7 +69,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return a Scaled of arrays that encoding has filled, without the usual checks.
+        """Return a Scaled of arrays that encoding has filled, without the checks of the constructor.
 
         fill: the arrays, the format and the scaling. tensor_scale: the scale of the whole array, or None. report:
         counts of tiles.

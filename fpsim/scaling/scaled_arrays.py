@@ -221,7 +221,7 @@ S = TypeVar("S", bound=ScaledArrays[Any])
 
 
 class Blocks(Generic[S]):
-    """A Scaled array as a grid of tiles: indices count tiles, not elements."""
+    """A Scaled array, `whole`, as a grid of tiles: indices count tiles, not elements."""
 
     def __init__(self, whole: S) -> None:
         self._whole = whole

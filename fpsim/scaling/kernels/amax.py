@@ -111,8 +111,8 @@ def amax_loop(width: int, shape: int) -> Any:
     def raise_rest(row: Any, tops: Any, tiles: int) -> None:
         """Raise the entry of `tops` of the last, narrower tile of a row to the tile's largest magnitude.
 
-        row: bit patterns. tops: patterns of the largest magnitude of each tile so far. tiles: the number of full tiles
-        before it.
+        row: bit patterns of floats of `width` bits. tops: patterns of the largest magnitude of each tile so far. tiles:
+        the number of full tiles before it.
         """
         for i in range(tiles * shape, row.size):
             tops[tiles] = max(tops[tiles], word(row[i] & mask))
@@ -127,10 +127,10 @@ def amax_loop(width: int, shape: int) -> Any:
 def specials_loop(width: int) -> Any:
     """Return the loop (matrix, tops, specials, rows, columns) -> None that corrects the amax of tiles with NaN or Inf.
 
-    The amax is the largest magnitude of a tile, a block of elements with one scale. The loop lowers the entries of
-    `tops` (patterns of amaxes) of such tiles to the amax of their finite elements. It sets their entries of `specials`
-    to the sum of the flags HAS_NAN and HAS_INFINITY. matrix: bit patterns of floats of `width` bits. rows, columns: the
-    size of a tile.
+    The amax is the largest magnitude of a tile, a block of elements with one scale. For tiles with NaN or Inf the loop
+    lowers the entry of `tops` (patterns of amaxes) to the amax of the finite elements, and sets that of `specials`
+    (uint8) to the sum of the flags HAS_NAN and HAS_INFINITY. matrix: bit patterns of floats of `width` bits. rows,
+    columns: the size of a tile.
     """
     word: Any = word_of(width)
     magnitude_mask = word((1 << (width - 1)) - 1)

@@ -24,8 +24,8 @@ def look_kernel(width: int) -> Any:
     The amax is the largest magnitude of a tile, a block of elements with one scale. The loop's arguments are (matrix,
     tops, specials, rows, columns, top, left). matrix: the part, which starts at (top, left) of the whole matrix, as bit
     patterns of floats of `width` bits. tops: for every tile of the whole matrix, the bit pattern of its finite amax,
-    which is raised. specials: for every tile, the sum of the flags HAS_NAN and HAS_INFINITY, which are set. rows,
-    columns: the size of a tile.
+    which is raised. specials: for every tile, a uint8, the sum of the flags HAS_NAN and HAS_INFINITY, which are set.
+    rows, columns: the size of a tile.
     """
 
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -50,8 +50,8 @@ def look_kernel(width: int) -> Any:
     def of_columns(row: Any, tops: Any, specials: Any) -> None:
         """Raise `tops` and set flags in `specials` for one row of a matrix whose tiles have one column each.
 
-        row: bit patterns. tops: patterns of the finite amax, one per tile. specials: flags of NaN and Inf, one per
-        tile.
+        row: bit patterns of floats of `width` bits. tops: patterns of the finite amax, one per tile. specials: flags
+        of NaN and Inf (uint8), one per tile.
         """
         for i in range(row.size):
             magnitude = word(row[i] & mask)

@@ -232,9 +232,9 @@ def element_strips(e: Elements) -> Any:
 def decode_strips(width: int, shape: int, frozen: Frozen) -> Any:
     """Return the loop (codes, scales, out, rows, columns, layout, sign_bit) -> None that decodes a matrix.
 
-    codes: 2-D. scales: 2-D, one per tile. out: filled with the bit patterns of float32 values, code times scale. rows,
-    columns: the size of a tile. layout: the decoder's constants as an array (DecodeLayout). sign_bit: the mask of a
-    code's sign.
+    codes: 2-D integers. scales: 2-D float32, one per tile. out: uint32, filled with the bit patterns of float32 values,
+    code times scale. rows, columns: the size of a tile. layout: the decoder's constants as an array (DecodeLayout).
+    sign_bit: the mask of a code's sign.
 
     width: bits, 32 or 64, of the float in which code times scale is computed. shape: 1 for tiles of one column, else
     any other number. frozen: a DecodeLayout to compile in; None to read it from the argument `layout`.

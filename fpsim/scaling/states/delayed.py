@@ -46,7 +46,8 @@ class DelayedScaling(_ScaleState):
 
     Args:
       fmt: element format: a float format, fp.INT8 or fp.INT4, by name or object.
-      scaling: the scaling whose block is used, fp.scalings.TENSOR or another one of plain FP32 scales.
+      scaling: the scaling whose block is used, fp.scalings.TENSOR or another one with FP32 scales of one level, without
+        zero points, amax_floor or smallest_scale.
       history: the number of entries, 1 to 2**20.
       amax: "max" or "most_recent".
       margin: integer, -126 to 126; max, the largest value of the format, is halved this many times.

@@ -39,7 +39,8 @@ class _ScaleState:
     """Base of DelayedScaling, PeriodicScaling and OnlineScaling: a step of encoding, its counts, saving and loading.
 
     OPTIONS: names of the constructor's options, which are attributes as well. ARRAYS: names of the arrays, with one
-    entry or history per tile, that a step passes to the next. A subclass lists its own.
+    entry or history per tile, that a step passes to the next. Subclasses set both as they need. fmt, scaling: as
+    in the subclasses.
     """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()  # names of the constructor's options, which are attributes as well
