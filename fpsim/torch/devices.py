@@ -43,8 +43,8 @@ def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
     keywords: the keyword arguments of `fpsim.matmul`.
 
     Raises:
-      fpsim.gpu.GpuError: there is no GPU, or it has no such tensor cores.
-      ValueError: the unit is another chip's, or torch and cuBLASLt have no such product.
+      fpsim.gpu.GpuError: there is no GPU, or its tensor cores do not multiply these operands.
+      ValueError: the unit is another chip's, or torch and cuBLASLt cannot multiply these operands.
     """
     hardware, unit, schedule = public().gpu.hardware, keywords["accumulate"], keywords["schedule"]
     if schedule is None or schedule.library not in LIBRARIES:

@@ -335,7 +335,7 @@ def _state(path: Path) -> dict[str, Any]:
     """Return the state in a checkpoint's state.json, its version and checksum checked.
 
     Raises:
-      _Damaged: the file is missing, is not such JSON, or differs from its checksum.
+      _Damaged: the file is missing, is not the JSON of a checkpoint, or differs from its checksum.
       ValueError: it has another file version than this fpsim writes.
     """
     try:

@@ -199,7 +199,7 @@ class Examples:
 
     Attributes:
       kind: "digits" or "teacher_student".
-      digest: SHA-256 of all arrays.
+      digest: SHA-256, in hex, of all vectors in little-endian float32, then all classes in little-endian int64.
       train, held_out: the vectors for training and for validation, float32 (examples, 128).
       train_classes, held_out_classes: their classes, int64 (examples,).
     """

@@ -75,6 +75,13 @@ class Trainer:
       settings: all other settings of the run.
       ranks: the processes that train together; None for this process alone.
 
+    Attributes:
+      model, optimizer, scaler, data: the torch module, its AdamW, its LossScaler, and the training data.
+      weights, layers: {name: parameter} of the model, and its quantised layers by the names that recipes use.
+      steps: the number of steps taken so far.
+      rows, measured: the log, as in `Run.rows` and `Run.measured`.
+      stopped: the reason why training ended early; "" if it did not.
+
     Raises:
       ValueError: the recipe names layers that the model lacks, its blocks do not divide a product's K, or the text is
         too short.

@@ -50,6 +50,9 @@ class LossScaler:
         (grows after an overflow, shrinks otherwise) or "norm_driven" (shrinks if gradients are small).
       fmt: the format of the scaled gradients, by name, dtype or object.
 
+    Attributes:
+      trace: list of a `TraceRow` for each finished step.
+
     Raises:
       ValueError: an unknown policy or format.
 

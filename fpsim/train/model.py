@@ -1,8 +1,9 @@
 """The models that are trained: a small transformer on characters, and a perceptron on vectors of 128 numbers.
 
 Linear layers are torch's own until `fpsim.torch.quantize_linears` makes their products follow a recipe. All else that a
-model computes is an operation of `operations/`. Lines under `if self.unit` are for unit scaling, whose functions are at
-the end. The K of every matrix product is a multiple of 128, the block size of the FP8 recipes.
+model computes is an operation of `operations/`: modules take it as `operations`, and their shape as `config`. The
+argument `seed` of a model determines its initial weights. Lines under `if self.unit` are for unit scaling, whose
+functions are at the end. The K of every matrix product is a multiple of 128, the block size of the FP8 recipes.
 """
 
 from __future__ import annotations
@@ -321,9 +322,7 @@ def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
     return Transformer(config, settings.seed, operations)
 
 
-# ---- unit scaling: every tensor of a model has a variance of 1 at the start, gradients too
-#
-# Source: Blake et al., arXiv:2303.11257.
+# ---- unit scaling: every tensor has variance 1 at the start, gradients too (Blake et al., arXiv:2303.11257)
 
 
 class _Factors(Function):  # type: ignore[misc]

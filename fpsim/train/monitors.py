@@ -224,6 +224,9 @@ class Levels:
       controller: the thresholds, the recipes of levels 1, 2, ..., and the metric to watch.
       layers: names of the layers; those that the controller's pattern does not match are left out.
 
+    Attributes:
+      levels, log: {layer: current level}, and the list of all changes of levels.
+
     Example:
       >>> from fpsim.train.monitors import Levels
       >>> from fpsim.recipes.parts import Controller

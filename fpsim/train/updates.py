@@ -89,7 +89,7 @@ def sum_of_squares(tensors: Iterable[Tensor]) -> float:
 def draw_key(seed: int, name: str, kind: str, step: int) -> int:
     """Return the 64-bit random key for one tensor at one step; element i uses random number i of this key.
 
-    It is the first 8 bytes, little-endian, of BLAKE2b over the text "seed step kind name". kind: "weights",
+    It is the BLAKE2b digest of 8 bytes, little-endian, of the UTF-8 text "seed step kind name". kind: "weights",
     "first_moment" or "second_moment".
 
     Example:

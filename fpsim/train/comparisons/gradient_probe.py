@@ -43,7 +43,7 @@ ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
 class Batch(NamedTuple):
-    """A batch.
+    """A batch of token sequences, with a weight for the loss of each token.
 
     Attributes:
       inputs, targets: tokens, and for each the next one, int64 (sequences, context).
