@@ -33,6 +33,12 @@ class CheckpointTensors(Mapping[str, Array]):
     A tensor is read and decoded whenever it is looked up, and is not cached. Files are read rather than mapped into
     memory, so that a file that another process truncates causes an error and not a crash.
 
+    Args:
+      path: the path of the checkpoint.
+      tensors: its tensors, with quantised weights joined from their codes and scales.
+      notes: a sentence for each stored tensor that is left out.
+      dtype: "float32", or "bfloat16" or "float16", to which quantised weights are rounded.
+
     Attributes:
       path: the path that was passed.
       layout: the name of the layout of its quantised weights, such as "compressed-tensors:nvfp4"; "plain" without any;

@@ -298,7 +298,7 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
 
     path: the file, for messages. entry: the value that the header's JSON has for the tensor's name.
 
-    Raises a TensorFileError if these do not agree.
+    Raises a TensorFileError if a field is missing or wrong, or if shape and dtype need another number of bytes.
     """
 
     def damaged(problem: str) -> TensorFileError:

@@ -49,8 +49,9 @@ class _Entry(NamedTuple):
 
 
 class _Blocks(NamedTuple):
-    """A quantised type: its name, the numbers of elements and bytes of a block, and the function that decodes (blocks,
-    bytes) to float values.
+    """A quantised type: its name, and the numbers of elements and of bytes of a block.
+
+    decode: function from the bytes of blocks, (blocks, bytes) uint8, to their float values.
     """
 
     name: str
@@ -101,8 +102,11 @@ def read_gguf(path: Path) -> Found:
 
 
 class _Header:
-    """A reader of the header of an open .gguf file. After `read`, `data` is the position of the elements in the
-    file.
+    """A reader of the header of a .gguf file; after `read`, `data` is the position of the elements in the file.
+
+    Args:
+      opened: the open file, at its start.
+      path: its path, for messages.
     """
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:

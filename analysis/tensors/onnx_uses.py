@@ -49,8 +49,9 @@ SUMMED_LAST = {("FusedMatMul", 0): "transA", ("Gemm", 0): "transA"}
 
 
 class Node(NamedTuple):
-    """An operator of an ONNX model: its type, the names of its inputs and outputs, and its settings that are
-    integers.
+    """An operator of an ONNX model: its type `kind`, and the names of its inputs and outputs.
+
+    settings: name -> values, for those of its attributes that are integers or lists of integers.
     """
 
     kind: str

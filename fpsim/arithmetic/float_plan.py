@@ -23,9 +23,10 @@ NAMES = ("add", "subtract", "multiply", "divide", "sqrt", "fma")
 class FloatPlan(NamedTuple):
     """The arguments that float kernels (kernels/float_arithmetic.py) need to compute one operation.
 
-    width: bits of the float that computes, 32 or 64.
-    layouts: unsigned integers of that width: DecodeLayout of each operand and EncodeLayout of the result, one a row.
-    limits: float bits of the magnitudes from which flags change; None if the kernel cannot compute flags.
+    Attributes:
+      width: bits of the float that computes, 32 or 64.
+      layouts: unsigned integers of that width: DecodeLayout of each operand and EncodeLayout of the result, one a row.
+      limits: float bits of the magnitudes from which flags change; None if the kernel cannot compute flags.
     """
 
     width: int
@@ -111,9 +112,11 @@ def _limits(operation: Operation, width: int) -> npt.NDArray[Any] | None:
 
 
 class Edge(NamedTuple):
-    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit; below and unit are integers.
+    """Two neighbouring magnitudes, below * 2**unit and (below + 1) * 2**unit.
 
-    odd: whether the lower one has an odd code, which decides ties to even.
+    Attributes:
+      below, unit: integers.
+      odd: whether the lower magnitude has an odd code, which decides ties to even.
     """
 
     below: int

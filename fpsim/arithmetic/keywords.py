@@ -46,9 +46,10 @@ DEFAULTS: Rounded = {
 class ArrayOperation(NamedTuple):
     """The signature of an elementwise operation, on the CPU and on the GPU.
 
-    operands: the names of its arrays.
-    keywords: the names of its keywords, in the order of its signature.
-    target: the name of the parameter for the result's format or dtype, after the operands; empty if it has none.
+    Attributes:
+      operands: the names of its arrays.
+      keywords: the names of its keywords, in the order of its signature.
+      target: the name of the parameter for the result's format or dtype, after the operands; empty if it has none.
     """
 
     operands: tuple[str, ...]

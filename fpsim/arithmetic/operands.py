@@ -46,11 +46,14 @@ class Fillable(Protocol):
 
 
 class Operands(NamedTuple):
-    """The operands of a call.
+    """The operands of a call of an elementwise operation.
 
-    codes: their codes, arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit integers).
-    formats: one per operand, () for from_int. shape: the broadcast shape. typed: True if all operands were passed as
-    arrays of float dtypes, not of codes.
+    Attributes:
+      codes: the operands' codes, arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit
+        integers).
+      formats: one per operand, () for from_int.
+      shape: the broadcast shape.
+      typed: True if all operands were passed as arrays of float dtypes, not of codes.
     """
 
     codes: tuple[Array, ...]

@@ -23,9 +23,12 @@ TININESS = ("after", "before")
 class Operation(NamedTuple):
     """An elementwise operation with its checked keywords, which decide its results.
 
-    name: the function's name in `fpsim`, such as "add". formats: the operands' formats, () for from_int. result: the
-    result's format and how it is rounded. input_subnormals, tininess: as in `fpsim.add`. integer: the dtype that
-    from_int reads or to_int returns; None for other operations.
+    Attributes:
+      name: the function's name in `fpsim`, such as "add".
+      formats: the operands' formats, () for from_int.
+      result: the result's format and how it is rounded.
+      input_subnormals, tininess: as in `fpsim.add`.
+      integer: the dtype that from_int reads or to_int returns; None for other operations.
     """
 
     name: str

@@ -14,8 +14,10 @@ from fpsim.formats.rounding import Rounding
 class _Block(NamedTuple):
     """An active `with` block of `rounding`, linked to the block that encloses it.
 
-    owner: its `rounding` object; spent: number of seeds that operations in it have used; outer: the enclosing block, or
-    None.
+    Attributes:
+      owner: its `rounding` object.
+      spent: number of seeds that operations in it have used.
+      outer: the enclosing block, or None.
     """
 
     owner: rounding

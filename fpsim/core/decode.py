@@ -15,15 +15,18 @@ from fpsim.runtime.records import fields_of
 class DecodeLayout(NamedTuple):
     """A format's constants for decoding its codes to a float of 32 or 64 bits, the target.
 
-    Every field is an integer: a Python int, or a NumPy unsigned integer of the target's width.
-    A magnitude code is a code without its sign bit.
+    Every field is an integer: a Python int, or a NumPy unsigned integer of the target's width. A magnitude code is
+    a code without its sign bit.
 
-    magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
-    max_code: magnitude code of the largest finite value.
-    infinity: magnitude code of Inf; own_nan: whole code of the canonical NaN; all ones if the format has none.
-    normal_from: the smallest magnitude code that is decoded by shifting it left by `shift` bits and adding `rebias`.
-    scale: smaller codes are converted from integer to float, and `scale` is added to the bits of that float.
-    rebias and scale are added modulo 2**width.
+    Attributes:
+      magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
+      max_code: magnitude code of the largest finite value.
+      infinity: magnitude code of Inf, all ones if the format has none.
+      own_nan: whole code of the canonical NaN; all ones if the format has none.
+      normal_from: the smallest magnitude code that is decoded by shifting it left by `shift` bits and adding `rebias`.
+      shift, rebias: number of bits, and number added modulo 2**width, for codes from normal_from on.
+      scale: smaller codes are converted from integer to float; then `scale` is added to that float's bits modulo
+        2**width.
     """
 
     magnitude_mask: Any

@@ -31,23 +31,28 @@ DIRECTED = sum(1 << mode for mode in Rounding if mode.is_directed)  # a bit for 
 class EncodeLayout(NamedTuple):
     """A format's constants for encoding from a source: a float32, a float64 or an exact `Number` (core/number.py).
 
-    Every field is an integer: a Python int, or a NumPy unsigned integer of 32 bits (float32) or 64 bits.
-    A magnitude code is a code without its sign bit.
+    Every field is an integer: a Python int, or a NumPy unsigned integer of 32 bits (float32) or 64 bits. A
+    magnitude code is a code without its sign bit.
 
-    depth: the source's exponent field of the format's smallest normal value, minus 1.
-    place: number of low bits that are split off a source whose exponent field is 0 or 1: depth plus the mantissa bits
-    that a normal result drops.
-    max_code: magnitude code of the largest finite value.
-    flush_below: smaller magnitude codes become zero; 0 flushes nothing.
-    overflow, overflow_negative: magnitude codes of the results for positive and for negative finite values that are too
-    large; only directed modes use the second one.
-    infinite: magnitude code of the result for Inf.
-    nan: code of the result for NaN; nan_sign: bits that are inverted in it for a negative NaN.
-    sign_bit: mask; signed_from: the smallest magnitude code that gets the sign bit, 1 if the format has no -0, else 0.
-    random_mask: mask of the top `random_bits` of 32 bits.
-    parity: mask of the bits that make a kept magnitude odd: 1, or all ones if every significand is odd.
-    offset: 0; for formats without zero and subnormals 2**mantissa_bits, which is subtracted from the magnitude.
-    zero: code of the result for 0. below: code of the result for negative values if refuses_negative is 1 (unsigned).
+    Attributes:
+      depth: the source's exponent field of the format's smallest normal value, minus 1.
+      place: number of low bits that are split off a source whose exponent field is 0 or 1: depth plus the mantissa bits
+        that a normal result drops.
+      max_code: magnitude code of the largest finite value.
+      flush_below: smaller magnitude codes become zero; 0 flushes nothing.
+      overflow, overflow_negative: magnitude codes of the results for positive and for negative finite values that are
+        too large; only directed modes use the second one.
+      infinite: magnitude code of the result for Inf.
+      nan: code of the result for NaN.
+      nan_sign: bits that are inverted in `nan` for a negative NaN.
+      sign_bit: mask of the sign bit.
+      signed_from: the smallest magnitude code that gets the sign bit, 1 if the format has no -0, else 0.
+      random_mask: mask of the top `random_bits` of 32 bits.
+      parity: mask of the bits that make a kept magnitude odd: 1, or all ones if every significand is odd.
+      offset: 0; for formats without zero and subnormals 2**mantissa_bits, which is subtracted from the magnitude.
+      zero: code of the result for 0.
+      below: code of the result for negative values if refuses_negative is 1.
+      refuses_negative: 1 for an unsigned format, unless its policy casts the magnitude of negative values; else 0.
     """
 
     depth: Any

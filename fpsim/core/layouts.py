@@ -22,9 +22,10 @@ from fpsim.reload import reloadable
 class EncodePlan(NamedTuple):
     """The arguments that `encode_bits` needs to encode floats of `width` bits, 32 or 64, to one format.
 
-    kind: the least general encoder that suits the format and its policies, PLAIN, FULL or UNUSUAL (core/encode.py).
-    layout: the fields of the EncodeLayout as a 1-D array, uint32 or uint64. frozen: the same EncodeLayout with Python
-    integers, which kernels can be compiled for.
+    Attributes:
+      kind: the least general encoder that suits the format and its policies, PLAIN, FULL or UNUSUAL (core/encode.py).
+      layout: the fields of the EncodeLayout as a 1-D array, uint32 or uint64.
+      frozen: the same EncodeLayout with Python integers, which kernels can be compiled for.
     """
 
     width: int  # bits of the source float
@@ -41,7 +42,7 @@ def source_width(fmt: Format) -> int:
 
 @reloadable
 class Wide(NamedTuple):
-    """The layout of source numbers to be rounded: number of mantissa bits, exponent bias, bits of a word."""
+    """The layout of source numbers to be rounded: mantissa_bits, exponent `bias`, and `bits` of a word."""
 
     mantissa_bits: int
     bias: int
@@ -128,9 +129,11 @@ def _encode_layout(
 class PackPlan(NamedTuple):
     """The arguments by which `pack` (core/pack.py) rounds an exact Number to a code and its flags.
 
-    layout: the fields of the EncodeLayout of the result's format, as a 1-D uint64 array. rules: facts that decide
-    flags, as a sum of bits: LOSES_INFINITY (1: an infinite result becomes another value), LOSES_NAN (2: the format has
-    no NaN), TINY_BEFORE (4: tininess is detected before rounding) and UNSIGNED (8: the format has no negative values).
+    Attributes:
+      layout: the fields of the EncodeLayout of the result's format, as a 1-D uint64 array.
+      rules: facts that decide flags, as a sum of bits: LOSES_INFINITY (1: an infinite result becomes another value),
+        LOSES_NAN (2: the format has no NaN), TINY_BEFORE (4: tininess is detected before rounding) and UNSIGNED (8: the
+        format has no negative values).
     """
 
     layout: npt.NDArray[Any]
@@ -210,8 +213,9 @@ def unpack_layout(fmt: Format, input_subnormals: str) -> npt.NDArray[Any]:
 class DecodePlan(NamedTuple):
     """The arguments that `decode_bits` needs to decode codes of one format to floats of `width` bits, 32 or 64.
 
-    layout: the fields of the DecodeLayout as a 1-D array, uint32 or uint64. frozen: the same DecodeLayout with Python
-    integers, which kernels can be compiled for.
+    Attributes:
+      layout: the fields of the DecodeLayout as a 1-D array, uint32 or uint64.
+      frozen: the same DecodeLayout with Python integers, which kernels can be compiled for.
     """
 
     width: int  # bits of the target float
@@ -256,11 +260,13 @@ class OrderLayout(NamedTuple):
 
     A magnitude code is a code without its sign bit.
 
-    magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit.
-    max_code: magnitude code of the largest finite value.
-    infinity: magnitude code of Inf, all ones if there is none; own_nan: whole code of the canonical NaN.
-    quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
-    flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
+    Attributes:
+      magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit.
+      max_code: magnitude code of the largest finite value.
+      infinity: magnitude code of Inf, all ones if there is none.
+      own_nan: whole code of the canonical NaN.
+      quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+      flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
     """
 
     magnitude_mask: Any

@@ -31,9 +31,14 @@ LEADING = u64(1 << TOP)
 class Number(NamedTuple):
     """An exact number, (-1)**negative * significand * 2**(field - BIAS - TOP), with BIAS = 2**14 and TOP = 61.
 
-    The four fields are uint64. negative: 0 or 1; field: the exponent plus BIAS; significand: 0, or 2**61 to 2**62 - 1.
-    kind: FINITE (0), INFINITE (1), NAN (2) or SIGNALLING (3, a signalling NaN). Bit 0 of the significand of a computed
-    number is sticky: it is also set if nonzero bits after it were dropped.
+    The four fields are uint64. Bit 0 of the significand of a computed number is sticky: it is also set if nonzero bits
+    after it were dropped.
+
+    Attributes:
+      negative: 0 or 1.
+      field: the exponent plus BIAS.
+      significand: 0, or 2**61 to 2**62 - 1.
+      kind: FINITE (0), INFINITE (1), NAN (2) or SIGNALLING (3, a signalling NaN).
     """
 
     negative: Any  # 0 or 1
@@ -48,14 +53,16 @@ class UnpackLayout(NamedTuple):
 
     A magnitude code is a code without its sign bit.
 
-    magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
-    max_code: magnitude code of the largest finite value.
-    infinity: magnitude code of Inf; own_nan: whole code of the canonical NaN; all ones if the format has none.
-    quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
-    mantissa_bits: width of the format's mantissa.
-    smallest_field: exponent field of the smallest normal value: 1, or 0 if the format has no subnormals.
-    flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
-    rebias: BIAS minus the format's exponent bias and its mantissa bits.
+    Attributes:
+      magnitude_mask, sign_bit: masks of the magnitude code and of the sign bit; sign_bit is 0 for unsigned formats.
+      max_code: magnitude code of the largest finite value.
+      infinity: magnitude code of Inf, all ones if the format has none.
+      own_nan: whole code of the canonical NaN; all ones if the format has none.
+      quiet_from: the smallest magnitude code of a quiet NaN, 0 if all NaNs are quiet.
+      mantissa_bits: width of the format's mantissa.
+      smallest_field: exponent field of the smallest normal value: 1, or 0 if the format has no subnormals.
+      flush_below: smaller magnitude codes are read as zero; 0 flushes nothing.
+      rebias: BIAS minus the format's exponent bias and its mantissa bits.
     """
 
     magnitude_mask: Any

@@ -56,10 +56,12 @@ def value_of(width: int, careful: bool) -> Any:
 class ElementChoices(NamedTuple):
     """Integers (int64) that decide how an element becomes a code: compiled in as constants, or read at run time.
 
-    mode: a Rounding. kind: the encoder, PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed
-    format) or UNUSUAL (any format).
-    applied: BY_SCALE if the tile's factor divides elements, BY_INVERSE if it multiplies them.
-    integer: 1 if codes are two's complement integers, else 0.
+    Attributes:
+      mode: a Rounding.
+      kind: the encoder, PLAIN (signed formats with -0, Inf treated like overflow), FULL (any signed format) or UNUSUAL
+        (any format).
+      applied: BY_SCALE if the tile's factor divides elements, BY_INVERSE if it multiplies them.
+      integer: 1 if codes are two's complement integers, else 0.
     """
 
     mode: Any

@@ -82,9 +82,13 @@ with_element_keywords = with_keywords(ElementKeywords, ELEMENT_DEFAULTS)
 class CastOptions(NamedTuple):
     """The checked options of a cast to a format of exponent and mantissa.
 
-    fmt: the format. rounding: the mode. overflow: name of the policy for values beyond the largest finite one.
-    subnormals: "keep", or "flush" to zero. seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or
-    None. random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
+    Attributes:
+      fmt: the format.
+      rounding: the rounding mode.
+      overflow: name of the policy for values beyond the largest finite one.
+      subnormals: "keep", or "flush" to zero.
+      seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or None.
+      random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
     """
 
     fmt: Format
@@ -107,9 +111,12 @@ class CastOptions(NamedTuple):
 class TableOptions(NamedTuple):
     """The checked options of a cast to a table format, which lists the value of each code.
 
-    fmt: the format. rounding: the mode. overflow: name of the policy for values beyond the largest finite one. seed:
-    key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or None. random_bits: number of random bits, 1 to
-    32, that each stochastic rounding uses.
+    Attributes:
+      fmt: the format.
+      rounding: the rounding mode.
+      overflow: name of the policy for values beyond the largest finite one.
+      seed: key of the random numbers of stochastic rounding, 0 to 2**64 - 1, or None.
+      random_bits: number of random bits, 1 to 32, that each stochastic rounding uses.
     """
 
     fmt: TableFormat

@@ -130,7 +130,9 @@ AVX10 = "Intel AVX10.2 Architecture Specification, VCVT[2]PH2BF8 and VCVT[2]PH2H
 class Policy:
     """A named convention of casts: the cast keywords that reproduce it, and the source that states it.
 
-    keywords: the values of rounding, overflow and subnormals. source: a publication or a library.
+    Attributes:
+      keywords: the values of rounding, overflow and subnormals.
+      source: a publication or a library.
     """
 
     keywords: Mapping[str, str]

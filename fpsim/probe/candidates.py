@@ -268,7 +268,7 @@ def spine(branch: Branch) -> list[int]:
 
 
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
-    """Yield accumulators as candidates, in usual formats with at least the precision of `out`.
+    """Yield accumulators as candidates, in `out` and the formats SUM_FORMATS of at least its precision.
 
     order: an order whose partial sums give the chunks of `fp.Chunked`, or None; of_products: True to include fused
     multiply-adds.

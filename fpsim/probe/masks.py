@@ -27,7 +27,8 @@ class NoOrderError(Exception):
 class Masks(Protocol):
     """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`.
 
-    capacity: number of small terms that can be nonzero at once.
+    Attributes:
+      capacity: number of small terms that can be nonzero at once.
     """
 
     capacity: int  # number of small terms that can be nonzero at once
@@ -61,6 +62,10 @@ class _TreeSearch:
 
     Small terms that are added to M or to -M before M and -M cancel are lost: rounding removes them. The result counts
     the other small terms. Terms are named by their indices.
+
+    Args:
+      masks: the counter of surviving terms.
+      rng: the source of random numbers, which chooses some pivots and samples of terms.
     """
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:

@@ -37,7 +37,10 @@ def arithmetic_of(
 
 
 def order_in_words(order: Order) -> str | None:
-    """Return a usual order of two-operand additions as a phrase; None for other orders.
+    """Return an order of two-operand additions as a phrase, if it has one; None for other orders.
+
+    Phrases exist for one running sum (in order, or from the last term to the first), for pairs added level by level,
+    and for running sums of equally many consecutive terms, which are added one after another.
 
     Example:
       >>> from fpsim.probe.order import Order

@@ -138,7 +138,7 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """Return the model of a black box; if none fits, try results cast to FP16 or BF16 where that is exact."""
+    """Return the model of a black box; if none fits, that of its results cast to FP16 or BF16, if that is exact."""
     if box.operands[0].integer:
         return integer_model(box)
     model = _float_model(box)
@@ -157,7 +157,7 @@ def model_of(box: BlackBox) -> Model:
 def _narrower(box: BlackBox) -> Format | None:
     """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None.
 
-    The results are those for the usual kinds of operands, without those at the edges of the range.
+    The results are those for the kinds of operands in USUAL, which are not at the edges of the range.
     """
     witness = _Witness(box)
     results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])

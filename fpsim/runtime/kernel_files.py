@@ -78,6 +78,11 @@ class KernelFiles:
     """The compiled versions of one function on disk, with the methods that numba's dispatchers call.
 
     A file holds the machine code for one list of argument types.
+
+    Args:
+      function: the plain Python function.
+      dispatcher: its numba dispatcher.
+      private: numba's private objects, as `numba_private.names` returns them.
     """
 
     def __init__(self, function: Callable[..., Any], dispatcher: Any, private: PrivateNames) -> None:

@@ -40,10 +40,14 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 class PrivateNames(NamedTuple):
     """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`.
 
-    dispatcher: the class CPUDispatcher, of compiled functions. results: the class CompileResultCacheImpl, which takes
-    compile results apart and puts them together. dumps: the function that makes bytes of the parts. runtime: `rtsys`,
-    which machine code needs. lock: the compiler's lock. identity: the class FunctionIdentity, which numbers functions.
-    library: the class CodeLibrary, which knows whether machine code holds addresses of its process.
+    Attributes:
+      dispatcher: the class CPUDispatcher, of compiled functions.
+      results: the class CompileResultCacheImpl, which takes compile results apart and puts them together.
+      dumps: the function that makes bytes of a taken-apart compile result.
+      runtime: `rtsys`, which machine code needs.
+      lock: the compiler's lock.
+      identity: the class FunctionIdentity, which numbers functions.
+      library: the class CodeLibrary, which knows whether machine code holds addresses of its process.
     """
 
     dispatcher: Any

@@ -92,10 +92,12 @@ def _machine() -> str:
 
 
 class Control(NamedTuple):
-    """The control register of a processor's float unit: its width in bits, and values that select rounding modes.
+    """The control register of a processor's float unit: its width, and values that select rounding modes.
 
-    ieee: value for IEEE arithmetic to nearest even with all exceptions masked; directed: by name of another mode, "up",
-    "down" or "toward_zero", the bits to set in addition.
+    Attributes:
+      width: bits of the register.
+      ieee: value for IEEE arithmetic to nearest even with all exceptions masked.
+      directed: by name of another mode, "up", "down" or "toward_zero", the bits to set in addition.
     """
 
     width: int

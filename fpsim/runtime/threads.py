@@ -42,7 +42,7 @@ _this_thread = threading.local()
 
 
 class Task(NamedTuple):
-    """A function for a thread to call, and the queue that gets None when it is done, or the exception it raised."""
+    """A function `work` for a thread to call; the queue `answers` then gets None, or the exception that it raised."""
 
     work: Callable[[], object]
     answers: SimpleQueue[BaseException | None]

@@ -19,7 +19,7 @@ class ScaleHistory:
       model: a torch.nn.Module.
       scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
     Attributes:
-      scales: the scales so far, in the order of the steps.
+      scales: a list of a `Scale` for each recorded step and scale, in the order of the steps.
     """
 
     def __init__(self, model: Any, scaler: HasScale | None) -> None:

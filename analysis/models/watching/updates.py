@@ -72,7 +72,7 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of a parameter called `name`: a copy of its elements, and facts on its gradient.
+    """Return the `Before` of a parameter called `name`: a copy of its elements, and sums and flags of its gradient.
 
     gradient: a dense tensor in the shape of `weight`.
     """
@@ -88,7 +88,7 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 def _compared(step: int, one: Before) -> Update:
     """Return the Update of one parameter after the optimizer step number `step`.
 
-    one: the parameter before the step, and the tensor that now has the new values.
+    one: the parameter before the step, with its tensor `weight`, which now has the new values.
     """
     weight, update, lost, start = 0.0, 0.0, 0, 0
     with wrapping():

@@ -118,7 +118,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
     parts: the stored tensors of the weight. The result decodes its values when they are read.
 
     Raises:
-      LayoutError: the number of scales is not that of the rows, or the format is not that of plain rows.
+      LayoutError: the number of scales is not that of the rows, or the stored weight format is not 0, plain rows.
 
     Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """

@@ -18,8 +18,9 @@ BLOCK = 32  # elements
 
 
 class BlockKind(NamedTuple):
-    """A quantised type of GGUF: its name, the numbers of bytes and elements of a block, and the function from blocks,
-    (blocks, bytes) uint8, to values, (blocks, elements) float32.
+    """A quantised type of GGUF: its name, and the numbers of bytes and of elements of a block.
+
+    decode: function from the bytes of blocks, (blocks, bytes) uint8, to values, (blocks, elements) float32.
     """
 
     name: str

@@ -92,7 +92,7 @@ class WeightParts:
           shape: shape of the weight.
           words: text on the format and scales, used in place of a dtype's name.
           load: reads the scales, and returns a function of (rows of codes as stored, index of the first row) that
-            returns their values.
+            returns the rows' values, converted to float32 if they are not.
           outputs_last: whether the weight's last axis is that of the outputs; None if unknown.
         """
         bands = self._bands(math.prod(shape), load)

@@ -51,8 +51,9 @@ def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) ->
 
 
 def _required(settings: Mapping[str, Any]) -> str:
-    """Return the end of the name of the input scale that a configuration's only scheme requires; "" if it requires
-    none.
+    """Return the end of the name of the input scale that a configuration requires.
+
+    It is "" if none is required, or if the configuration has no scheme or several schemes.
 
     settings: the quantisation settings of the configuration, field -> value.
     """

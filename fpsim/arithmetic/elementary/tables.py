@@ -47,10 +47,11 @@ class ExactTable(NamedTuple):
     The fields are 1-D arrays indexed by code. A finite result is +-significand * 2**(field - BIAS - TOP), with BIAS
     2**14 and TOP 61, as a `fpsim.core.number.Number`.
 
-    significands: 0, or 62 bits of which the highest is set, and the lowest also if any bit after it is 1.
-    fields: exponents plus BIAS.
-    states: bit 0 is set for a negative result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits from
-    3 on are the flags of the exact result (INVALID, DIVIDE_BY_ZERO).
+    Attributes:
+      significands: 0, or 62 bits of which the highest is set, and the lowest also if any bit after it is 1.
+      fields: exponents plus BIAS.
+      states: bit 0 is set for a negative result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits
+        from 3 on are the flags of the exact result (INVALID, DIVIDE_BY_ZERO).
     """
 
     significands: npt.NDArray[np.uint64]

@@ -30,7 +30,7 @@ def tabulated_kernel() -> Any:
     It writes codes and flags. a: 1-D uint64 codes that index the table. random: uint32, empty unless stochastic. codes,
     flags: uint64 and uint8 results.
     significands, fields, states: the arrays of an ExactTable. target: uint64 array of the result's EncodeLayout and, as
-    its last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: number of a rounding mode.
+    its last element, the bits `rules` that `fpsim.core.pack.pack` reads for flags. mode: a Rounding.
     """
 
     def look_up(

@@ -34,7 +34,7 @@ def unary_kernel(name: str) -> Any:
     a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
     layouts: uint64; its rows are constants of formats: UnpackLayout, for reading a; EncodeLayout, for rounding the
     result.
-    mode: number of a rounding mode.
+    mode: a Rounding.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -58,7 +58,7 @@ def binary_kernel(name: str) -> Any:
     layouts are 1-D.
     a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
     layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a and b; EncodeLayout, for rounding
-    the result. mode: number of a rounding mode.
+    the result. mode: a Rounding.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -81,7 +81,7 @@ def fma_kernel() -> Any:
     It writes codes and flags. All arrays but layouts are 1-D. a, b, c, codes: uint64. random: uint32, empty unless
     stochastic. flags: uint8, bits of `fp.Flags`.
     layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a, b and c; EncodeLayout, for
-    rounding the result. mode: number of a rounding mode.
+    rounding the result. mode: a Rounding.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -128,7 +128,7 @@ def from_integer_kernel() -> Any:
 
     It writes codes and flags. n: 1-D uint64, two's complement if signed is 1. random: uint32, empty unless stochastic.
     codes: uint64. flags: uint8, bits of `fp.Flags`. out: uint64, constants for rounding: the fields of the format's
-    EncodeLayout. mode: number of a rounding mode.
+    EncodeLayout. mode: a Rounding.
     rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
     of `fpsim.core.pack`).
     """
@@ -151,7 +151,7 @@ def to_integer_kernel() -> Any:
 
     It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n:
     uint64 results, two's complement, clamped to -lowest .. highest (uint64). flags: uint8, bits of `fp.Flags`. la:
-    uint64, constants for reading a: the fields of its format's UnpackLayout. mode: number of a rounding mode.
+    uint64, constants for reading a: the fields of its format's UnpackLayout. mode: a Rounding.
     """
 
     def to_integer(

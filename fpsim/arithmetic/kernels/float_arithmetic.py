@@ -34,8 +34,11 @@ EVERY_KIND: Any = np.int64(FULL)
 class Thresholds(NamedTuple):
     """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded to the format.
 
-    overflow, negative_overflow: the smallest magnitude of a positive, and of a negative, result that overflows. tiny,
-    negative_tiny: the smallest one of a positive, and of a negative, result that is not tiny. All are uint32 or uint64.
+    All are uint32 or uint64.
+
+    Attributes:
+      overflow, negative_overflow: the smallest magnitude of a positive, and of a negative, result that overflows.
+      tiny, negative_tiny: the smallest magnitude of a positive, and of a negative, result that is not tiny.
     """
 
     overflow: Any
@@ -97,7 +100,7 @@ class Width:
         def add(x: Any, y: Any, mode: int) -> Any:
             """Return the bits of x + y, rounded to odd; x, y: bits of floats. The NaN of the result has no sign.
 
-            mode: number of a rounding mode; in mode DOWN an exact zero from operands of unlike signs is -0, else +0.
+            mode: a Rounding; in mode DOWN an exact zero from operands of unlike signs is -0, else +0.
             """
             bits = word(sum_to_odd(word(x).view(real), word(y).view(real)))
             signs = word(word(x | y) & sign) if mode == DOWN else zero
@@ -115,7 +118,7 @@ class Width:
         def fused(x: Any, y: Any, z: Any, mode: int) -> Any:
             """Return (bits of x * y + z rounded to odd, bits of x * y); the float must hold the product exactly.
 
-            x, y, z: bits of floats. mode: number of the rounding mode, which decides the sign of an exact zero sum: -0
+            x, y, z: bits of floats. mode: a Rounding, which decides the sign of an exact zero sum: -0
             in mode DOWN if the operands' signs differ, else +0.
             """
             product = word(real(word(x).view(real) * word(y).view(real)).view(word))
@@ -181,7 +184,7 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
       a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
       layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
         EncodeLayout, for rounding the result.
-      mode: number of a rounding mode.
+      mode: a Rounding.
       flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
     """
     w = real_width(width)
@@ -213,7 +216,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
       layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
         EncodeLayout, for rounding the result.
       limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
-      mode: number of a rounding mode.
+      mode: a Rounding.
       flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
     """
     w = real_width(width)
@@ -246,7 +249,7 @@ def sqrt_kernel(width: int) -> Any:
     """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
 
     a, codes: 1-D arrays of unsigned integers. layouts: unsigned integers of `width` bits; its rows are constants of
-    formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result. mode: number of a rounding mode.
+    formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result. mode: a Rounding.
     width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
@@ -269,7 +272,7 @@ def flagged_sqrt_kernel(width: int) -> Any:
     a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
     `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
     limits: the fields of Thresholds (magnitudes from which flags change), then the smallest magnitude code of a quiet
-    NaN of a. mode: number of a rounding mode.
+    NaN of a. mode: a Rounding.
     width: bits of the float that computes, 32 or 64.
     """
     w = real_width(width)
@@ -297,8 +300,8 @@ def fma_kernel(width: int, nearest: bool) -> Any:
     """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`.
 
     a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: unsigned integers of `width` bits; its rows are
-    constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: number of
-    a rounding mode.
+    constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: a
+    Rounding.
     width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
     ignored.
     """
@@ -327,7 +330,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
     of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for
     rounding the result.
     limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest magnitude
-    code of a quiet NaN. mode: number of a rounding mode.
+    code of a quiet NaN. mode: a Rounding.
     width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
     ignored.
     """
@@ -361,7 +364,7 @@ def _operation(name: str, w: Width) -> Any:
     """Return the compiled function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y; the NaN has no sign.
 
     name: "add", "multiply" or "divide"; w: the functions for floats of one width, which bits have. Sums are rounded to
-    odd, products and quotients to nearest. mode: number of a rounding mode, which only sums read: DOWN makes an exact
+    odd, products and quotients to nearest. mode: a Rounding, which only sums read: DOWN makes an exact
     zero -0.
     """
     word, real, add = w.word, w.real, w.add

@@ -26,8 +26,12 @@ PLUS_ZERO, MINUS_ZERO, NO_ZERO = i64(1), i64(2), i64(4)  # flags, as bits, of th
 class SumLayouts(NamedTuple):
     """The layouts of an exact sum's operands and result, and how the sum is rounded.
 
-    a, b: UnpackLayouts of the factors; c: that of the numbers that sums start from; result: EncodeLayout of the sums.
-    mode: a Rounding. rules: bits that `pack` takes (core/pack.py), which decide flags only.
+    Attributes:
+      a, b: UnpackLayouts of the factors.
+      c: UnpackLayout of the numbers that sums start from.
+      result: EncodeLayout of the sums.
+      mode: a Rounding.
+      rules: bits that `pack` takes (core/pack.py), which decide flags only.
     """
 
     a: UnpackLayout

@@ -42,10 +42,13 @@ class Rows(NamedTuple):
 class Targets(NamedTuple):
     """Layouts by which the terms a and b are read and by which sums are rounded, as 1-D arrays of integers.
 
-    a, b: layouts of the operands. inner: layout of sums within a chunk (consecutive terms that are added first). outer:
-    layout of the sum of the chunks' sums, and of c.
     For sums kept as codes, a and b hold the fields of an UnpackLayout, and inner and outer those of an EncodeLayout and
-    an UnpackLayout and the `rules` of `pack`. Other LaneSteps define their own.
+    an UnpackLayout and the `rules` of `pack`. Functions for other sums, such as float64 ones, have other layouts.
+
+    Attributes:
+      a, b: layouts of the operands.
+      inner: layout of sums within a chunk (consecutive terms that are added first).
+      outer: layout of the sum of the chunks' sums, and of c.
     """
 
     a: Any
@@ -58,8 +61,11 @@ class Targets(NamedTuple):
 class Randomness(NamedTuple):
     """The rounding mode of sums, and the source of random numbers for stochastic rounding.
 
-    mode: a Rounding; stride: number of 32-bit random words per output; k0, k1: low and high 32-bit word of the seed;
-    first: flat index of the first output.
+    Attributes:
+      mode: a Rounding.
+      stride: number of 32-bit random words per output.
+      k0, k1: low and high 32-bit word of the seed.
+      first: flat index of the first output.
     """
 
     mode: Any
@@ -73,7 +79,9 @@ class Randomness(NamedTuple):
 class SumTile(NamedTuple):
     """A part of the results whose sums are computed together: columns j .. j + n - 1 of row i.
 
-    output: flat index of the first of these results, in C order; random numbers depend on it.
+    Attributes:
+      i, j, n: the row, the first column, and the number of columns.
+      output: flat index of the first of these results, in C order; random numbers depend on it.
     """
 
     i: Any  # the row
@@ -86,9 +94,11 @@ class SumTile(NamedTuple):
 class ChainOrder(NamedTuple):
     """The order of sums in which each term is added to a running sum.
 
-    chunk: number of consecutive terms in one partial sum. single: True if there is one chunk only, whose sum starts
-    from c; False if the sums of chunks are added to an outer sum, which starts from c. fused: True if products are not
-    rounded before they are added.
+    Attributes:
+      chunk: number of consecutive terms in one partial sum.
+      single: True if there is one chunk only, whose sum starts from c; False if the sums of chunks are added to an
+        outer sum, which starts from c.
+      fused: True if products are not rounded before they are added.
     """
 
     chunk: Any  # terms of a chunk
@@ -108,8 +118,9 @@ class AdditionTargets(NamedTuple):
 class Words(NamedTuple):
     """Scratch arrays of shape (4, n) for the random words of four successive roundings in each of n lanes.
 
-    products, sums: words for roundings of products and of sums. joins: words for roundings of the outer sum, after a
-    chunk's sum was added to it.
+    Attributes:
+      products, sums: words for roundings of products and of sums.
+      joins: words for roundings of the outer sum, after a chunk's sum was added to it.
     """
 
     products: Any

@@ -23,8 +23,11 @@ NO_SPECIAL, HAS_NAN, HAS_PLUS, HAS_MINUS = i64(0), i64(1), i64(2), i64(4)  # kin
 class Term(NamedTuple):
     """A number (-1)**negative * significand * 2**(exponent - mantissa bits of its format); every field is an int64.
 
-    negative: 0 or 1. significand: an integer with the hidden bit; 0 for Inf and NaN. exponent: that of the code; for
-    subnormals and zero, that of the smallest normal value. kind: FINITE (0), INFINITE (1) or NAN (2).
+    Attributes:
+      negative: 0 or 1.
+      significand: an integer with the hidden bit; 0 for Inf and NaN.
+      exponent: exponent of the code; for subnormals and zero, that of the smallest normal value.
+      kind: FINITE (0), INFINITE (1) or NAN (2).
     """
 
     negative: Any  # 0 or 1

@@ -16,11 +16,12 @@ i64 = np.int64
 class IntegerFacts(NamedTuple):
     """Constants of an integer matrix instruction, integers.
 
-    terms: products per instruction.
-    lowest, highest: range of the accumulator and of results.
-    saturates: True if sums are clamped to that range, False if they wrap modulo 2**32.
-    pair_lowest, pair_highest: range to which the sum of two neighbouring products is clamped before it is added to the
-    accumulator; pair_highest is 0 if such sums are not clamped.
+    Attributes:
+      terms: products per instruction.
+      lowest, highest: range of the accumulator and of results.
+      saturates: True if sums are clamped to that range, False if they wrap modulo 2**32.
+      pair_lowest, pair_highest: range to which the sum of two neighbouring products is clamped before it is added to
+        the accumulator; pair_highest is 0 if such sums are not clamped.
     """
 
     terms: Any

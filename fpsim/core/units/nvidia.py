@@ -40,15 +40,17 @@ PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
 class UnitLayout(NamedTuple):
     """Constants of one matrix instruction, 64-bit integers.
 
-    terms: products per instruction; fraction_bits: number of bits that are kept below the largest exponent.
-    floor_exponent: the lowest exponent to which terms are aligned, also if all of them are zero.
-    mode: Rounding of the result.
-    lost: number of low bits of the result's code that are always 0; the layout of the result does not have them.
-    nan: code of the instruction's NaN.
-    block: number of terms that share a scale, or 0 without scales.
-    kept_a, kept_b, kept_scale_bits: masks of the bits of operands' and scales' codes that the instruction reads.
-    step: terms of K from one instruction to the next.
-    origin: the lowest digit of an exact sum counts units of 2**origin.
+    Attributes:
+      terms: products per instruction.
+      fraction_bits: number of bits that are kept below the largest exponent.
+      floor_exponent: the lowest exponent to which terms are aligned, also if all of them are zero.
+      mode: Rounding of the result.
+      lost: number of low bits of the result's code that are always 0; the layout of the result does not have them.
+      nan: code of the instruction's NaN.
+      block: number of terms that share a scale, or 0 without scales.
+      kept_a, kept_b, kept_scale_bits: masks of the bits of operands' and scales' codes that the instruction reads.
+      step: terms of K from one instruction to the next.
+      origin: the lowest digit of an exact sum counts units of 2**origin.
     """
 
     terms: Any  # products per step
@@ -72,8 +74,9 @@ unit_fields = fields_of(UnitLayout)
 class Layouts(NamedTuple):
     """The formats of a matrix instruction, as constants for reading and for writing codes.
 
-    a, b, c, scale: UnpackLayouts of both operands, of the accumulator and of scales. result: EncodeLayout of the
-    result.
+    Attributes:
+      a, b, c, scale: UnpackLayouts of both operands, of the accumulator and of scales.
+      result: EncodeLayout of the result.
     """
 
     a: UnpackLayout

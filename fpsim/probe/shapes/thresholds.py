@@ -160,7 +160,14 @@ def thresholds(
 
 
 class _Boxes:
-    """Products that a function computes in several shapes, from the first rows and columns of the same matrices."""
+    """Products that a function computes in several shapes, from the first rows and columns of the same matrices.
+
+    Args:
+      fn: the function, fn(a, b) of (M, K) and (K, N) arrays.
+      operands: both ProbedOperands.
+      largest: the largest number of rows and columns of the matrices.
+      layout: memory layouts of a and b, as for `fp.probe.matmul`.
+    """
 
     def __init__(self, fn: Function, operands: Any, largest: int, layout: str) -> None:
         self.fn, self.operands, self.largest, self.layout = fn, operands, largest, layout
