@@ -29,9 +29,9 @@ def points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", around: int = 1) -
     """Return the inputs at which the result of a cast can change, with which every check of a cast begins.
 
     These are every finite value of the format and every tie between two of them (among the ties: half the smallest
-    value, and the edge of overflow), each with its neighbours in `dtype`. Added are zeros, infinities, NaNs of both
-    signs and with a payload, the smallest and largest values of `dtype` and of FP16, BF16 and FP32, through which casts
-    often go, and powers of two at which ranges of integers end.
+    value, and the edge of overflow), each with its neighbours in `dtype`. Added are zeros, infinities, and NaNs of both
+    signs and with a payload. Also added are the smallest and largest values of `dtype` and of FP16, BF16 and FP32,
+    through which casts often go, and the powers of two at which ranges of integers end.
 
     Args:
       fmt: the format, by name, dtype or object. For a format with more than 16 bits, only some of its values are used:
@@ -143,6 +143,7 @@ def further_points(fmt: FormatLike, dtype: npt.DTypeLike = "float32", seed: int 
 
     Returns:
       Array of shape (n,) and dtype `dtype`, in no order, to be used in addition to `points`; some patterns may repeat.
+      n is 1,840 for float64 and 1,376 for others. 512 values are random in the format's range, 512 random bit patterns.
 
     Example:
       >>> from fpsim.testing.boundary_points import further_points

@@ -26,11 +26,11 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     """Return random operands as codes, a (M, K) and b (K, N), whose product shows how a kernel orders and rounds sums.
 
     Args:
-      name: kind of values, one of `OPERAND_SETS`: "normal" (N(0, 1)), "positive" (U[0, 1)), "wide" (exponents over most
-        of the format's range), "cancelling" (half of the terms are the negatives of the others), "subnormal", "special"
-        (N(0, 1) with a few Inf, NaN, zeros and largest values), "adversarial" (a few large terms among small ones) or
-        "ties" (powers of two). Short sums rounded to BF16 show their order with "cancelling", but not with "normal",
-        "positive" and "wide".
+      name: kind of values, one of `OPERAND_SETS`. "normal": N(0, 1). "positive": U[0, 1). "wide": exponents over most
+        of the format's range. "cancelling": half of the terms are the negatives of the others. "subnormal": subnormals
+        and the smallest normal values. "special": N(0, 1) with a few Inf, NaN, zeros and largest values. "adversarial":
+        a few large terms among small ones. "ties": powers of two. Short sums rounded to BF16 show their order with
+        "cancelling", but not with "normal", "positive" and "wide".
       shape: (M, N, K).
       pair: formats of a and b: e4m3, e5m2, fp16, bf16, or tf32 (float32 patterns whose low 13 bits are zero).
       seed: seed of the random numbers.

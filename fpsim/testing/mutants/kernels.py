@@ -149,7 +149,7 @@ def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
 
 
 def kernel_of(**promise: Any) -> Kernel:
-    """Return a kernel of NumPy arrays that keeps a promise, given as keywords of `check_kernel`."""
+    """Return a kernel, from NumPy arrays a, b and any scales and bias, that keeps `promise` (as for `check_kernel`)."""
     names = [name for name in EXTRAS if promise.get(name)]
     how = {name: value for name, value in promise.items() if name not in (*EXTRAS, *OPERANDS)}
 

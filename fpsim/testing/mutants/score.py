@@ -83,9 +83,10 @@ def mutation_score(
     """Run a test on broken quantizers or kernels and on a correct one, and report which faults the test misses.
 
     Args:
-      test: a function that takes a function and raises AssertionError if that function is wrong. It is called with a
-        quantizer (from an array of floats to float32 values of its shape, rounding to nearest even,
-        overflow="nonfinite"), or, with kernel=, with a kernel as `check_kernel` calls it (on arrays or torch tensors).
+      test: a function that takes a function and raises AssertionError if that function is wrong. Without kernel=, it is
+        called with a quantizer, from an array of floats to float32 values of its shape; the correct one rounds to
+        nearest even with overflow="nonfinite". With kernel=, it is called with a kernel, a function of arrays or torch
+        tensors as for `check_kernel`.
       fmt: the format of quantizers; float32 must represent its values.
       kernel: None for quantizers; a kernel's promise, as keywords of `check_kernel`: the test runs on each mutant of
         `mutants.KERNELS` that breaks it; or "each": `test(kernel, **promise)` runs on every mutant, with its own

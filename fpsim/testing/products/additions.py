@@ -192,8 +192,9 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
-    """Yield accumulators of every kind, in FP32, FP64, FP16, BF16, TF32 and the result's format.
+    """Yield sequential, fused, pairwise, exact and chunked accumulators in several formats.
 
+    The formats are FP32, FP64, FP16, BF16, TF32 and the result's format.
     The result's format is left out if it has fewer than 16 bits. Some accumulators round toward zero, flush subnormals
     or saturate. Chunked accumulators, with chunks of 2 to 256 terms, come last. promise: the arithmetic that the kernel
     claims, for its result format.
@@ -231,9 +232,10 @@ def _of_processors() -> Iterator[Addition]:
 def _lanes(promise: Promise) -> Iterator[Addition]:
     """Yield arithmetics of 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add.
 
-    Of n chains, chain i adds the terms k with k mod n = i, or part i of n parts of K, or every n-th run of neighbouring
-    terms. The chains' sums are then added from the first on, from the last on, pairwise, or by halves (i and i + n/2,
-    again and again). promise: the arithmetic that the kernel claims, for its operands.
+    Terms are given to n chains in one of three ways. Chain i adds the terms k with k mod n = i; or part i of n equal
+    parts of K; or the runs j with j mod n = i, where a run has 2, 4 or 8 neighbouring terms. The chains' sums are then
+    added from the first on, from the last on, pairwise, or by halves (i and i + n/2, until one is left). promise: the
+    arithmetic that the kernel claims, for its operands.
     """
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):

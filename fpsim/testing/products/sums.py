@@ -33,9 +33,10 @@ CUTS = {
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
     """Return the indices of K at which slices end; K itself may be missing, and the last index may exceed K.
 
-    parts: number of slices. cut: "ceiling" (equal slices, the last one shorter), "last_longer" or "first_longer" (if K
-    is not divisible), "rounded_up" (equal slices, each end rounded up to a multiple of `grain`) or "halving" (halves of
-    halves). grain: number of terms of which the ends are multiples; "first_longer" and "halving" ignore it.
+    k: number of terms. parts: number of slices. grain: number of terms of which the ends are multiples; "first_longer"
+    and "halving" ignore it. cut: the rule. "ceiling": equal slices, the last one shorter. "last_longer" and
+    "first_longer": equal slices, but the last or the first ones are longer if K is not divisible. "rounded_up": equal
+    slices, each end rounded up to a multiple of `grain`. "halving": halves of halves, that is 2, 4, 8, ... slices.
     """
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
@@ -67,9 +68,10 @@ class JoinedParts(NamedTuple):
       rounding: rounding of the sum of two parts.
       strided: whether part i consists of the terms k with k mod parts = i.
       twice: whether sums are rounded to float32 before they are rounded to fmt.
-      rule: how K is cut if `terms` is given. "": parts of `terms`. As CPU libraries do: "halved" (one part up to
-        `terms`, two halves below 4 * terms, else parts of 2 * terms), "last_halved" (parts of `terms`, but the last of
-        up to 2 * terms in halves) or "doubled" (parts of 2 * terms if K exceeds that, else of `terms`).
+      rule: how K is cut if `terms` is given. "": parts of `terms`. CPU libraries have three rules. "halved": one
+        part if K is at most `terms`, two halves if it is below 4 * terms, else parts of 2 * terms. "last_halved": parts
+        of `terms`, but if `terms` + 1 to 2 * terms - 1 terms are left, two halves of these. "doubled": parts of 2 *
+        terms if K exceeds that, else of `terms`.
       odd_first: whether, of each two neighbouring terms, the second is added first.
       cut: how K is cut if `parts` is given: "ceiling" (the last part is the shortest), "last_longer", "first_longer",
         "rounded_up" (equal lengths, each end rounded up to `grain`) or "halving" (halves of halves).
@@ -133,9 +135,7 @@ RULES = {
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
     """Return how many terms each part of a sum of `k` terms has.
 
-    terms: the usual number of terms of a part. rule: "halved" (one part up to `terms`, two halves below 4 * terms, else
-    parts of 2 * terms), "last_halved" (parts of `terms`, but the last of up to 2 * terms in halves) or "doubled" (parts
-    of 2 * terms if k exceeds that, else of `terms`).
+    terms: the usual number of terms of a part. rule: "halved", "last_halved" or "doubled", as in `JoinedParts`.
     """
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]

@@ -101,7 +101,7 @@ def identify_quantizer(
       `.exact` (whether policy and faults reproduce every result) and `.rivals` (other policies and faults that would
       change no result). For an integer format it is an `IntegerIdentity`, with `.scale` and `.zero_point` as well.
       If the format is an integer format and fn returns (codes, scales) or (codes, scales, zero points), it is a
-      `ScalingIdentity`, as `identify_scaling` returns it, found with matrices that contain ties and are made here.
+      `ScalingIdentity`, as `identify_scaling` returns it. The matrices with which fn is called are made here.
 
     Raises:
       ValueError: the format is unknown, or the function raises, returns no results, or is not deterministic.

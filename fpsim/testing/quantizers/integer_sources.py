@@ -64,9 +64,10 @@ def check_integers(fn: Callable[..., Any], options: CastOptions, dtype: np.dtype
 
 @lru_cache(maxsize=16)
 def integers_for(fmt: Format, dtype: np.dtype[Any]) -> Array:
-    """Return integers of `dtype` next to values and ties of a format and sums of two powers of two, and random ones.
+    """Return the integers of `dtype` at which a cast to `fmt` is checked, as a sorted, cached, read-only array (n,).
 
-    The array is sorted, cached and read-only.
+    They are the format's values and ties, sums of two powers of two and random integers, each with both signs and with
+    its neighbours 1 below and above, and the ends of the range of `dtype`.
     """
     info = np.iinfo(dtype)
     rng = np.random.default_rng(0)

@@ -245,7 +245,7 @@ def _other(
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the length or shape of the array.
 
-    Call the quantizer with parts of x of 1 to 257 elements and with x reshaped to matrices and three axes, and compare
+    Call the quantizer with parts of x of 1 to 257 elements, and with x reshaped to matrices and three axes. Compare
     with `want`, its results for x as bit patterns of float64. Yield for each call ("batch", the broken property or None
     if all results are equal, ""); for an array that the quantizer refuses ("batch", None, a note on it).
     """
@@ -272,7 +272,7 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the size of the array.
 
-    Call the quantizer with random elements of x in four arrays of up to a million elements, and compare with `want`,
+    Call the quantizer `box` with random elements of x in four arrays of up to a million elements. Compare with `want`,
     its results for x as bit patterns of float64. Yield for each ("size", the broken property or None, ""); for an array
     that the quantizer refuses, or for which it is too slow, ("size", None, a note on it).
     """
@@ -317,7 +317,7 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
     """Check that results do not depend on the memory layout of the array.
 
-    Call the quantizer with eight numbers and with x in every layout of LAYOUTS, and compare with the results in C order
+    Call the quantizer with eight numbers and with x in every layout of LAYOUTS. Compare with its results in C order
     (`want` for x, as bit patterns of float64). Yield for each ("layout", the broken property or None, ""); for a layout
     that the quantizer refuses ("layout", None, a note on it).
     """
@@ -384,6 +384,7 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
 def wide_inputs(fmt: Format) -> Array:
     """Return 4,096 float64 inputs, a random choice of the points of a format, for a function checked with float32.
 
-    The points are the format's values and ties, their neighbours in float64, and others; few are float32 values.
+    They come from `points` and `further_points` in float64: the format's values and ties, their neighbours, seams of
+    other formats and random values. Few are float32 values.
     """
     return chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)

@@ -277,8 +277,8 @@ class ModelSearch:
 def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerModel]:
     """Return clause -> rival of a model: the other arithmetics that a check tries to exclude.
 
-    They are each policy, alone and after a rounding to FP16, BF16 or TF32, and `model` with each single fault, except
-    faults that change the results of few inputs. source: the format of the inputs.
+    They are the model of each policy of `fpsim.encode`, alone and after a rounding to FP16, BF16 or TF32, and `model`
+    with each single fault. Faults that change the results of few inputs are left out. source: the format of the inputs.
     """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}

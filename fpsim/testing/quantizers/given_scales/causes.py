@@ -47,9 +47,9 @@ def differing(got: Values, want: Values) -> Any:
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: clause without subject -> changed fields of the model `promise`, with their values.
+    """Return the known faults: a dict from a clause without subject to changed fields of the model `promise`.
 
-    They are other quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
+    They are wrong quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
     """
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
@@ -91,7 +91,7 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
     """Return the faults of taking another tile's scale or zero point; {} without tiles.
 
-    Clause without subject -> fields of the model `promise` that the fault changes.
+    The dict maps a clause without subject to the fields of the model `promise` that the fault changes.
     """
     if promise.block is None or promise.scale.size == 1:
         return {}

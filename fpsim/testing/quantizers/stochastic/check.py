@@ -122,10 +122,10 @@ def check_stochastic(
 def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -> Iterator[tuple[str, Broken | None]]:
     """Yield the properties of a cast, each with the result that breaks it, or None if it holds; fill `measured`.
 
-    They are "exact values" (values of the format stay), "neighbours" (results are next to their inputs), "mean" (the
-    share rounded away from zero is the input's fraction of the spacing), "elements", "calls" and "seeds" (elements of a
-    call, calls, and calls with two seeds do not depend on each other), "repeats" (equal random numbers give equal
-    results) and "averaging" (means of more calls are more precise). A name may be yielded more than once.
+    "exact values": values of the format stay. "neighbours": results are next to their inputs. "mean": the share rounded
+    away from zero is the input's fraction of the spacing. "elements", "calls", "seeds": elements of a call, calls, and
+    calls with two seeds do not depend on each other. "repeats": equal random numbers give equal results. "averaging":
+    means of more calls are more precise. A name may be yielded more than once.
 
     Args:
       source: the cast under test; source(x, n) calls it for x with the random numbers (or seed) of number n.

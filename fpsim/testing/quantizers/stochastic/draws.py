@@ -18,8 +18,9 @@ REPEATS, CALLS = 2048, 32  # draws of each input: elements per call, and calls
 def cells_of(fmt: Format) -> list[tuple[float, float]]:
     """Return pairs of neighbouring values, smaller magnitude first, from all parts of a format's range.
 
-    They begin at 1 (or at the smallest normal value) and after it, at 0 and the smallest normal value (in formats with
-    subnormals), and before the largest value; in signed formats also at -1 and before the lowest value.
+    One pair begins at 1, or at the smallest normal value in formats that lack 1; with mantissa bits, one follows it. In
+    formats with subnormals, pairs begin at 0 and at the smallest normal value. One pair ends at the largest value. In
+    signed formats, the first and the last pair are also returned with negative signs.
     """
     one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     unit = float(fmt.ulp(one))
