@@ -39,7 +39,7 @@ class Recording:
       model: name of the model's class, and a digest of its parameters' names and shapes.
       formats: names of the formats whose error was measured.
       sample, keep, seed: arguments of `fp.analysis.record`.
-      steps: the recorded steps.
+      steps: the numbers of the recorded steps.
       monitors: the optimizer's effects on the weights, a `Monitors`.
       notes: sentences on modules and functions whose products were not recorded.
       coverage: the shares of the model's weights and multiplications that were recorded, a `Coverage`.

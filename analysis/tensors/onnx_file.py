@@ -225,7 +225,7 @@ class _Walk:
         return proto
 
     def _fields(self, span: _Span) -> Iterator[tuple[int, int | _Span]]:
-        """Yield (number, value) of the fields of the message at `span`; value: an integer, or the position of bytes."""
+        """Yield (number, value) of the fields of the message at `span`; value: an integer, or a _Span of bytes."""
         place = span.begin
         while place < span.end:
             self.left -= 1

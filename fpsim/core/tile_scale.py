@@ -207,7 +207,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale, n.smallest or n.zero_scale; is scale too small; is amax 0); top: bits of amax."""
+        """Return (scale, n.smallest or n.zero_scale; True if scale was too small; True if amax, bits `top`, is 0)."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero

@@ -72,7 +72,8 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of a parameter called `name`: a copy of its elements, and sums and flags of its gradient.
+    """Return the `Before` of a parameter called `name`: a copy of its elements, with its gradient's sum of
+    squares and nonzero elements.
 
     gradient: a dense tensor in the shape of `weight`.
     """
