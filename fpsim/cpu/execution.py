@@ -94,9 +94,9 @@ def _refusal(row: AnyInstruction, i: int, wanted: str, x: Array) -> ValueError:
 def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
     """Return c + sum of a * b for each of N rows, (N,) bit patterns, computed by an AMX instruction.
 
-    row: the instruction. operands: a and b (N, terms), c (N,). Tile a holds 16 rows of a, and tile b holds the same 16
-    rows of b as its columns. The results are the diagonals of the 16 x 16 products of such tiles. Raises a ValueError
-    for other dtypes or shapes.
+    row: the instruction. operands: a and b (N, terms) in row.dtype, c (N,) uint32. Tile a holds 16 rows of a, and tile
+    b holds the same 16 rows of b as its columns. The results are the diagonals of the 16 x 16 products of such tiles.
+    Raises a ValueError for operands of other dtypes or shapes.
     """
     a, b, c = operands
     count, terms = a.shape if a.ndim == 2 else (-1, 0)
@@ -142,8 +142,8 @@ def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: i
 
     Args:
       row: the instruction.
-      a: (tiles, 16 rows, 16 groups, elements of a group).
-      b: (tiles, 16 groups, 16 columns, elements of a group).
+      a: (tiles, 16 rows, 16 groups, elements of a group), bit patterns in row.dtype.
+      b: (tiles, 16 groups, 16 columns, elements of a group), bit patterns in row.dtype.
       c: (tiles, 16 rows, 16 columns) of 32-bit patterns.
       groups: number of groups of K to multiply, up to 16; further ones are ignored.
     """

@@ -86,8 +86,8 @@ def _scales(unit: Described) -> Iterator[str]:
 def _cut(unit: Described) -> Iterator[str]:
     """Yield a sentence for each bound that a MatrixUnit exceeds, for rules that align terms and truncate them.
 
-    The significands of both operands may have PRODUCT_BITS (62) bits together. fraction_bits and the bits of the
-    number `terms` may be SUM_BITS (60) together.
+    The significands of both operands may have PRODUCT_BITS (62) bits together. fraction_bits plus the
+    bit length of `terms` may be at most SUM_BITS (60).
     """
     precision = unit.a.carrier.precision + unit.b.carrier.precision
     if precision > PRODUCT_BITS:
@@ -116,8 +116,8 @@ def _scaled(unit: Described) -> Iterator[str]:
 def _grouped(unit: Described) -> Iterator[str]:
     """Yield a sentence for each requirement of `Rule.GROUPED` that a MatrixUnit breaks.
 
-    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that, with the bits of the
-    number of terms, are at most 50 (SUM_BITS - GROUP_BITS).
+    They are E2M1 operands, steps and blocks in multiples of 16 terms, and fraction_bits that, plus the bit
+    length of `terms`, are at most 50 (SUM_BITS - GROUP_BITS).
     """
     if (unit.a.fmt, unit.b.fmt) != (E2M1, E2M1):
         yield f"GROUPED takes e2m1 operands; got {unit.a.name} and {unit.b.name}"

@@ -32,7 +32,7 @@ class ProductSums(NamedTuple):
         of scales of rows and of columns.
       out_fmt: format of the result, to which some merges round sums.
       join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
-        an epilogue; None for others.
+        an epilogue; None for other merges.
     """
 
     schedule: Schedule

@@ -209,7 +209,7 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
 
 
 def bias_of(array: Array, shape: tuple[int, int]) -> Array:
-    """Return a bias as float32, in its own shape; shape: (M, N) of the result.
+    """Return a bias, `array`, as float32 of its shape, (N,) or (1, N); shape: (M, N) of the result.
 
     Raises:
       TypeError: the bias is neither float32, float16 nor bfloat16.

@@ -51,8 +51,8 @@ def _found_unit(
 ) -> MatrixUnit | None:
     """Return the unit of the architecture `arch` for the formats of two operands and a result type; None if none.
 
-    fmts: formats of the operands. result: such as "f32". A unit with block scales of this (format, size) is preferred
-    to one without; block_scales None: one without.
+    fmts: formats of the operands. result: such as "f32". block_scales: (format, size) of block scales: a unit with
+    these is preferred to one without block scales. If it is None, only units without block scales count.
     """
     units = [
         unit for unit in UNITS.values()

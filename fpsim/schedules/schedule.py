@@ -188,7 +188,7 @@ class Schedule:
         multiply-add; False rounds the scaled partial sum before it is added.
 
     Raises:
-      TypeError, ValueError: a field has another type or value.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> import fpsim as fp

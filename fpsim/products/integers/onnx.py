@@ -37,7 +37,7 @@ def matmul_integer(
 
     Raises:
       ValueError: shapes that do not match, zero points out of range.
-      TypeError: other dtypes.
+      TypeError: an argument has another dtype than those above.
 
     Source: ONNX operators, MatMulInteger-10; docs/integer-products.md.
 
@@ -81,7 +81,7 @@ def qlinear_matmul(
 
     Raises:
       ValueError: shapes that do not match, zero points out of range, an unknown library.
-      TypeError: other dtypes.
+      TypeError: an argument has another dtype than those above.
 
     Source: ONNX operators, QLinearMatMul-21; docs/integer-products.md.
 

@@ -94,7 +94,10 @@ def _add(total: Array, a: Array, b: Array, unit: IntegerUnit) -> None:
 
 
 def _may_saturate(total: Array, k: int, unit: IntegerUnit) -> bool:
-    """Return whether a sum that starts at a value of `total` and adds k products may leave the range of unit.d."""
+    """Return whether a sum that starts at a value of `total` and adds k products may leave the range of unit.d.
+
+    total: integers of the unit's result dtype. unit: the integer matrix unit.
+    """
     ends = [x * y for x in (unit.a.lowest, unit.a.highest) for y in (unit.b.lowest, unit.b.highest)]
     low, high = (int(end(total)) for end in (np.min, np.max))
     return low + k * min(*ends, 0) < unit.d.lowest or high + k * max(*ends, 0) > unit.d.highest

@@ -49,7 +49,8 @@ def tile_of(rows: int, groups: int, cut: str) -> Any:
     columns from `column` on. cut: what becomes of a step's sum that leaves 32 bits. WRAPS: it wraps. SIGNED, UNSIGNED:
     it saturates as int32 or uint32. NARROW: it wraps, but the sums of pairs of products saturate as int16.
 
-    a: (M, steps * pairs) uint32, two int16 each. b: (steps * pairs, COLUMNS) likewise. out: (M, COLUMNS) int32.
+    a: (M, steps * pairs) uint32, two int16 each. b: (steps * pairs, COLUMNS) uint32, two int16 each. out: (M, COLUMNS)
+    int32.
     """
 
     def tile(_typing: Any, a: Any, b: Any, out: Any, row: Any, column: Any, steps: Any, pairs: Any) -> Any:

@@ -6,7 +6,8 @@ Positive and negative products go to separate sums, from two copies of the panel
 for negative values, the other for positive ones. The sum of both is exactly the instruction's result. Measured:
 docs/performance.md.
 
-The processor must have AVX-512 (`has_avx512`). fused_row.py computes the same for others, and is the reference.
+The processor must have AVX-512 (`has_avx512`). fused_row.py computes the same for other processors, and is the
+reference.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     first .. stop - 1 of a with b to the same rows of c. terms: of an instruction. halves: 2 to sum even and odd terms
     separately, else 1. vectors: use AVX-512.
 
-    a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) likewise. c: (rows,
+    a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, PANEL_COLUMNS) of these dtypes. c: (rows,
     PANEL_COLUMNS) float32. base: the exponent of a product minus the int8 exponents of its factors. parts: number of
     blocks of PART columns that are computed with AVX-512. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3,
     PANEL_COLUMNS) int32.
@@ -131,9 +131,9 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     ) -> None:  # fmt: skip
         """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile of results, in place.
 
-        a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) likewise. base: exponent of a
-        product minus the int8 exponents of its factors. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3,
-        PANEL_COLUMNS) int32.
+        a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) of these dtypes. base: exponent
+        of a product minus the int8 exponents of its factors. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words:
+        (3, PANEL_COLUMNS) int32.
         """
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
@@ -160,7 +160,7 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
         """Add an instruction's products to rows first .. stop - 1 of c in place, for `parts` blocks of PART columns.
 
-        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) likewise; c: (rows,
+        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) of these dtypes; c: (rows,
         PANEL_COLUMNS) float32. place: (first, stop, exponent of a product minus the int8 exponents of its factors,
         parts). The scratch buffers are not used.
         """
@@ -172,7 +172,7 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
         """Add an instruction's products to rows first .. stop - 1 of c in place.
 
-        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) likewise; c: (rows,
+        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) of these dtypes; c: (rows,
         PANEL_COLUMNS) float32. place: (first, stop, exponent of a product minus the int8 exponents of its factors, not
         used). Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
         """

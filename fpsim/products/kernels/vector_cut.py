@@ -2,7 +2,7 @@
 
 They compute sixteen columns at a time. Intermediate results stay in registers, and roundings are part of the
 instructions. Measured: docs/performance.md. The processor must have AVX-512 (`has_avx512`). The loops of cut_product.py
-and step_rows.py compute the same for others, and are the reference.
+and step_rows.py compute the same for other processors, and are the reference.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
       avx512: use AVX-512, else AVX2.
 
     Arguments of the intrinsic:
-      a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, VECTOR_COLUMNS) likewise.
+      a, ea: (rows, terms) float32 values and int8 exponents. b, eb: (terms, VECTOR_COLUMNS) of these dtypes.
       c: (rows, VECTOR_COLUMNS) float32 patterns as int32, changed in place.
       e: (VECTOR_COLUMNS,) int8, the largest exponents of row r's products.
       scale, scales: exponents of the scale of row r, and of the columns' scales, (VECTOR_COLUMNS,); read if `scaled`.

@@ -292,7 +292,7 @@ def levels_of(box: Box) -> int:
 
 
 def heights(root: Box) -> list[float]:
-    """Return the height of the top of each level of boxes, in inches above the bottom of the picture."""
+    """Return, for levels 0, 1, ... of `root`, the height of the boxes' top in inches above the picture's bottom."""
     heights = [LEAF] + [0.0] * root.level
     for box in root.all():
         if box.level:

@@ -93,8 +93,13 @@ def _tint(colour: str, share: float) -> tuple[float, float, float]:
 class _Painter:
     """A painter of a tree's boxes into matplotlib axes.
 
-    x counts slots, each as wide as the smallest box; y is in inches. tops: heights of the tops of the levels of boxes.
-    slot: inches per slot. colours: the colour of each arithmetic.
+    x counts slots, each as wide as the smallest box; y is in inches.
+
+    Attributes:
+      ax: the axes.
+      tops: heights of the tops of the levels of boxes.
+      slot: inches per slot.
+      colours: the colour of each arithmetic.
     """
 
     def __init__(self, ax: Axes, tops: Sequence[float], slot: float, colours: dict[Arithmetic, str]) -> None:

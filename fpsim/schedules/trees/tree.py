@@ -51,7 +51,7 @@ class Tree:
         faster; None for other trees.
 
     Raises:
-      TypeError, ValueError: a field has another type or value.
+      TypeError, ValueError: a field has another type or value than those above.
 
     Example:
       >>> import fpsim as fp
