@@ -91,9 +91,9 @@ def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUni
 
 
 def _other_sign(unit: IntegerUnit, name: str) -> str:
-    """Return a sentence naming the unit that takes operand `name` with the other signedness, of the same architecture.
+    """Return a sentence naming the unit of the same architecture whose operand `name` has the other sign than `unit`'s.
 
-    The sentence is "" if there is none.
+    That is unsigned integers (u8) for signed ones (s8), or the reverse. The sentence is "" if there is none.
     """
     changed = {
         field: f"{'u' if (x := getattr(unit, field)).signed is (field == name) else 's'}{x.bits}" for field in "ab"

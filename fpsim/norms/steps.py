@@ -179,7 +179,8 @@ def _checked_accumulate(accumulate: Any, fmt: Format) -> LaneSum | Accumulator:
 
     Raises:
       TypeError: it is no accumulator.
-      ValueError: it is a LaneSum and float32 does not hold `fmt`, or it is another one whose sums exceed 32 bits.
+      ValueError: it is a LaneSum and float32 does not hold `fmt`, or it is an Accumulator whose result format has more
+        than 32 bits.
     """
     if not isinstance(accumulate, (LaneSum, Accumulator)):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Sums of products of two matrices of codes by an accumulator: choice of the compiled loop and of its numbers.
+"""Sums of products of two matrices of codes by an accumulator: the choice of a compiled loop, and its call.
 
 Importing this module imports numba.
 """
@@ -162,7 +162,7 @@ def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
 def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
     """Return sums as codes of `fmt`; words: codes in uint64, or if `in_float64` bit patterns of float64.
 
-    A NaN keeps its sign, which distinguishes overflows in formats without Inf.
+    A NaN keeps its sign, since an overflow in a format without Inf gives a NaN with the sign of the sum.
     """
     if fmt == FP64:
         return canonical(words, fmt)
@@ -317,8 +317,8 @@ def _fits_bins(problem: SumProblem) -> bool:
     """Return whether the kernel of exact_bins.py can compute these exact sums in one or two float64 numbers ("bins").
 
     Conditions: every term is a product that float64 holds exactly; there are FEW_PRODUCTS products or more; numba
-    compiles; no general loop replaces a kernel that is not compiled yet; and the problem is the product of two matrices
-    (not `paired`, where each row of a has separate factors in b).
+    compiles; the kernel is compiled, or `general_loops` does not replace it (runtime/general_loops.py); and the problem
+    is the product of two matrices (not `paired`, where each row of a has separate factors in b).
     """
     few = problem.work < FEW_PRODUCTS or replaces(exact_bins.strips_kernel(), problem.work)
     usual = not (problem.paired or few or numba.config.DISABLE_JIT)

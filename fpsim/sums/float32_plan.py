@@ -81,8 +81,8 @@ class Float32Sums(NamedTuple):
 def float32_sums(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> Float32Sums | None:
     """Return the plan of an accumulator for operands of two formats; None if float32 cannot reproduce its sums.
 
-    The result is cached. accumulator: with its seed removed (`seedless`). formats: of a and b; None for a means that a
-    is all ones.
+    The result is cached. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for a means
+    that a is all ones.
     """
     way = None if accumulator.rounding is Rounding.STOCHASTIC else _strip_way(accumulator, formats)
     if way is None:
@@ -109,7 +109,7 @@ def exactly(fmt: Format) -> CastOptions:
 def _strip_way(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> StripWay | None:
     """Return the arguments of the kernels that compute sums in float32, or None if float32 cannot reproduce them.
 
-    formats: of a and b; None for a means that a is all ones.
+    formats: those of a and b; None for a means that a is all ones.
     """
     fmt, outer = accumulator.fmt, accumulator.result_format
     usual = accumulator.overflow == "nonfinite" and accumulator.subnormals == "keep"
@@ -217,8 +217,8 @@ class Panels(NamedTuple):
 def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
     """Return (codes in the dtype that the kernels read, in C order; the constants by which they decode these codes).
 
-    The constants are the fields of a DecodeLayout. Codes of a format without a layout are converted to float32 bit
-    patterns, and the layout is that of FP32.
+    The constants are the fields of a DecodeLayout. If the format has none (see `float32_layout`), codes are converted
+    to float32 bit patterns here, and the constants are those of FP32.
 
     Args:
       codes: codes of `fmt`.

@@ -111,9 +111,9 @@ def plain_sum(x: Array, accumulator: Accumulator, fmt: Any) -> Any | None:
     """Return a short C-ordered array's sum, a scalar of the accumulator's dtype; None if this path does not apply.
 
     It does not apply inside a block of `general_loops`, or in one of these cases: float32 cannot reproduce the
-    accumulator's sums or decodes x by a table; x is empty or longer than SHORT; the processor flushes subnormals or
-    does not round to nearest; sums may leave the range in which float32 is exact; the dtype of x has integers that are
-    no codes of the format. fmt: format of x if it holds codes; None if it holds floats.
+    accumulator's sums or decodes x by a table; x is empty or has more than SHORT (16384) elements; the processor
+    flushes subnormals or does not round to nearest; sums may leave the range in which float32 is exact; the dtype of x
+    has integers that are no codes of the format. fmt: format of x if it holds codes; None if it holds floats.
     """
     plan = _plain(seedless(accumulator), fmt, None, x.dtype)
     if plan is None or plan.layouts is None or not (0 < x.size <= SHORT and keeps_ieee()) or allows_general_loops():
@@ -149,7 +149,7 @@ def _format_of(dtype: np.dtype[Any], fmt: Any) -> Format | None:
     """Return the format of an operand, or None if this quick path does not accept it.
 
     It accepts a dtype that stores one format, if fmt is None or that format, and otherwise an integer dtype of which
-    every integer is a code of fmt. dtype: of the operand; fmt: its format if it holds codes, None for floats.
+    every integer is a code of fmt. dtype: dtype of the operand; fmt: its format if it holds codes, None for floats.
     """
     stored, wanted = FORMAT_OF.get(dtype), None if fmt is None else find_format(fmt)
     if stored is not None and wanted in (None, stored):

@@ -110,7 +110,7 @@ def _problem(accumulator: Accumulator, lines: Lines, first: int, c: Array | None
 def _tree(accumulator: Pairwise, line: Lines) -> Array:
     """Return the pairwise sum of one long line, (1,) codes: the pairwise sum of its subtrees' totals.
 
-    line: a single sum, with more terms than are converted at a time. A subtree has SUBTREE (4096) terms.
+    line: a single sum of more than TERMS_AT_ONCE terms. A subtree has SUBTREE (4096) terms.
     """
     whole = line.terms // SUBTREE * SUBTREE
     totals = [line_sums(accumulator, line.part(0, whole).folded(SUBTREE))]
@@ -123,7 +123,7 @@ def _tree(accumulator: Pairwise, line: Lines) -> Array:
 def _chain(accumulator: Accumulator, line: Lines) -> Array:
     """Return the sum of one long line in order, (1,) codes: each part starts from the total of the previous part.
 
-    line: a single sum, with more terms than are converted at a time.
+    line: a single sum of more than TERMS_AT_ONCE terms.
     """
     run = accumulator.chunk if isinstance(accumulator, Chunked) else 1
     step = max(TERMS_AT_ONCE // (COLUMNS_OF_ONE * run), 1) * run

@@ -52,7 +52,7 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 
     Each is "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or a rounding mode for values
     in float64 that are rounded to a format: "nearest", "up", "down", "toward_zero", "stochastic", or "any" for other
-    modes. formats: of a and b; that of a is None if a is all ones.
+    modes. formats: those of a and b; that of a is None if a is all ones.
     """
     return _ways(seedless(accumulator), formats)
 
@@ -61,7 +61,7 @@ def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tup
 def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
     """Return the representations (of sums, of outer sums) that `ways` describes, cached.
 
-    accumulator: without its seed. formats: of a and b; that of a is None if a is all ones.
+    accumulator: without its seed. formats: those of a and b; that of a is None if a is all ones.
     """
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
@@ -159,7 +159,7 @@ class ExactPlan(NamedTuple):
 def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     """Return the plan of Exact for operands of these formats; starts: True if sums begin with values c, False at 0.
 
-    formats: of a and b; that of a is None if a is all ones.
+    formats: those of a and b; that of a is None if a is all ones.
     """
     return _exact_plan(seedless(accumulator), formats, starts)
 
@@ -168,7 +168,7 @@ def exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], 
 def _exact_plan(accumulator: Accumulator, formats: tuple[Format | None, Format], starts: bool) -> ExactPlan:
     """Return the plan of Exact for operands of these formats, cached; accumulator: without its seed.
 
-    formats: of a and b; that of a is None if a is all ones. starts: True if sums begin with values c, False at 0.
+    formats: those of a and b; that of a is None if a is all ones. starts: True if sums begin with values c, False at 0.
     """
     fmt, of_a = accumulator.fmt, formats[0]
     present = [operand for operand in formats if operand is not None]

@@ -24,7 +24,7 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the grouping of elements, by which a thread loads several at once.
+    """Return the Grouping of elements, by which a thread loads several at once.
 
     bits, target_bits: width in bits of an operand's elements and of the result's.
     """
@@ -37,8 +37,8 @@ def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
 
     The entry is table[a] for one code, and table[a << bits[1] | b] for two.
 
-    bits: width of each code, so that its length is the number of codes. word_bits: width of the integers that hold the
-    codes; bits above a code's width are ignored.
+    bits: the widths of the codes, one number for each code. word_bits: width of the integers that hold the codes; bits
+    above a code's width are ignored.
     """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code

@@ -46,8 +46,11 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     """Write the results of an elementwise operation to `results`, and its flags to `flags` unless that is empty.
 
     operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
-    truth values, classes or integers. flags: 1-D uint8. The fastest implementation that has the same bits is used: a
-    table of all results, float32 arithmetic, or integer arithmetic that serves all formats.
+    truth values, classes or integers. flags: 1-D uint8.
+
+    Three implementations give the same bits. Without flags and stochastic rounding, a table of all results serves
+    operands of up to 16 bits in all, and float32 arithmetic some wider ones (see `_is_short`). Integer arithmetic
+    serves the others.
     """
     if inputs.size == 0:
         return

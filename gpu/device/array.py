@@ -103,7 +103,7 @@ def _on_other_device(name: str, device: str) -> str:
 def _through_dlpack(x: Any, name: str) -> GpuArray:
     """Return a `GpuArray` of an array that offers its memory only by DLPack, imported by torch or else by cupy.
 
-    These synchronise the streams of both libraries. name: the argument's name in messages. Raises a TypeError if
+    The import synchronises the streams of both libraries. name: the argument's name in messages. Raises a TypeError if
     neither torch nor cupy is installed.
     """
     for library in ("torch", "cupy"):

@@ -116,8 +116,8 @@ def launch_shared(
 def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
     """Request `shared` bytes of shared memory for a kernel, more than the default; return whether it was granted.
 
-    arguments: the arguments with which the kernel is going to be called, from which its compiled version follows. The
-    function uses private parts of numba, and returns False with a numba or driver where these differ.
+    arguments: those with which the kernel is going to be called; their types select the compiled version of the kernel.
+    The function uses private parts of numba, and returns False if another version of numba or of the driver lacks them.
     """
     try:
         from numba.cuda.cudadrv import driver

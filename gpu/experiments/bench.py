@@ -151,7 +151,7 @@ def _elements(silicon: Any, work: BenchWork) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all was measured, 1 if a measurement failed, 2 without a GPU or folder.
+    """Run the command; return 0 if all was measured, 1 if a measurement failed, 2 without a GPU or a writable folder.
 
     It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
     """

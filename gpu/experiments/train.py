@@ -293,8 +293,8 @@ def _command(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if the digests (hashes) of all runs are equal, 1 if not or if a run failed.
 
-    It returns 2 without a GPU or folder, and 130 after Ctrl-C. arguments: the command's arguments; None for those of
-    the process.
+    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: the command's arguments; None for
+    those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")

@@ -213,7 +213,8 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
     """Return the parts `chosen`, names of parts of a validation, in groups of those to run at once.
 
-    If isolated, these are all comparisons and then the benchmark, else single parts.
+    If isolated, the first group has all parts but "speed" and the second one "speed", without empty groups. Otherwise
+    each group has one part.
     """
     if not isolated:
         return [[part] for part in chosen]
@@ -278,9 +279,10 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return 0 if all is equal, 1 if something differs or failed, 2 without a GPU or folder.
+    """Run the command; return 0 if all is equal, 1 if something differs or failed.
 
-    It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
+    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: the command's arguments; None for
+    those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")

@@ -28,7 +28,8 @@ class TrainingRow:
       loss: mean loss of the last 20 steps, in nats; None before the first step.
       milliseconds: median time of a step; None before the first step.
       megabytes: largest GPU memory that torch had allocated, in MB; 0 if it allocated none.
-      kept: bytes of parameters, masters, gradients, moments and scales, by `fp.analysis.ledger`; 0 for torch's.
+      kept: bytes of parameters, masters, gradients, moments and scales, by `fp.analysis.ledger`; 0 for torch's own
+        trainers.
       digest: digest after the last step.
       digests: digests after each step.
       difference: the first difference with its cause, as text; "" if there is none.

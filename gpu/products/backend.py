@@ -207,10 +207,11 @@ class Gpu(IntegerMatrices):
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return the product's sums over the terms `terms` of K, added in lanes without matrix units.
+        """Return the sum of a product over the terms `terms` of K, added in lanes without matrix units.
 
-        They are (M, N) float32 bits. lanes: which partial sum (lane) adds which terms. run: number of consecutive terms
-        that a lane adds before the next lane.
+        product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes
+        are joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K.
+        The sums are (M, N) float32 bits.
         """
         return lane_product(product, lanes, run, terms, self)
 

@@ -135,7 +135,7 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 def accumulator_exponent(c: Any, least: Any) -> Any:
     """Return the exponent of an accumulator, at least `least`; NO_TERM if it is zero.
 
-    c: its float32 bits as int32.
+    c: float32 bits of the accumulator, as int32. least: int32.
     """
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
@@ -186,7 +186,7 @@ def restored(near: Any, negative: Any, power: Any) -> Any:
 def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of total / 2**p, as an instruction returns them; NAN_PATTERN if power is 0.
 
-    total: int32 sum of at most 24 bits. power: the float32 bits of 2**p, from `power_of_step`. u: numbers of the
+    total: int32 sum of at most 24 bits. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the
     instruction, whose mask u.kept is applied to the result.
     """
     new = f32(f32(total) * i32(POWER_OF_ZERO - power).view(f32))
@@ -197,8 +197,8 @@ def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
 
-    total: int32 sum. power: the float32 bits of 2**p, from `power_of_step`. u: numbers of the instruction, whose mask
-    u.kept is applied to the result.
+    total: int32 sum. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the instruction, whose
+    mask u.kept is applied to the result.
     """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -211,8 +211,8 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
     """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
 
-    total: int64 sum. power: the float32 bits of 2**p, from `power_of_step`. u: numbers of the instruction, whose mask
-    u.kept is applied to the result.
+    total: int64 sum. power: the float32 bits of 2**p, from `power_of_step`. u: properties of the instruction, whose
+    mask u.kept is applied to the result.
     """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))

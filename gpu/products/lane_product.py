@@ -77,7 +77,7 @@ def lane_sums_kernel() -> Any:
 
 
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
-    """Return the sum of the terms `terms` of K of a product, added in a schedule's lanes: (M, N) float32 bits.
+    """Return the sum of a product over the terms `terms` of K, added in a schedule's lanes: (M, N) float32 bits.
 
     product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes are
     joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K. backend:

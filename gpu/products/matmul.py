@@ -38,7 +38,7 @@ def dot_add(
       scale_a, scale_b: (N, K / block) scale codes for block-scaled units.
 
     Returns:
-      (N,) array of a's library: codes of the result, in the accumulator's unsigned dtype.
+      (N,) array of a's library: codes of the result, in the accumulator's unsigned dtype; integers for integer units.
 
     Raises:
       GpuError: no GPU, or too little memory on it.

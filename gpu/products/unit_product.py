@@ -87,7 +87,7 @@ class GpuProduct(NamedTuple):
       scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
       terms: indices along K in the order in which terms are added; -1 for a zero term.
       promote: number of terms of a partial sum that is added to a float32 total; 0 for one sum.
-      factors: decode scales of the partial sums.
+      factors: decode scales of the partial sums, on the CPU; without scales by default.
     """
 
     unit: MatrixUnit

@@ -102,7 +102,7 @@ def short_tiles_kernel(how: ShortTiles) -> Any:
     source, out: 1-D uint64 words, each of 64 / how.source_bits elements (out: 64 / how.target_bits), the first in the
     lowest bits; `out` receives codes or float32 values. scales, codes: receive the float32 bits of scales, and their
     codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
-    (scaling/report.py). seed: its low and high 32 bits. numbers: limits of elements and scales, the fields of
+    (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements and scales, the fields of
     ScaleNumbers. plan: matrix of 64-bit integers, of which these rows of scale_kernels.py are read: SOURCE, ENCODER and
     DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER (constants that encode
     scales), RULES (the scale rule). table: values of the scale format's codes.

@@ -220,7 +220,7 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
     source: bits of elements. out: receives their codes or values. scales, codes: receive the float32 bits of scales,
     and their codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
-    (scaling/report.py). seed: its low and high 32 bits. numbers: limits of elements and scales, the fields of
+    (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements and scales, the fields of
     ScaleNumbers. plan: matrix of 64-bit integers with these rows of scale_kernels.py: AREAS (division among threads),
     SOURCE, ENCODER and DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER
     (constants that encode scales), RULES (the scale rule). table: values of the scale format's codes.
@@ -306,8 +306,8 @@ def elements_kernel(e: ElementKernels) -> Any:
     The kernel's arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements.
     out: receives their codes or values. scales, factors, zero_points: one per tile; elements are divided or multiplied
     by factors. plan: matrix of 64-bit integers, of which the rows AREAS (division among threads), SOURCE (constants
-    that decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: its low and high 32
-    bits. limits: the lowest and highest integer of an integer format with a zero point.
+    that decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: low and high 32
+    bits of the seed. limits: the lowest and highest integer of an integer format with a zero point.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64

@@ -33,7 +33,7 @@ def values_kernel(width: int, target: int) -> Any:
 
     @scalar
     def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
-        """Return the bits of the float64 code * scale.
+        """Return the bits, uint64, of the float64 code * scale.
 
         back: the constants that decode codes, a DecodeLayout. sign_bit: mask of the sign in a code.
         """
@@ -76,7 +76,7 @@ def integers_kernel(target: int, affine: bool) -> Any:
 
     @scalar
     def exact_bits(code: Any, zero_point: Any, scale: Any) -> Any:
-        """Return the bits of the float64 (code - zero_point) * scale."""
+        """Return the bits, uint64, of the float64 (code - zero_point) * scale."""
         return f64(f64(i64(code - zero_point)) * f64(scale)).view(u64)
 
     bits_of = scalar(integer_value if target == 32 else exact_bits)

@@ -61,7 +61,7 @@ range_of = inner_loop(_range_of)
 
 @scalar
 def _exponent(bits: Any) -> Any:
-    """Return the unbiased exponent of a positive float64, given as its pattern."""
+    """Return the unbiased exponent of a positive float64; bits: its bits as uint64."""
     return i64(i64(bits >> MANTISSA_BITS) - BIAS)
 
 

@@ -53,9 +53,9 @@ settling_fields = fields_of(Settling)
 
 @scalar
 def _rounded(scaled: Any, word: Any, random_mask: Any, mode: int) -> Any:
-    """Return `scaled`, a float64, rounded to an integer by the mode, as a float64.
+    """Return `scaled`, a float64, rounded to an integer, as a float64.
 
-    word: 32-bit random number for stochastic rounding, of which the bits of random_mask are used.
+    word: 32-bit random number for stochastic rounding, of which the bits of random_mask are used. mode: a Rounding.
     """
     if mode == NEAREST_EVEN:
         return nearest_integer(scaled)
