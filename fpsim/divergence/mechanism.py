@@ -48,7 +48,7 @@ class OperandLike(Protocol):
 
 
 class AddsLike(Protocol):
-    """Protocol of a product's arithmetic, as `fpsim.torch.plan.Adds`; torch computes without unit or accumulator."""
+    """Protocol of a product's arithmetic, like `fpsim.torch.plan.Adds`; unit and accumulator are None for torch's."""
 
     @property
     def unit(self) -> MatrixUnit | None:
@@ -184,7 +184,7 @@ def result_of(of: Product, row: int, column: int, *, whole: bool = True) -> Arra
 
 
 def _multiplied(adds: AddsLike, of: LinePair, whole: bool) -> Array:
-    """Return rows of `of` times its columns by `adds`, float32 matrix; whole: also add the bias, round to `out_fmt`."""
+    """Return rows times columns of `of` by the arithmetic `adds`, float32; whole: add the bias, round to `out_fmt`."""
     out_fmt, bias = (adds.out_fmt, of.bias) if whole else (None, None)
     if adds.unit is None:
         total = _float32(matmul(of.a, of.b, accumulate=adds.accumulator), adds.accumulator.result_format)

@@ -127,7 +127,7 @@ def _seams(source: Format) -> Doubles:
 def _nans(source: Format) -> npt.NDArray[np.uint64]:
     """Return the bit patterns of three positive quiet NaNs of `source`: with payload 0, 0x15, and all ones.
 
-    Code that adds to the pattern to round carries from all ones into the sign bit.
+    A cast that rounds by adding to the bit pattern carries from the NaN of all ones into the sign bit.
     """
     quiet = source.nan_code
     assert quiet is not None

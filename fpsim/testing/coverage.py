@@ -13,7 +13,7 @@ from fpsim.arrays import Array, format_of
 
 @dataclass(frozen=True)
 class InputCoverage:
-    """The inputs whose results a check compared.
+    """Summary of the inputs for which a check compared results.
 
     Attributes:
       calls: number of calls.

@@ -66,8 +66,8 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
 def start(name: str, m: int, n: int, seed: int = 0) -> npt.NDArray[np.float32] | None:
     """Return random values at which accumulators start, float32 (m, n); None for the name "zero".
 
-    name: "zero", "normal", "wide" (exponents spread over 60 binades), "large" (magnitudes from 2**14 to 2**26) or
-      "special" (zeros, Inf, NaN, subnormals). seed: seed of the random numbers.
+    name: "zero", "normal" (standard deviation 8), "wide" (exponents spread over 60 binades), "large" (magnitudes from
+      2**14 to 2**26) or "special" (zeros, Inf, NaN, 1.5, subnormals). seed: seed of the random numbers.
 
     Raises:
       ValueError: the name is unknown.

@@ -47,8 +47,8 @@ def chosen() -> list[Vectors]:
 def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
     """Return a set of test vectors without outputs.
 
-    kind, words: what the set computes ("cast", {"format": ...}). takes, gives: fields of a case's inputs and outputs.
-    inputs: codes, (cases, numbers).
+    kind: the operation, such as "cast". words: its keywords, such as {"format": "E4M3"}. takes, gives: fields of a
+    case's inputs and outputs. inputs: codes, (cases, numbers).
     """
     texts = {word: str(value) for word, value in words.items()}
     return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))

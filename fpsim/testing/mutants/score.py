@@ -89,7 +89,7 @@ def mutation_score(
         tensors as for `check_kernel`.
       fmt: the format of quantizers; float32 must represent its values.
       kernel: None for quantizers; a kernel's promise, as keywords of `check_kernel`: the test runs on each mutant of
-        `mutants.KERNELS` that breaks it; or "each": `test(kernel, **promise)` runs on every mutant, with its own
+        `mutants.KERNELS` that breaks it; or "each": `test(kernel, **promise)` runs on every mutant, with the mutant's
         promise.
 
     Returns:

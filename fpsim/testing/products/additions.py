@@ -194,10 +194,9 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 def _accumulators(promise: Promise) -> Iterator[Adding]:
     """Yield sequential, fused, pairwise, exact and chunked accumulators in several formats.
 
-    The formats are FP32, FP64, FP16, BF16, TF32 and the result's format.
-    The result's format is left out if it has fewer than 16 bits. Some accumulators round toward zero, flush subnormals
-    or saturate. Chunked accumulators, with chunks of 2 to 256 terms, come last. promise: the arithmetic that the kernel
-    claims, for its result format.
+    The formats are FP32, FP64, FP16, BF16, TF32 and the result's format if it has 16 bits or more. Some accumulators
+    round toward zero, flush subnormals or saturate. Chunked accumulators, with chunks of 2 to 256 terms, come last.
+    promise: the arithmetic that the kernel claims, for its result format.
     """
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):

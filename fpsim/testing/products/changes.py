@@ -21,11 +21,13 @@ THROUGH = (BF16, FP16, TF32, E5M2, E4M3)  # formats that values may be rounded t
 
 
 class KernelChange(NamedTuple):
-    """A fault of a kernel: a clause without subject ("doubles a"), and the function that applies it to data.
+    """A fault of a kernel.
 
-    Its arguments and result depend on the data. Operands: (float64 values, `ProbedOperand`) -> values. Scales and bias:
-    KernelInputs -> KernelInputs. Terms: K -> (indices of a's terms, indices of b's terms). Epilogue: (promise, inputs,
-    float32 sums) -> codes. Results: (float64 values before the cast, result format) -> codes.
+    Attributes:
+      words: clause without subject, such as "doubles a".
+      apply: function that applies the fault. Operands: (float64 values, `ProbedOperand`) -> values. Scales and bias:
+        KernelInputs -> KernelInputs. Terms: K -> (indices of a's terms, indices of b's terms). Epilogue: (promise,
+        inputs, float32 sums) -> codes. Results: (float64 values before the cast, result format) -> codes.
     """
 
     words: str

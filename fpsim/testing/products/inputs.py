@@ -103,7 +103,7 @@ def discriminating_inputs(
 
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
-    """Yield inputs that check `promise`, revealing ones first. shapes: None for `shapes_for`; seed: of operands."""
+    """Yield inputs that check `promise`, revealing ones first; shapes None: those of `shapes_for`; seed: for draws."""
     chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
@@ -280,7 +280,7 @@ def _masks(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K): large terms per row, at one of `boundaries(promise, K)`, cancel."""
+    """Draw float64 a and b of `shape` (M, N, K): 2 large terms per row, at one of `boundaries(promise, K)`, cancel."""
     k = shape[2]
     seams = sorted({s for s in boundaries(promise, k) if 0 < s < k}) or [k // 2]
     pairs = []
@@ -292,7 +292,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the promise's for k."""
+    """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, those of the schedule."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):
@@ -303,7 +303,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 
 
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, two large ones of the terms cancel.
+    """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, two large terms cancel.
 
     pairs: for each row of a, the two indices along K of its large terms; if they are equal, the row has one.
     """
@@ -348,7 +348,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
     """Draw N(0, 1) for a and b of `shape` (M, N, K); then set one element of each row of a to Inf, NaN or +-largest.
 
-    Rows of b that meet these elements get values 1, -1, 0 and tiny ones. promise: the formats, for their values.
+    Rows of b that meet these elements get values 1, -1, 0 and tiny ones. promise: the arithmetic, for its formats.
     """
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt

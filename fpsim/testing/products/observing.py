@@ -198,7 +198,7 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or "" if to none.
+    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or "" if not limited.
 
     bad: observations, that is, a kernel's results for some inputs, all with differences from the promised results.
     """

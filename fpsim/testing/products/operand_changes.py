@@ -21,7 +21,7 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
     """Yield the faults that broken kernels have in operands, as (operands affected, fault).
 
     Affected are "a", "b" or "ab". The function of a fault maps (float64 values, `ProbedOperand`) to changed values.
-    promise: the arithmetic of the correct kernel; faults that it cannot show are left out.
+    promise: the arithmetic of the correct kernel; faults that cannot change its results are left out.
     """
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):

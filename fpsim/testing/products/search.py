@@ -281,9 +281,9 @@ class VariantSearch:
 
 
 class _Trees:
-    """Finds arithmetics that are the promised one by another name.
+    """Test whether arithmetics are the promised one by another name.
 
-    Their trees of additions are equal to the promised ones for a set of shapes (M, N, K).
+    They are if their trees of additions equal the promised ones for each of a set of shapes (M, N, K).
     """
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:

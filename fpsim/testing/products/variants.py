@@ -74,7 +74,7 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """Emulates kernels that keep a promise except for a `Variant` of it, such as another order of additions.
+    """Emulator of kernels that keep a promise except for a `Variant` of it, such as another order of additions.
 
     A promise is the arithmetic that a kernel under test claims: operands, sums, scales, bias and cast. Intermediate
     results that several variants share, such as sums, are cached.

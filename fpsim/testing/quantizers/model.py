@@ -49,7 +49,7 @@ class QuantizerModel:
         values that are too large, for Inf, for NaN, and for negative values in an unsigned format.
       subnormals: treatment of subnormal results, a name that `family.SUBNORMAL_WORDS` explains.
       inward: whether a rounding toward zero turns finite values that are too large into the largest value.
-      edge: which values are too large: "rounded", those that round to more, or others (see `family.EDGE_WORDS`).
+      edge: which values are too large: "rounded" for those that round to more, or a name in `family.EDGE_WORDS`.
       top: number of codes by which the largest finite value exceeds the format's.
       source_subnormals: treatment of subnormal inputs, "keep" or "flush".
       factor, added, input_ulps: factor and summand of the input, and the number of floats by which it is moved away

@@ -79,8 +79,8 @@ def order_and_symmetry(
     """Yield "monotone", "symmetric" and "idempotent", each with the result that breaks it, or None if it holds.
 
     "monotone": a larger input never has a smaller result. "symmetric": the result for -x is that for x, negated.
-    "idempotent": quantizing a result again does not change it. The first two are left out if the right results do not
-    have them, the second also if no input has its negative among the inputs.
+    "idempotent": quantizing a result again does not change it. "monotone" and "symmetric" are left out if the right
+    results do not have the property; "symmetric" also if no input has its negative among the inputs.
 
     Args:
       box: the quantizer.

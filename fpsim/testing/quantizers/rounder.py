@@ -36,7 +36,7 @@ def _rule_of(mode: Rounding) -> Rule:
     """Return the rule of a rounding mode: the function (odd, rest, negative) -> whether it rounds away from zero.
 
     odd: whether the code of the smaller neighbour is odd. rest: the dropped fraction of the spacing, from 0 to below 1.
-    negative: whether the value is.
+    negative: whether the value is negative.
     """
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:

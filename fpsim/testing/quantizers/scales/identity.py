@@ -38,7 +38,7 @@ class ScalingIdentity:
 
     Attributes:
       scaling: the `fp.Scaling` that reproduces all codes and scales, or that with the fewest differences.
-      names: names in `fp.scalings` of recipes that reproduce as many.
+      names: names in `fp.scalings` of the recipes that reproduce as many codes and scales as `scaling`.
       exact: whether the scaling reproduces all codes and scales.
       differ, of: number of codes and scales that the scaling does not reproduce, and number of all.
       layout: layout of the returned scales: "tiles" (one per tile, in the shape of the grid of tiles) or "transposed",
