@@ -328,9 +328,9 @@ def _fits_bins(problem: SumProblem) -> bool:
 def _in_bins(problem: SumProblem) -> Callable[..., None]:
     """Return the function (rows, out, first, stop, plan, random) -> None that computes exact sums in float64.
 
-    It fills blocks first .. stop - 1 (of 64 rows by 64 columns) of `out`, (M, N) uint64 codes. rows: the operands'
-    codes. plan: the range of exponents of the sums, and how they are rounded. random: rounding mode and seed. problem:
-    the operands and formats.
+    It fills blocks first .. stop - 1 (of 64 rows by 64 columns) of `out`, (M, N) uint64 codes. rows: a Rows with the
+    operands' codes. plan: an ExactPlan, the range of exponents of the sums, and how they are rounded. random: a
+    Randomness, rounding mode and seed. problem: the operands and formats.
     """
     (a_format, b_format), kernel = problem.formats, exact_bins.strips_kernel()
     assert a_format is not None

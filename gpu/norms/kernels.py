@@ -52,8 +52,8 @@ def join_kernel() -> Any:
     """Return the GPU kernel `(totals, sums, lanes, behind)` that adds the sums of all lanes to one.
 
     totals: sums of lanes from `lanes_kernel`, flat, in the shape (before, lanes, behind); overwritten. The upper half
-    of the lanes is added to the lower half until one is left. sums: receives it as float32 bits, in the shape (before,
-    behind). lanes: a power of two. behind: number of elements along the axes after the summed one.
+    of the lanes is added to the lower half until one is left. sums: receives that last sum as float32 bits, in the
+    shape (before, behind). lanes: a power of two. behind: number of elements along the axes after the summed one.
     """
 
     def join(totals: Any, sums: Any, lanes: Any, behind: Any) -> None:

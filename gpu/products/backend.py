@@ -238,8 +238,8 @@ class Gpu(IntegerMatrices):
     ) -> None:
         """Write c + a @ b, added by a generic accumulator, to `target`, as codes of its result format.
 
-        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: those of a and b. target:
-        (M, N).
+        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: formats of a and b.
+        target: (M, N) codes.
         """
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)

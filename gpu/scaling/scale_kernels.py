@@ -144,7 +144,7 @@ def given_kernel(width: int, applied: int) -> Any:
     tops: bits of each tile's amax; 0 if all finite elements are 0. specials: flags of NaN and Inf of each tile. scales:
     float32 bits; a scale becomes NaN if nan_tile is not 0 and the tile has a NaN. factors: receives floats of `width`
     bits: the scales if `applied` is BY_SCALE (elements are divided), their inverses if it is BY_INVERSE (multiplied).
-    counts: counters of tiles of zeros, with NaN and with Inf, which are increased.
+    counts: 5 uint64 as in `settle_kernel`, of which zero_tiles, nan_tiles and infinite_tiles are increased.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -194,11 +194,11 @@ def spread_kernel(width: int) -> Any:
 def zero_points_kernel(width: int, kind: int, applied: int) -> Any:
     """Return the GPU kernel `(lows, factors, zero_points, lowest, highest, layout)` that computes zero points.
 
-    A zero point is lowest - round(low / scale), clamped to lowest .. highest. lows: bits of each tile's lowest element,
-    floats of `width` bits. factors: floats, as bits. zero_points: receives the codes, two's complement of 8 bits.
-    lowest, highest: the range of the integer format. layout: the EncodeLayout, constants by which quotients are rounded
-    to integers. kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of fpsim/core/encode.py.
-    applied: BY_SCALE if factors are scales, BY_INVERSE if they are inverses of scales.
+    A zero point is lowest - round(low / scale), clamped to lowest .. highest. lows, factors: for each tile, bits of its
+    lowest element and of its factor, floats of `width` bits. zero_points: receives the codes, two's complement of 8
+    bits. lowest, highest: the range of the integer format. layout: the EncodeLayout, constants by which quotients are
+    rounded to integers. kind: the special cases that the encoder checks, PLAIN, FULL or UNUSUAL of
+    fpsim/core/encode.py. applied: BY_SCALE if factors are scales, BY_INVERSE if they are inverses of scales.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
@@ -224,7 +224,8 @@ def tensor_kernel(width: int) -> Any:
     plain: the fields of ScaleNumbers (limits of elements and scales) without a second level. highest: the largest value
     that a tile's scale times an element can have. propagates: 1 if an Inf makes the scale Inf. is_inverse: 1 to compute
     highest / amax and invert it, 0 for amax / highest. numbers: receives ScaleNumbers with the second level. tensor:
-    receives the float32 bits of the scale. counts: counters of the report; one is increased if the scale was clamped.
+    receives the float32 bits of the scale. counts: 5 uint64 as in `settle_kernel`, of which clamped_low is increased if
+    the scale was clamped.
     """
     word: Any = word_of(width)
     real: Any = f32 if width == 32 else f64
