@@ -292,7 +292,7 @@ def _seams(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def boundaries(promise: Promise, k: int) -> list[int]:
-    """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, those of the schedule."""
+    """Return sorted indices where partial sums may begin: 2**3..2**11, 3 * 2**4..3 * 2**9, and the schedule's for k."""
     starts = {1 << i for i in range(3, 12)} | {3 << i for i in range(4, 10)}
     adding = promise.adding
     if isinstance(adding, Adding) and isinstance(adding.how, MatrixUnit):

@@ -51,7 +51,7 @@ def _widened(x: Any) -> Any:
 
 
 def _spaced(x: Any) -> Any:
-    """Return a copy of the matrix x (array or torch tensor) that views every other row and column of a larger one."""
+    """Return a copy of the matrix x (array or torch tensor) in every other row and column of a larger matrix."""
     if not is_torch(x):
         return x.repeat(2, 0).repeat(2, 1)[::2, 1::2]
     return integers_of(x).repeat_interleave(2, 0).repeat_interleave(2, 1)[::2, 1::2].view(x.dtype)

@@ -281,7 +281,7 @@ class VariantSearch:
 
 
 class _Trees:
-    """Test whether arithmetics are the promised one by another name.
+    """Test of arithmetics: whether they are the promised one by another name.
 
     They are if their trees of additions equal the promised ones for each of a set of shapes (M, N, K).
     """

@@ -196,7 +196,7 @@ class PartialSums:
 
 
 def _joined(parts: list[Array], how: JoinedParts) -> Array:
-    """Return partial sums, float64 (M, N) each, added in the order, format and rounding of `how`."""
+    """Return the sum (M, N) of `parts`, partial sums (M, N), added in the order, format and rounding of `how`."""
 
     def add(x: Array, y: Array) -> Array:
         with np.errstate(all="ignore"):

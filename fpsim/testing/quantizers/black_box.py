@@ -54,7 +54,7 @@ class CalledQuantizer:
         self.name = name_of(fn)
 
     def settle(self, x: Array) -> None:
-        """Find out whether fn accepts NumPy arrays or torch tensors, and whether a check would end in time.
+        """Set `takes` to the arrays that fn accepts, NumPy's or torch's, and check that a check would end in time.
 
         x: the inputs of the check; fn is called with a few of their values.
 

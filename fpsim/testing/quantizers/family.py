@@ -253,7 +253,7 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _tops(fmt: Format) -> tuple[int, ...]:
-    """Return the distances, in codes, from a format's largest value to two others above it.
+    """Return how many codes two wrong largest values of a faulty quantizer are above the right largest value.
 
     They are the largest value of an IEEE format of the same widths, and the value that the top code would have.
     """

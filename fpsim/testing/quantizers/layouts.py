@@ -25,7 +25,7 @@ class MemoryLayout(NamedTuple):
 
 
 def _spaced(x: Array) -> Array:
-    """Return a copy of x that views every third element of a larger array."""
+    """Return a copy of x whose elements are three apart in memory, with zeros between them."""
     wide = np.zeros((*x.shape, 3), x.dtype)
     wide[..., 1] = x
     return wide[..., 1]

@@ -17,11 +17,11 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Region:
-    """Inputs of one sign with magnitudes in a range.
+    """Inputs of one sign, or of both, with magnitudes in a range.
 
     Attributes:
       negative: True for inputs with a minus sign, False for others; None for both.
-      low, high: magnitudes are from 2**low to below 2**high; None for no limit.
+      low, high: exponents of the limits; magnitudes are from 2**low to below 2**high. None for no limit.
     """
 
     negative: bool | None = None

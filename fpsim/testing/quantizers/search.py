@@ -86,8 +86,8 @@ class ModelSearch:
     """Search for a model of a quantizer from its results for some inputs.
 
     Args:
-      inputs: the inputs.
-      got: the results, as bit patterns of float64.
+      inputs: the inputs, split into signs and magnitudes.
+      got: the quantizer's results for them, as bit patterns of float64.
       source: the format of the inputs.
       codes: whether the quantizer returns codes.
       known: cache of models' results for the same inputs, or None.

@@ -206,7 +206,8 @@ def float32_bits() -> st.SearchStrategy[int]:
 def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     """Return the dtype of inputs of a cast to a format: `dtype`, or the narrowest one that has the format's midpoints.
 
-    `dtype` None asks for that one, float32 or float64. A midpoint is halfway between two neighbouring values.
+    If `dtype` is None, the narrowest one, float32 or float64, is returned. A midpoint is halfway between two
+    neighbouring values.
 
     Raises:
       ValueError: the format has more than 32 bits, or `dtype` cannot represent the midpoints or is neither float32 nor

@@ -160,8 +160,8 @@ def deciding_bits(source: RandomSource, cells: list[tuple[float, float]], fmt: F
 def _of_one_bit(source: RandomSource, low: float, high: float, places: Any) -> Any:
     """Return a bool mask of exponents j in `places` for which the input low + (high - low) * 2**-j is rounded wrongly.
 
-    It is if the share of random numbers that round it away from zero is not 2**-j. source: the quantizer. low, high:
-    neighbouring values. places: integer array.
+    An input is rounded wrongly if the share of random numbers that round it away from zero is not 2**-j. source: the
+    quantizer. low, high: neighbouring values. places: integer array.
     """
     x = (low + (high - low) * 2.0**-places).astype(np.float32)
     away, _ = counted_shares(source, x, np.full(x.shape, low), np.full(x.shape, high))
