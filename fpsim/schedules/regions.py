@@ -11,8 +11,9 @@ from fpsim.reload import reloadable
 from fpsim.schedules.plan import Span
 
 Lane = Literal[
-    "chain", "even_odd", "vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs",
-    "eights", "odd_first", "pairs_dealt", "tiles", "equal_tiles", "half_tiles", "equal_half_tiles", "dot_pairs",
+    "chain", "even_odd", "vectors", "first_apart", "narrowing", "dealt", "neighbours", "quarters", "first_added",
+    "first_added_pairs", "eights", "odd_first", "pairs_dealt", "tiles", "equal_tiles", "half_tiles",
+    "equal_half_tiles", "dot_pairs",
 ]  # fmt: skip
 # orders of instructions that add several products -> their unit
 UNITS = {
@@ -26,8 +27,8 @@ VECTORS = 4  # vectors to which terms are dealt in turn
 NARROWEST = 8  # lanes of an order whose last lanes are an eighth of the first
 GROUP = 8  # terms of a group of "eights"
 FEWEST = {"narrowing": NARROWEST, "quarters": 4}  # lanes of an order that needs several
-DEALT = ("vectors", "first_apart", "narrowing", "dealt", "quarters", "first_added", "first_added_pairs",
-         "pairs_dealt")  # have a width  # fmt: skip
+DEALT = ("vectors", "first_apart", "narrowing", "dealt", "neighbours", "quarters", "first_added",
+         "first_added_pairs", "pairs_dealt")  # have a width  # fmt: skip
 
 
 @reloadable
@@ -46,7 +47,8 @@ class SegmentLanes:
         the lanes, which are joined by halves; lane 0 starts from that sum, and the rest is dealt and joined alike.
         "narrowing": up to the last multiple of `width`, terms are dealt to as many lanes; up to the last multiple of
         width / 4 of the rest, to width / 8 lanes; both are joined by halves and added; the rest is added one by
-        one. "dealt": all terms are dealt to `width` lanes, which are joined by halves. "quarters": as "dealt", but
+        one. "dealt": all terms are dealt to `width` lanes, which are joined by halves. "neighbours": as
+        "dealt", but neighbouring lanes are added, then neighbouring sums, level by level. "quarters": as "dealt", but
         lanes i, i + 4, i + 8, ... are added from left to right for i = 0 to 3, and these four sums as
         (0 + 1) + (2 + 3). "first_added": the first product is rounded, and the sum of the rest, in the order "dealt",
         is added to it. "first_added_pairs": the same, but up to the last multiple of 2 * width of the rest two vectors

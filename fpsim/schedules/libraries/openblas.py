@@ -1,34 +1,43 @@
-"""The schedules of float32 products by the OpenBLAS in NumPy's wheels: chains over all of K or over segments of it."""
+"""The schedules of float32 products by the OpenBLAS in NumPy's wheels: chains, segments of K, and lanes."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fpsim.formats.named import FP32
+from fpsim.lazy import deferred
 from fpsim.schedules.arguments import positive
 from fpsim.schedules.libraries.segments import segments
+from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined, layout_of
 
+if TYPE_CHECKING:
+    from fpsim.schedules.regions import Regions
+
 LIBRARY = "OpenBLAS 0.3.31"
-SOURCE = "NumPy 2.4.6 with OpenBLAS 0.3.31 (SkylakeX) on Intel Emerald Rapids, 2026-11-27 (docs/cpu.md)"
+SOURCE = (
+    "NumPy 2.4.6 with OpenBLAS 0.3.31 (SkylakeX) on Intel Xeons, 2026-11-27 (docs/cpu.md); OpenBLAS, kernel/x86_64: "
+    "sgemm_small_kernel_*_skylakex.c; driver/level3: level3.c, level3_thread.c"
+)
 SEGMENT, MULTIPLE = 448, 16  # GEMM_Q and GEMM_UNROLL_M (OpenBLAS, driver/level3/level3.c), as measured
-SMALL = 1_000_000  # multiply-adds up to which a kernel for small matrices takes all of K at once
-TAIL, SHORT = (
-    8,
-    16,
-)  # columns beyond a multiple of 16 that have another kernel, and K up to which that makes no difference
+SMALL = 1_000_000  # multiply-adds up to which kernels for small matrices take all of K at once
+SMALL_RESULT = 1200  # elements of the result up to which such a kernel takes a transposed b
+DOTS = 32  # terms from which such kernels add in lanes
+TAIL, BLOCK, FOUR = 8, 16, 4  # most columns beyond a multiple of 16 that lanes add; 16; columns and rows of a group
+ALONE, FEW = 524_287, 16  # multiply-adds up to which, and rows up to which with < 2 FEW columns, one thread computes
+regions = deferred("fpsim.schedules.regions")
 
 
 def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
     """Return the schedules of OpenBLAS's sgemm, by shape, as NumPy's `a @ b` calls it with float32 on AVX-512.
 
-    Products of up to a million multiply-adds are one chain. Otherwise, while 896 terms or more are left, a segment
-    has 448; if more than 448 are left then, n terms, a segment has floor(n / 2) rounded up to a multiple of 16, and the
-    last one the rest. No rule is known for a result of one row or column, for a transposed b, and, beyond K = 16, for 1
-    to 8 columns more than a multiple of 16; `at` then raises a `DeclinedShape`.
+    Products of up to a million multiply-adds are one chain for each result, or 16 lanes in some columns. Larger ones
+    are cut into segments of K. docs/cpu.md has the rules. None is known for a result of one row or column; `at` then
+    raises a `DeclinedShape`.
 
     Args:
-      threads: number of threads; rules are known for one.
+      threads: number of threads; rules are known for one and two.
       layout: "nn": both operands in C order, "nt": b transposed, "tn": a transposed (see `ShapedSchedule`).
 
     Raises:
@@ -40,6 +49,9 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
       >>> import fpsim as fp
       >>> [fp.schedules.openblas().at(96, 128, k, "fp32").schedule for k in (80, 500, 1000)]
       [segments(80), segments(256, 244), segments(448, 288, 264)]
+      >>> how = fp.schedules.openblas().at(96, 17, 80, "fp32").schedule  # a column beyond a multiple of 16
+      >>> how.order_at(0, 0), how.order_at(0, 16)
+      (SegmentLanes((80,), 'chain'), SegmentLanes((80,), 'neighbours', width=16))
     """
     threads, layout = positive(threads, "threads"), layout_of(layout)
     words = [f"threads={threads}"] * (threads > 1) + [f"layout={layout!r}"] * (layout != "nn")
@@ -48,31 +60,61 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
 
 
 def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error. threads: number of threads.
+    """
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
-    if threads > 1:
+    if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product is not known")
     if shape.is_vector:
         raise declined(name, shape, "how sgemv adds one row or one column is not known")
-    if shape.layout == "nt":
-        raise declined(name, shape, "the kernels for a transposed b are not known")
-    if k > SHORT and 1 <= n % 16 <= TAIL:
-        raise declined(name, shape, f"the kernel of the last {n % 16} columns, beyond a multiple of 16, is not known")
-    of = (k,) if m * n * k <= SMALL else lengths(k)
+    size = m * n * k
+    is_small = size <= SMALL and (shape.layout != "nt" or (m * n <= SMALL_RESULT and k >= DOTS))
+    if is_small and k >= DOTS:
+        first = {"nn": n // BLOCK * BLOCK if 1 <= n % BLOCK <= TAIL else n, "tn": n, "nt": 0}[shape.layout]
+        if first < n:
+            rule = f"16 lanes of multiply-adds from column {first} on, joined by neighbours or by halves; else chains"
+            return ChosenSchedule("sgemm_small_kernel", _lanes(shape, first), None, FP32, rule)
+    is_shared = threads > 1 and size > ALONE and (n >= 2 * FEW or m > FEW)
+    of = (k,) if is_small else lengths(k, 2 if is_shared else 1)
     schedule = segments(*of, library=LIBRARY, source=SOURCE, evidence="hardware")
     rule = "chains of multiply-adds over segments, added left to right"
     return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule)
 
 
-def lengths(k: int) -> tuple[int, ...]:
+def _lanes(shape: ProductShape, first: int) -> Regions:
+    """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others.
+
+    Lanes are joined by neighbours in groups of four columns or of four rows, and by halves where neither is left.
+    """
+    of, m, n, k = regions(), shape.m, shape.n, shape.k
+    whole, rows = n // FOUR * FOUR, m // FOUR * FOUR
+    neighbours, halves = (of.SegmentLanes((k,), lanes, BLOCK) for lanes in ("neighbours", "dealt"))
+    every, left = Span(0, m), Span(rows, m)
+    spans = [
+        ((every,), (Span(0, first),), of.SegmentLanes((k,))),
+        ((every,), (Span(first, whole),), neighbours),
+        ((Span(0, rows),), (Span(whole, n),), neighbours),
+        ((left,), (Span(whole, n),), halves),
+    ]
+    kept = [part for part in spans if part[0][0].terms > 0 and part[1][0].terms > 0]
+    made: Regions = of.Regions(m, n, k, tuple(of.ResultRegion(*part) for part in kept))
+    return made
+
+
+def lengths(k: int, threads: int = 1) -> tuple[int, ...]:
     """Return the number of terms of each segment into which OpenBLAS divides K = k.
+
+    While 896 terms or more are left, a segment has 448. A rest of more than 448 terms is halved: on one thread the
+    first half is rounded up to a multiple of 16, on two threads it is not.
 
     Example:
       >>> from fpsim.schedules.libraries.openblas import lengths
-      >>> lengths(448), lengths(449), lengths(1345)
-      ((448,), (224, 225), (448, 448, 224, 225))
+      >>> lengths(448), lengths(449), lengths(1345), lengths(1349, 2)
+      ((448,), (224, 225), (448, 448, 224, 225), (448, 448, 227, 226))
     """
     made = []
     while k > 0:
@@ -80,7 +122,7 @@ def lengths(k: int) -> tuple[int, ...]:
         if k >= 2 * SEGMENT:
             length = SEGMENT
         elif k > SEGMENT:
-            length = -(-(k // 2) // MULTIPLE) * MULTIPLE
+            length = -(-(k // 2) // MULTIPLE) * MULTIPLE if threads == 1 else -(-k // 2)
         made.append(length)
         k -= length
     return tuple(made)

@@ -49,9 +49,11 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
         return _pairs_dealt(start, length, width)
     if order.lanes == "eights":
         return _eights(start, length)
-    if order.lanes in ("dealt", "quarters"):
+    if order.lanes in ("dealt", "neighbours", "quarters"):
         dealt = _dealt_lanes(start, length, width)
-        return _by_halves(dealt) if order.lanes == "dealt" else _by_quarters(dealt)
+        if order.lanes == "neighbours" and width > 1:
+            return Sum(FLOAT32, "first", "pairwise", dealt)
+        return _by_quarters(dealt) if order.lanes == "quarters" else _by_halves(dealt)
     if order.lanes in ("first_added", "first_added_pairs"):
         vectors = 2 if order.lanes == "first_added_pairs" else 1
         first = _chain("first", _steps(start, 1))

@@ -279,35 +279,6 @@ def test_products_of_int8_are_exact_with_vnni() -> None:
         fp.matmul(a, b, schedule=s.torch_mm(), accumulate="x86_amx_s8_s32")
 
 
-def openblas_here() -> str:
-    """Return why NumPy's products are not those of the rules of fp.schedules.openblas, "" if they are."""
-    threads = pytest.importorskip("threadpoolctl").threadpool_info()
-    found = [row for row in threads if row["internal_api"] == "openblas" and "numpy" in row["filepath"]]
-    if not found:
-        return "NumPy has another BLAS here"
-    version, kernels = found[0]["version"], found[0]["architecture"]
-    return "" if version.startswith("0.3.31") and kernels == "SkylakeX" else f"OpenBLAS {version} for {kernels} is here"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["nn", "tn"])
-def test_numpys_products_on_this_machine_are_predicted(layout: Any) -> None:
-    if reason := openblas_here():
-        pytest.skip(f"the rules are those of OpenBLAS 0.3.31 for SkylakeX; {reason}")
-    from threadpoolctl import threadpool_limits
-
-    library, declined = s.openblas(layout=layout), 0
-    with threadpool_limits(1):
-        for i, shape in enumerate([*SHAPES, (100, 100, 100), (100, 100, 101), (300, 250, 3000)]):
-            if library.declines(*shape, "fp32"):
-                declined += 1
-                continue
-            a, b = (x.view(np.float32) for x in operands(MmCase(*shape, "fp32"), 10 * i))
-            left = np.ascontiguousarray(a.T).T if layout == "tn" else a
-            assert_bits_equal(fp.matmul(a, b, schedule=library), left @ b)
-    assert declined < 240  # half of all N are beyond a multiple of 16 by 1 to 8
-
-
 @pytest.mark.slow
 def test_int_mm_of_this_machine_is_exact_with_vnni() -> None:
     from llvmlite import binding
