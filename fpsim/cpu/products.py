@@ -37,7 +37,7 @@ def dot_add(
 
     Raises:
       CpuError: this processor does not have the instruction.
-      ValueError: the unit is not an instruction of x86, or operands do not suit it.
+      ValueError: the unit is not an instruction of x86, or operands have other shapes or formats than those above.
       TypeError: operands are neither codes nor floats of the unit.
 
     Source: docs/cpu.md.

@@ -185,12 +185,12 @@ def _parts(name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=4)
 def _by_key(chips: tuple[Chip, ...]) -> dict[str, Chip]:
-    """Return a dict from names, as `_key` normalises them, to chips; of several with one name, to the first."""
+    """Return a dict from names, as `_key` normalises them, to chips; a name of several chips leads to the first."""
     return {_key(name): chip for chip in reversed(chips) for name in names_of(chip)}
 
 
 def _key(name: str) -> str:
-    """Return a name in lower case without the maker, the form of the card, spaces, hyphens and underscores."""
+    """Return a name in lower case without maker, form of the card (SXM, 80GB), spaces, hyphens and underscores."""
     return "".join(part for part in re.split(BETWEEN, name.lower()) if not FORM.fullmatch(part))
 
 

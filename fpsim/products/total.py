@@ -78,7 +78,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
       work: a matrix whose memory may be reused for the result; None to allocate.
 
     Raises:
-      ValueError, TypeError: c, bias, alpha or beta that do not fit.
+      ValueError, TypeError: c, bias, alpha or beta has a wrong shape, dtype or value.
     """
     plan, request, c = call.plan, call.request, call.c
     dtype = FLOAT64 if plan.unit.d.fmt == FP64 else FLOAT32
@@ -95,9 +95,9 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of one chain of instructions that starts at c, +0 or -0.
+        """Return the sums of the only slice of K, which start at c if `starts` is True, else at +0 or -0.
 
-        Adding to -0 keeps the first sum's bits.
+        It is -0 if a schedule adds partial sums to their first one, since adding to -0 keeps all bits.
         """
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)
@@ -195,7 +195,7 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
     the object that reads arrays of the CPU or GPU in use.
 
     Raises:
-      ValueError, TypeError: an operand that does not fit.
+      ValueError, TypeError: an operand has a wrong shape, dtype or value.
     """
     plan, request = call.plan, call.request
     scale_a = scale_b = None

@@ -150,7 +150,7 @@ def _listed(lengths: tuple[int, ...], k: int) -> tuple[tuple[Span, ...], ...]:
 
 
 def _shown(lengths: tuple[int, ...]) -> str:
-    """Return lengths as text, such as "64, 64, 32"; of more than six the first six and "..."."""
+    """Return lengths as text, such as "64, 64, 32"; if there are more than six, the first six and "..."."""
     few = ", ".join(map(str, lengths[:6]))
     return f"{few}, ..." if len(lengths) > 6 else few
 

@@ -63,7 +63,7 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
     scales: the caller's argument scale_a or scale_b, which must be None, as x has scales already.
 
     Raises:
-      ValueError: another format, a scale of the whole tensor, or scales that were passed twice.
+      ValueError: x has another format than `element` or a scale of the whole tensor, or `scales` is not None.
     """
     if scales is not None:
         raise ValueError(f"{name} is Scaled and brings its scales; leave scale_{name} out.")

@@ -205,7 +205,8 @@ def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
     """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
 
-    Only the last instruction may have fewer terms than `unit`. The result is None if `part` is anything else.
+    Only the last instruction may have fewer terms than an instruction of `unit` adds. The result is None if `part` is
+    anything else.
     """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):

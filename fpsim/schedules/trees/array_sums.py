@@ -137,8 +137,8 @@ def torch_sum(lanes: int = 8, fmt: str | Format = FP32) -> SumOrder:
 def jax_sum(window: int = 32, fmt: str | Format = FP32) -> SumOrder:
     """Return the order of jnp.sum of a vector on the CPU: a chain for each window of terms, then windows of these sums.
 
-    If the windows do not divide the terms, the first and the last window are shorter, by nearly equal numbers of terms.
-    The order of 4,096 terms and more is not known.
+    Sums of windows are added in windows again until one sum is left. If the windows do not divide the terms, the first
+    and the last window are shorter, by nearly equal numbers of terms. The order of 4,096 terms and more is not known.
 
     Args:
       window: the number of terms of a chain.

@@ -220,7 +220,7 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    """Return sizes as text: all of up to three, such as "1, 2", else the first and the last: "1 to 4096"."""
+    """Return sizes as text: up to three as "1, 2, 4"; of more, the first and the last, as "1 to 4096"."""
     return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
 
 
