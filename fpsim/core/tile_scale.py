@@ -3,12 +3,10 @@
 # Floats are only divided and multiplied, by single IEEE operations; as no sum follows a product, CPU and CUDA agree.
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.core.encode import encode_bits_32, encode_bits_64
 from fpsim.reload import reloadable
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of
@@ -110,7 +108,10 @@ TABLE = len(ScaleNumbers._fields)  # its numbers: ScaleNumbers, then the values 
 
 
 def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int) -> Any:
-    """Return `power_quotient` for floats of `width` bits, mantissa_bits of them mantissa; word, real: int and float."""
+    """Return the compiled function `power_quotient` for floats of `width` bits, `mantissa_bits` of which are mantissa.
+
+    word, real: NumPy's unsigned integer type and float type of that width.
+    """
     exponent_mask = (1 << (width - 1 - mantissa_bits)) - 1
     bias = exponent_mask >> 1
     field_mask = word(exponent_mask)
@@ -121,9 +122,10 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
 
     @scalar
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
-        """Return 2**(floor(log2(amax)) - emax) as a float, 0 on underflow, Inf on overflow; ceil for rule CEIL.
+        """Return 2**(floor(log2(amax)) - emax) as a float of type `real`; 0 if that underflows, Inf if it overflows.
 
-        top: bits of a finite amax; emax: exponent of the largest element; half_place: rule EVEN adds it to top.
+        The rule CEIL takes ceil instead of floor. top: bit pattern of amax, which is finite. emax: the exponent that is
+        subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, so that it rounds.
         """
         if rule == EVEN:
             top = word(top + half_place)
@@ -147,7 +149,19 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 
 @reloadable
 class ScaleSteps(NamedTuple):
-    """Scalar functions, for floats of one width, that turn an amax into a scale; `_make_scale_steps` defines them."""
+    """Compiled scalar functions for floats of one width that turn amax, the largest magnitude of a tile, into a scale.
+
+    `_make_scale_steps` defines them, and has their arguments and results.
+
+    Attributes:
+      ruled_top: the amax that counts if the tile holds NaN or Inf.
+      quotient_of: the scale before it is rounded.
+      single_scale: the scale in float32.
+      bounded: the scale, at least the smallest allowed.
+      applied_to: the factor of the elements for a scale.
+      encode_scale_of, decode_scale_of: the encode scale for an amax, and the scale of an encode scale.
+      tensor_scale_of: the scale of a whole array whose tiles have scales too.
+    """
 
     ruled_top: Any
     quotient_of: Any
@@ -160,7 +174,11 @@ class ScaleSteps(NamedTuple):
 
 
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
-    """Return the ScaleSteps for the float type `real`, with bits in `word`; no `max`, which differs between targets."""
+    """Return the ScaleSteps for floats of type `real`, whose bit patterns have the unsigned integer type `word`.
+
+    power_quotient: the function of that name for the same width. The steps don't call `max`, which treats NaN
+    differently on CPUs and GPUs.
+    """
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single = real(np.nan), real(LARGEST)
 
@@ -200,14 +218,21 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return the float `quotient` rounded to float32; a finite one gives at most n.scale_max (n: ScaleNumbers)."""
+        """Return a quotient rounded to float32, as a float of type `real`.
+
+        A finite quotient gives at most n.scale_max. n: a ScaleNumbers.
+        """
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
         return limited if quotient < infinite else scale
 
     @scalar
     def bounded(top: Any, quotient: Any, scale: Any, n: Any) -> Any:
-        """Return (scale, n.smallest or n.zero_scale; True if scale was too small; True if amax, bits `top`, is 0)."""
+        """Return (scale, is low, is empty): a tile's scale that is at least the smallest one allowed.
+
+        The scale is n.zero_scale if amax is 0 (is empty), else n.smallest if it was smaller (is low), else `scale`.
+        top: bit pattern of amax. quotient: the scale before it was rounded. n: a ScaleNumbers.
+        """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         empty = amax == zero
@@ -235,10 +260,11 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
-        """Return (float32 largest / amax, the factor by which elements are multiplied; whether it was limited).
+        """Return (encode scale, is limited): largest / amax in float32, by which elements are multiplied.
 
-        It is at most the largest float32, and has a finite reciprocal if amax is finite. top: bits of amax; largest:
-        largest element, float64; amax_floor: smaller amaxes count as this; of_zeros: the result for amax 0.
+        It is limited to the largest float32. If amax is finite, it is large enough to have a finite reciprocal. top:
+        bit pattern of amax. largest: the largest element, float64. amax_floor: float64; a smaller amax counts as this.
+        of_zeros: the encode scale for amax = 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -259,10 +285,12 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
-        """Return (float32 scale of a whole array, factor for its tiles' amaxes, whether the scale was clamped).
+        """Return (scale, factor, is clamped): the float32 scale of a whole array whose tiles have scales too.
 
-        amax: the array's; largest: largest element; highest: that times the largest scale of a tile; is_inverse: invert
-        highest / amax, instead of amax / highest. For a finite amax, the scale times any tile's scale is finite.
+        Amaxes of tiles are multiplied by the factor. is clamped: the scale was raised or lowered to one that float32
+        allows. If amax is finite, the scale times any tile's scale is finite. amax: largest magnitude of the array.
+        largest: largest element of the format. highest: `largest` times the largest scale of a tile. is_inverse: True
+        for the reciprocal of highest / amax, False for amax / highest.
         """
         empty = amax == zero
         top = f64(highest) / f64(largest)  # of scales; Inf if float32 cannot hold `highest`: quotients are 0
@@ -292,109 +320,3 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
 scale_steps_32 = _make_scale_steps(u32, f32, power_quotient_32)
 scale_steps_64 = _make_scale_steps(u64, f64, power_quotient_64)
-
-
-@reloadable
-class TileSettler(NamedTuple):
-    """Compiled functions for a tile's scale: call the first three in sequence, or settle_tile; see `tile_settler`."""
-
-    quotient_of: Any  # (top, specials, n, exact, r, s): (what is rounded into the scale format, whether it was cut)
-    code_of: Any  # (quotient, f, s): its code in the scale format
-    scale_of: Any  # (top, specials, quotient, code, value of the code, n, r, s): (scale, code, factor, events)
-    settle_tile: Any  # (top, specials, n, exact, r, f, table, s): the tuple of scale_of
-
-
-@cache
-def tile_settler(width: int, encodes: bool) -> TileSettler:
-    """Return the functions that compute a tile's scale, factor and events, for floats of `width` bits.
-
-    encodes: True if max / amax is computed first. Arguments: top: bits of amax; specials: HAS_NAN, HAS_INFINITY, bits;
-    n: ScaleNumbers; exact: largest element and amax_floor in float64; r: ScaleRules; f: EncodeLayout of scales; table:
-    values of scales' codes, 0 for NaN; s: ScaleChoices as int64. Results: scale: float32, which decodes; factor divides
-    or multiplies elements; events: bit i is set if counter i (ZERO_TILES, CLAMPED_LOW, ...) goes up by one.
-    """
-    word: Any = u32 if width == 32 else u64
-    real: Any = f32 if width == 32 else f64
-    steps = scale_steps_32 if width == 32 else scale_steps_64
-    encode_bits = encode_bits_32 if width == 32 else encode_bits_64
-    ruled_top, encode_scale_of, decode_scale_of = steps.ruled_top, steps.encode_scale_of, steps.decode_scale_of
-    quotient_by_rule, single_scale, bounded, applied_to = (
-        steps.quotient_of, steps.single_scale, steps.bounded, steps.applied_to)  # fmt: skip
-    zero, one, nan, infinite = real(0), real(1), real(np.nan), f32(np.inf)
-    of_one = word(one.view(word))
-    of_zero, of_low, of_high = 1 << ZERO_TILES, 1 << CLAMPED_LOW, 1 << CLAMPED_HIGH
-    of_nan, of_infinity = 1 << NAN_TILES, 1 << INFINITE_TILES
-
-    @scalar
-    def top_of(top: Any, specials: Any, r: Any) -> Any:
-        return ruled_top(word(top), specials, r.nan == NAN_TILE, r.infinity, of_one, word(r.infinite_top))
-
-    def decode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any, s: Any) -> Any:
-        ruled = top_of(top, specials, r)
-        return quotient_by_rule(ruled, n, i64(r.emax), word(r.half_place), s.rule, s.levels), False
-
-    def encode_quotient(top: Any, specials: Any, n: Any, exact: Any, r: Any, s: Any) -> Any:
-        of_zeros = f32(f32(1) / f32(n.zero_scale))
-        encode_scale, cut = encode_scale_of(top_of(top, specials, r), exact[0], exact[1], of_zeros)
-        return real(encode_scale), cut
-
-    def code_of_decode_scale(quotient: Any, f: Any, s: Any) -> Any:
-        return word(encode_bits(real(quotient).view(word), word(0), f, s.mode, s.kind))
-
-    def code_of_encode_scale(quotient: Any, f: Any, s: Any) -> Any:
-        return word(encode_bits_32(f32(quotient).view(u32), u32(0), f, s.mode, s.kind))
-
-    @scalar
-    def from_decode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, was raised, was lowered); held: value of `code`; others: see `tile_settler`."""
-        scale = single_scale(quotient, n) if s.is_single != 0 else real(held)
-        over = (quotient == real(infinite)) & (word(top).view(real) < real(infinite))  # of finite elements
-        scale = n.scale_max if over else scale
-        code = word(r.largest_code) if over else word(code)
-        clamped = False
-        if s.rule != INVERSE_OF_ENCODE:
-            scale, low, empty = bounded(top, quotient, scale, n)
-            code = word(r.smallest_code) if low else word(code)
-            code = word(r.zero_code) if empty else code
-            clamped = low & (not empty)
-        single, factor = applied_to(scale, n, s.rule, s.applied, s.levels)
-        return f32(single), word(code), real(factor), clamped, quotient > n.scale_max
-
-    @scalar
-    def from_encode_scale(top: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        """Return (scale, code, factor, False, was lowered); held: value of `code`; others: see `tile_settler`."""
-        factor = real(quotient)
-        if s.is_single == 0:  # an encode scale of 0, that of an infinite amax, has no code, and stays
-            factor = real(held) if quotient > zero else zero
-        high = (s.is_single != 0) & (quotient > zero) & (quotient <= real(SMALLEST_ENCODE_SCALE))
-        return f32(decode_scale_of(factor, s.is_single != 0)), word(u32(MIRROR) - u32(code)), factor, False, high
-
-    held_scale = from_encode_scale if encodes else from_decode_scale
-
-    def scale_of(top: Any, specials: Any, quotient: Any, code: Any, held: Any, n: Any, r: Any, s: Any) -> Any:
-        ruled = top_of(top, specials, r)
-        scale, code, factor, low, high = held_scale(ruled, quotient, code, held, n, r, s)
-        has_nan, has_infinity = (specials & HAS_NAN) != 0, (specials & HAS_INFINITY) != 0
-        lost, is_one = has_nan & (r.nan == NAN_TILE), has_infinity & (r.infinity == ONE)
-        unbounded = has_infinity & (r.infinity == PROPAGATE) & (scale == infinite)
-        events = (of_zero if ruled == word(0) else 0) | (of_low if low else 0) | (of_high if high else 0)
-        events = 0 if lost | is_one | unbounded else events  # a scale that is NaN, 1 or Inf by rule was not clamped
-        scale = f32(1) if is_one else scale
-        code, factor = word(r.one_code) if is_one else code, one if is_one else factor
-        events |= (of_nan if has_nan else 0) | (of_infinity if has_infinity else 0)
-        return f32(nan) if lost else scale, word(r.nan_code) if lost else code, nan if lost else factor, events
-
-    find_quotient = scalar(encode_quotient if encodes else decode_quotient)
-    find_code = scalar(code_of_encode_scale if encodes else code_of_decode_scale)
-    find_scale = scalar(scale_of)
-
-    def settle_tile(top: Any, specials: Any, n: Any, exact: Any, r: Any, f: Any, table: Any, s: Any) -> Any:
-        quotient, cut = find_quotient(top, specials, n, exact, r, s)
-        code, held = word(0), zero
-        if s.is_single == 0:
-            code = find_code(quotient, f, s)
-            held = table[code]
-        scale, code, factor, events = find_scale(top, specials, quotient, code, held, n, r, s)
-        return scale, code, factor, events | (of_low if cut else 0)
-
-    return TileSettler(find_quotient, find_code, find_scale, scalar(settle_tile))

@@ -32,8 +32,8 @@ from fpsim.core.tile_scale import (
     scale_numbers,
     scale_steps_32,
     scale_steps_64,
-    tile_settler,
 )
+from fpsim.core.tile_settler import tile_settler
 from fpsim.gpu.device.launch import gpu_kernel
 from fpsim.runtime.compile import scalar
 from fpsim.runtime.records import fields_of

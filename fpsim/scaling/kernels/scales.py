@@ -26,8 +26,8 @@ from fpsim.core.tile_scale import (
     scale_choices,
     scale_numbers,
     scale_rules,
-    tile_settler,
 )
+from fpsim.core.tile_settler import tile_settler
 from fpsim.runtime.compile import kernel
 
 i64, f64 = np.int64, np.float64

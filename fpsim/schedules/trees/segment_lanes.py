@@ -98,8 +98,8 @@ def _first_apart(start: int, length: int, width: int) -> Sum:
     """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product, rounded.
 
     The segment has the terms start to start + length - 1. After the first one, whole turns of `width` terms are dealt
-    to the `width` lanes. Lanes are joined by halves: lane i + width / 2 is added to lane i, and so on to one lane. Lane
-    0 starts again from that sum, and the remaining terms are dealt and joined in the same way.
+    to the `width` lanes. Lanes are joined by halves: lane i + width / 2 is added to lane i, and so on to one lane.
+    Lane 0 starts again from that sum, and the remaining terms are dealt and joined in the same way.
     """
     total: Steps | Sum = _steps(start, 1)
     whole = (length - 1) // width * width
