@@ -106,7 +106,9 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
     if fraction is None:
         if result == value:
             return f"{fmt} holds the value exactly"
-        side = f"it lies beyond the last value, {inner if inner is not None else fmt.finite[0][0]!r}"
+        lowest, highest = fmt.finite[0][0], fmt.finite[-1][0]
+        last = inner if inner is not None else highest if value > highest else lowest
+        side = f"it lies beyond the last value, {last!r}"
         return f"{side}, and overflow={options.overflow!r} decides"
     if fraction == 0:
         return f"{fmt} holds the value exactly"

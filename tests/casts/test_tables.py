@@ -168,6 +168,9 @@ def test_explain_names_the_entries_and_the_reason() -> None:
     told = fp.explain(np.float32(0.3), fp.NF4, rounding="stochastic", seed=1)
     assert "stochastic goes away from zero with probability 0.586993" in told.reason
     assert (told.inner, told.outer) == (fp.NF4.value_of(10), fp.NF4.value_of(11))
+    negative = fp.TableFormat("negative", (-8.0, -4.0, -2.0, -1.0))
+    for value, last in ((3.0, -1.0), (-9.0, -8.0)):
+        assert f"beyond the last value, {last}, and" in fp.explain(value, negative).reason
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
