@@ -143,10 +143,11 @@ class Layout:
 
 
 def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
-    """Yield the blocks of a tiling as slabs, in the order of the grid.
+    """Yield slabs that together cover the blocks of a tiling, in the order of the grid.
 
-    The blocks of full width in one row of the grid share slabs; a narrower block at the row's end has a separate slab.
-    A block of more than PIECE elements is divided into several slabs.
+    A slab is a part of the array that is measured at once. It holds neighbouring blocks of full width in one row of the
+    grid: as many as have at most PIECE elements together, or one larger block. A narrower block at the row's end is a
+    slab alone. A block of more than PIECE elements is then divided into several slabs.
     """
     bands, across = tiles.tiles[1:]
     full = tiles.columns // tiles.tile_columns

@@ -128,12 +128,14 @@ class Running:
     Attributes:
       way: the format, scaling and rounding.
       sums: the sums from which metrics are computed.
-      scales: numbers of tiles so far, in all and by the special cases of their scales; zeros without a scale per tile.
+      scales: numbers of tiles so far: of all, and of those with an amax of 0, with a NaN, with an Inf, and with a
+        clamped scale; all are 0 without a scale per tile.
       scale_bits: total number of bits of all scales.
       last: the cast that is measured: with a scale per tile the last slab as encoded (Tiles), else the FloatCast that
         rounds the elements of every slab. None before the first slab.
-      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample reach or exceed; NaN if
-        it is not measured.
+      channel_sqnr_db: an SQNR in dB that 90 % of the rows and 90 % of the columns of a sample reach or exceed. The
+        sample is the first rows of the tensor, as `_channel_sqnr_db` takes them from its first slab. It is measured
+        only for operands of products, in the rounding on which recommendations are based; else it is NaN.
     """
 
     way: RoundingWay

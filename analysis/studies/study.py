@@ -163,10 +163,15 @@ class StudyPlan:
     def ways(self, role: str, rows: int) -> list[RoundingWay]:
         """Return the combinations of format, scaling and rounding to measure on a tensor.
 
-        Operands of products are measured in all candidates. If the tensor has only one row, scales for whole rows are
-        left out where the format has another candidate. Other tensors are measured in unscaled formats of 16 bits or
-        more. The candidates of `compared` are measured in all roundings, others in `judged` alone. `role`: the tensor's
-        role, such as "matrix" or "bias". `rows`: its number of rows.
+        The role decides on the candidates, which are formats with scalings:
+        - An operand of products (a role in OPERANDS, such as "matrix") is measured in all candidates. If the tensor has
+          only one row, candidates with a scale for each row are left out where their format has another candidate.
+        - Other tensors, such as a "bias", are measured in the candidates without scaling whose format has 16 bits or
+          more.
+
+        A candidate in the property `compared` is measured in all roundings of the study. Other candidates are measured
+        only in the rounding `judged`, on which recommendations are based. `role`: the tensor's role. `rows`: its number
+        of rows.
         """
         ways = []
         for element, scaling in self.candidates:

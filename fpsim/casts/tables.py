@@ -198,10 +198,10 @@ def _stochastic_stage(width: int, options: TableOptions) -> Stage:
 
 
 def _goes_away(x: Array, at: Array, near: _Neighbours, words: Array, random_bits: int) -> Array:
-    """Return a bool array: whether each value is rounded to the neighbour that is farther from zero.
+    """Return a bool array: whether each value of x is rounded away from zero, that is up if x >= 0 and down if x < 0.
 
-    x: float64 values. at: index in near.values of the neighbour below each. near: the results and their intervals.
-    words: a random uint32 for each value, of which the upper `random_bits` bits are used.
+    x: float64, each with near.values[at] < x < near.values[at + 1], the two neighbouring results of the cast. near: all
+    results. words: a random uint32 for each value, of which the upper `random_bits` bits are used.
     """
     mantissas, exponents = np.frexp(np.abs(x))
     significands = np.ldexp(mantissas, 53).astype(np.int64)

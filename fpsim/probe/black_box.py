@@ -58,10 +58,17 @@ class BlackBox:
     Args:
       fn: the function.
       call: kind of sum, number of terms, operands and shapes of the function's calls.
-      longest: seconds that probing may take, estimated from the time of the first calls; None for 600.
+      longest: limit, in seconds, of the time that probing is estimated to take, from the time of the first calls; None
+        for 600.
 
     Attributes:
-      kind, n, operands, shape, scale, block, layout: fields of `call`.
+      kind, n, operands, shape: kind of sum, number of terms, operands, and rows and columns of a matrix product; they
+        are fields of `call`.
+      scale, block: format of the block scales that are passed to fn too, such as "ue8m0", and number of terms that
+        share one; "" and 0 if fn takes no scales.
+      layout: memory layouts of a and b in a matrix product, such as "nt": "n" is row-major, "t" a transposed view of a
+        row-major array.
+      longest: the limit in seconds, as above; a longer estimate raises a ValueError.
       fmt, dtype: format and dtype of the function's results.
       calls: number of calls so far.
 

@@ -121,10 +121,11 @@ class Counter:
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:
-        """Return float64 sums of one power of two among zeros, (exponents, positions).
+        """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions).
 
-        Element (e, p) has 2**exponents[e] at a term: the first, a middle or the last included term, in ascending order
-        and each once.
+        Element (e, p) is the sum in which the term at position p is 2**exponents[e], and all other terms are 0. The
+        positions are the first, a middle and the last index in `alive`, the terms that the black box includes. They
+        ascend, and equal ones are left out, so there are one to three. exponents: 1-D integers.
         """
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
@@ -146,7 +147,12 @@ class Counter:
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
-        """Return the largest tried exponent of M for which M and -M cancel at several pairs of terms.
+        """Return the largest tried exponent with which M = 2**exponent and -M cancel at every tested pair of terms.
+
+        They cancel if the sum with M at one term of the pair, -M at the other and zeros elsewhere is 0. Up to three
+        pairs of included terms are tested: the first and the second, the first and the last, a middle one and the last.
+        The tried exponents are those of LARGE from `small` to the largest that a term can have, or only that one if
+        LARGE has none of them. With a single included term nothing is tested.
 
         Raises:
           NoOrderError: for each tried exponent, M and -M do not cancel at some pair.

@@ -138,7 +138,11 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """Return the model of a black box; if none fits, that of its results cast to FP16 or BF16, if that is exact."""
+    """Return the model of a black box, or of its results cast to a narrower format if no model fits without the cast.
+
+    The format is FP16 or BF16. The cast model is returned only if the cast changes no result and that model fits; else
+    the model is that of the results without a cast, whose `unknown` says why none fits.
+    """
     if box.operands[0].integer:
         return integer_model(box)
     model = _float_model(box)
@@ -168,11 +172,7 @@ def _narrower(box: BlackBox) -> Format | None:
 
 
 def _cast_exactly(result: Any, fmt: Format) -> Any:
-    """Return what fn returned (`result`, an array or tensor) in the dtype of a narrower format, without rounding.
-
-    Raises:
-      ValueError: the format cannot represent a value of the result.
-    """
+    """Return `result`, an array or tensor, in the dtype of `fmt`; raise a ValueError if `fmt` cannot represent it."""
     array = as_array(result, "what fn returns")
     with np.errstate(all="ignore"):
         narrow = array.astype(DTYPES[fmt])

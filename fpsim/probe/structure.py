@@ -46,7 +46,12 @@ def structure_of(order: Order) -> str | None:
 
 
 def _clause(branch: Branch, depth: int) -> str | None:
-    """Return the order of a branch as a clause that nests at most `depth` further structures; None if it needs more."""
+    """Return a clause on the order in which a branch adds its terms; None if no clause describes it.
+
+    branch: a node of the tree of additions, which is a term or the sum of other nodes. depth: the most divisions of
+    terms, each within a part of the one before it, that the clause may describe. A division is into lanes (every s-th
+    term) or blocks (contiguous terms). With depth 0, only chains, single additions and regular trees of pairs have one.
+    """
     runs = _runs(branch)
     plain = _plain(_relative(branch, runs[id(branch)])) if runs[id(branch)].stride else None
     if plain is not None or depth == 0:

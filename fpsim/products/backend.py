@@ -22,17 +22,18 @@ Shape = tuple[int, int]
 class FloatOperations(Protocol):
     """Float operations on matrices in the memory of the CPU or a GPU.
 
-    Operands are float32, broadcast as in NumPy, and may be NumPy scalars or arrays.
+    Operands and results are float32. Operands broadcast as in NumPy, and may be NumPy scalars or arrays. `out`, if it
+    is not None, is the float32 matrix to which the result is written.
     """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y, rounded once to nearest even; the result is written to `out` if that is given."""
+        """Return x + y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y, rounded once to nearest even; the result is written to `out` if that is given."""
+        """Return x * y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z with one rounding, to nearest even; the result is written to `out` if that is given."""
+        """Return x * y + z as float32, rounded once to nearest even; x, y and z are float32 and broadcast."""
 
 
 class Backend(FloatOperations, Protocol):
@@ -228,18 +229,25 @@ def output_nan(fmt: Format) -> int | None:
 
 
 class NumpyOperations:
-    """Float operations on NumPy arrays: `FloatOperations` for the CPU, whose operands are float32 and broadcast."""
+    """Float operations on NumPy arrays: `FloatOperations` for the CPU.
+
+    Operands and results are float32. Operands broadcast. `out`, if it is not None, is the float32 array to which the
+    result is written.
+    """
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x + y, rounded once to nearest even; the result is written to `out` if that is given."""
+        """Return x + y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
         total: Array = np.add(x, y, out=out)
         return total
 
     def multiply(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x * y, rounded once to nearest even; the result is written to `out` if that is given."""
+        """Return x * y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
         product: Array = np.multiply(x, y, out=out)
         return product
 
     def fma(self, x: Any, y: Any, z: Any, out: Array | None = None) -> Array:
-        """Return x * y + z with one rounding, to nearest even; the result is written to `out` if that is given."""
+        """Return x * y + z as float32, rounded once to nearest even; x, y and z are float32 and broadcast.
+
+        out: a C-contiguous float32 array of the broadcast shape, to which the result is written; None for a new one.
+        """
         return fma(x, y, z, out)

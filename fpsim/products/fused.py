@@ -44,9 +44,9 @@ class FusedPlan(NamedTuple):
       loop: the compiled kernel of `fused_product`.
       formats: those of the floats or codes of a and b that it reads.
       by_codes: whether it reads the codes of b instead of floats.
-      facts: its integer parameters, as `fused_facts` returns them, by key: True or False (b's codes are transposed or
-        not), or the only key None if it reads floats of b. `facts` is None if the parameters depend on the operands'
-        values.
+      facts: a dict of the kernel's integer parameters; None if they depend on the operands' values. Each value is an
+        array that `fused_facts` returns. The keys are the possible values of its argument `turned`. If the kernel reads
+        codes of b, they are True (the codes are transposed) and False; if it reads floats of b, the only key is None.
     """
 
     unit: MatrixUnit

@@ -131,7 +131,8 @@ def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     x: (m, K) float32. y: (n, K) float32. In `u`, groups are thread blocks of 128 threads, and lanes are the chains of
     additions of a block's threads. The order, where "by halves" adds the upper half of the sums to the lower half:
 
-    1. A thread adds its chains in order. A block adds its threads' sums by halves to one, and that to lanes_start.
+    1. A thread adds its chains in order. A block adds its threads' sums by halves to one sum, and adds that to the zero
+       u.lanes_start (+0 or -0).
     2. The sum of block i is added to that of block i mod 128, for ascending i. Missing blocks count as +0.
     3. These 128 sums are added by halves down to 32. Sums i, i + 4, ..., i + 28 are added in order for i = 0 to 3, and
        then the four results in order.

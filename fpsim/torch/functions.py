@@ -243,10 +243,11 @@ def decode(codes: Tensor, fmt: FormatLike, dtype: torch.dtype = torch.float32) -
 
 
 class ScaledTensors(NamedTuple):
-    """Codes with a decode scale for each tile, as tensors: value = code * scale. Fields are those of `fp.Scaled`.
+    """The codes and decode scales of an encoded tensor; the fields are those of `fp.Scaled`, as tensors or None.
 
-    codes: integers. scales: float32, one per tile. The others may be None: scale_codes (codes of the scales),
-    tensor_scale (scale of the whole tensor, included in `scales`), zero_points (one per tile).
+    codes: bit patterns of a float format, or numbers of an integer format. scales: float32, one per tile; an element is
+    its code's value times the scale. scale_codes: codes of the scales. tensor_scale: of the whole tensor, included in
+    `scales`. zero_points: one per tile, subtracted from an integer format's codes; for LogFMT, HiF4 see `fp.Scaled`.
     """
 
     codes: Tensor

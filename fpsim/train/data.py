@@ -45,8 +45,7 @@ class Data(Protocol):
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int) -> Pair:
         """Return (inputs, targets) of a micro-batch, number `micro` of a step; they depend only on the arguments.
 
-        They are int64 tokens (batch, context) and the tokens after them, or float32 vectors (batch, 128) and int64
-        classes.
+        They are int64 tokens (batch, context) and their next tokens, or float32 vectors (batch, 128) and int64 classes.
         """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
@@ -90,7 +89,8 @@ class Corpus:
         Returns:
           Two int64 arrays (batch, context): tokens, and for each token the one that follows it.
         Raises:
-          TypeError, ValueError: an argument is no integer or out of range, or the last tenth is shorter than a passage.
+          TypeError, ValueError: an argument is no integer or out of range, or the text's last tenth, `held_out`, has at
+            most `context` tokens, so that it has no passage for validation.
         """
         self._require(context, 1)
         places = indices(seed, step, micro, batch, len(self.train) - context)
@@ -165,7 +165,7 @@ def _help_topics() -> str:
 
 
 def _read(text: object) -> str:
-    """Return the characters of a UTF-8 file; raise a ValueError if it is unreadable, empty or not UTF-8."""
+    """Return the characters of the file at path `text`; raise a ValueError if it is unreadable, empty or not UTF-8."""
     path = path_of(text, "text")
     where = shown(str(path))
     try:

@@ -58,8 +58,7 @@ class Reduction:
       accumulate: the accumulator that adds them; None for `fp.Sequential(fp.FP32)`. A wider sum is rounded to float32.
       count: the divisor of the sum; None for the number of gradients that are added.
     Raises:
-      TypeError, ValueError: fmt is not a format, accumulate is not an accumulator or rounds stochastically, or count is
-        below 1.
+      TypeError, ValueError: fmt is no format, accumulate is no accumulator or rounds stochastically, or count is < 1.
     """
 
     def __init__(self, fmt: Any = None, accumulate: Accumulator | None = None, count: int | None = None) -> None:
@@ -309,7 +308,8 @@ class Ranks:
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
         """Start sending a tensor to other ranks and receiving theirs; return pairs (other rank, torch's work object).
 
-        sent: this rank's tensor; received: a tensor for each rank, to be written. A work object may be None.
+        sent: this rank's tensor. received: a tensor for every rank, at the index of its number; those of `others` are
+        written. A work object is None only where torch starts no transfer, as this process is outside of the group.
         """
         works = []
         for rank in others:

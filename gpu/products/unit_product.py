@@ -122,8 +122,9 @@ class GpuProduct(NamedTuple):
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total` in place.
 
-    total: (M, N) float32 bits, or float64 bits for units whose sums are float64. FP16 sums are held as float32 of the
-    same value. backend: the GPU, on whose stream the kernels run.
+    total: (M, N) matrix on the GPU. Its elements are uint32 bit patterns of float32 sums; for units whose sums are
+    float64, uint64 bit patterns of float64. FP16 sums are held as float32 of the same value. backend: the GPU, on whose
+    stream the kernels run.
     """
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:

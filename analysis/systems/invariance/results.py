@@ -146,12 +146,19 @@ class DecodingReport(SavedReport):
 
     @property
     def mean_kl(self) -> float:
-        """Mean KL(first || second) over `rows`, in nats."""
+        """Mean over the decoded tokens (`rows`) of the Kullback-Leibler divergence KL(first || second), in nats.
+
+        For each token, it compares the probabilities that the two decoders give to all tokens of the vocabulary: it is
+        the sum of p * log(p / q), with p of the first decoder and q of the second.
+        """
         return sum(row.kl for row in self.rows) / len(self.rows)
 
     @property
     def mean_logprob_difference(self) -> float:
-        """Mean over `rows` of |logprob_first - logprob_second|, in nats."""
+        """Mean over the decoded tokens (`rows`) of |logprob_first - logprob_second|, in nats.
+
+        These are log-probabilities of the first decoder's most probable token in the first and the second decoder.
+        """
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:

@@ -15,7 +15,8 @@ def exp(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a elementwise, rounded once; +0 for -Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -34,7 +35,8 @@ def exp2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 2**a elementwise, rounded once; exact where a is an integer and 2**a a value of the result's format.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -53,7 +55,8 @@ def expm1(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute e**a - 1 elementwise, rounded once, without cancellation near 0; -1 for -Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -74,7 +77,8 @@ def log(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     log(0) is -Inf with the flag DIVIDE_BY_ZERO; negative numbers become NaN with the flag INVALID.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -93,7 +97,8 @@ def log2(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the logarithm to base 2 elementwise, rounded once; 0 and negative numbers are treated as by `fpsim.log`.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -114,7 +119,8 @@ def log1p(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     log1p(-1) is -Inf with the flag DIVIDE_BY_ZERO; numbers below -1 become NaN with the flag INVALID.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -133,7 +139,8 @@ def sin(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the sine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -152,7 +159,8 @@ def cos(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cosine of angles in radians, rounded once, however large the angle; NaN and the flag INVALID for Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -173,7 +181,8 @@ def tan(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     NaN and the flag INVALID for Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -192,7 +201,8 @@ def tanh(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the hyperbolic tangent elementwise, rounded once; 1 for +Inf, -1 for -Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -211,7 +221,8 @@ def sigmoid(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / (1 + e**-a) elementwise, rounded once.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -230,7 +241,8 @@ def erf(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the error function elementwise, rounded once: 2 / sqrt(pi) times the integral of e**(-t**2) from 0 to a.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -249,7 +261,8 @@ def erfc(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 - erf(a) elementwise, rounded once, without cancellation.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -270,7 +283,8 @@ def rsqrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     A zero becomes Inf of its sign, with the flag DIVIDE_BY_ZERO; negative numbers become NaN, with the flag INVALID.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -289,7 +303,8 @@ def reciprocal(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute 1 / a elementwise, rounded once; results and flags are those of `fpsim.divide`.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -308,7 +323,8 @@ def cbrt(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute the cube root elementwise, rounded once; negative numbers have negative roots.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -327,7 +343,8 @@ def softplus(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute log(1 + e**a) elementwise, rounded once.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -348,7 +365,8 @@ def gelu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     This is not the approximation by tanh.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.
@@ -367,7 +385,8 @@ def silu(a: npt.ArrayLike, **keywords: Unpack[Rounded]) -> Any:
     """Compute a / (1 + e**-a) elementwise, rounded once (a * sigmoid(a) rounds twice); -0, the limit, for -Inf.
 
     The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
-    the format; else it has the format's dtype. FP32 gives FP32 to nearest even; other formats and modes are refused.
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
     Args:
       a: array of float32 or of a float dtype of up to 16 bits, or unsigned codes with `fmt`.

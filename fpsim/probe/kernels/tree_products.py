@@ -51,9 +51,10 @@ def _add(line: Any, other: Any) -> None:
 
 @inner_loop
 def _narrow(line: Any, mode: Any, flushes: Any) -> None:
-    """Round a row of float32 sums in place, by `mode`: AS_IT_IS (not rounded), TO_FP16 or TO_BF16.
+    """Round a row of float32 sums in place, to nearest even: to FP16 or BF16 (`mode` TO_FP16 or TO_BF16), or not.
 
-    If `flushes`, replace subnormals by zeros.
+    The sums stay float32; with the mode AS_IT_IS they are not rounded. If `flushes`, results below 2**-126 in
+    magnitude, the subnormals of float32, are then replaced by zeros of their sign.
     """
     for r in range(line.size):
         line[r] = kept(narrowed(line[r], mode), flushes)

@@ -56,10 +56,11 @@ class Specification(NamedTuple):
         return stack[0] if self.order.widest > 1 else self._once(stack[0])
 
     def _by_cuts(self, terms: Array, exponents: Array) -> Array:
-        """Return the sums (R,) of terms (R, n), where each addition first cuts its numbers to common fraction bits.
+        """Return the sums (R,) of terms (R, n), float64, where each addition cuts its numbers to common fraction bits.
 
-        The cut is `rule.fraction_bits` below the largest exponent of the addition's numbers. exponents: those of the
-        terms, (R, n); a partial sum has its own exponent.
+        Each addition first rounds its numbers to multiples of 2**(e - rule.fraction_bits), where e is the largest of
+        their exponents. Zeros have none, and e is at least -900. exponents: integers (R, n), those of the terms, as
+        `_exponents` returns them. A partial sum has the exponent floor(log2(abs(sum))).
         """
         stack: list[tuple[Array, Array]] = []
         for step in self.order.program:
@@ -72,7 +73,7 @@ class Specification(NamedTuple):
         return stack[0][0] if self.order.widest > 1 else self._summed(stack[0][0])
 
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
-        """Return the exponents (R, n) by which terms are aligned, as integers.
+        """Return the exponents (R, n) by which terms are aligned, as integers; that of x is floor(log2(abs(x))).
 
         With one operand, or if `rule.operand_exponents` is None, they are the exponents of `products` (R, n), which
         holds the terms of a plain sum. Else each is the sum of the exponents of both operands in `values`, each at

@@ -171,9 +171,9 @@ def encode_kernel(width: int) -> Any:
     2-D, floats of `width` bits, 32 or 64. codes: filled, of the same shape, integers of the format's storage. steps,
     lows: filled, 2-D float32, one number per tile of block_rows x block_columns elements (fewer at the edges): the
     distance of levels in log2, and log2 of the lowest nonzero level. counts: int64; the numbers of tiles with an amax
-    of 0, with NaN and with Inf are added to its first three entries. level_count: the number of nonzero levels.
-    nan_is_max: True turns a NaN into the tile's largest level; False makes step and low of its tile NaN, and all codes
-    0.
+    of 0, with NaN and with Inf are added to its first three entries. level_count: the number of nonzero levels
+    of one sign. nan_is_max: True turns a NaN into the tile's largest level; False makes step and low of its tile NaN,
+    and all codes 0.
     """
     word: Any = u32 if width == 32 else u64
     sign = word(1 << (width - 1))
@@ -270,9 +270,13 @@ def encode_kernel(width: int) -> Any:
 def decode_kernel() -> Any:
     """Return the loop (codes, steps, lows, values, block_rows, block_columns, level_count) -> None that decodes LogFMT.
 
-    codes: 2-D. values: filled, float32, of the same shape. steps, lows: 2-D float32, one number per tile of block_rows
-    x block_columns elements (fewer at the edges): the distance of levels in log2, and log2 of the lowest nonzero level.
-    A NaN step makes all values of its tile NaN. level_count: the number of nonzero levels.
+    codes: 2-D, uint8 or uint16. A code of n bits is a sign bit, the highest, and the index k of a level in the other
+    n - 1 bits. Index 0 is the magnitude 0. Index k >= 1 is 2**(low + (k - 1) * step), rounded to float32 and at most
+    float32's largest value. Zeros have a sign, too.
+    values: filled, float32, of the same shape. steps, lows: 2-D float32, one number per tile of block_rows x
+    block_columns elements (fewer at the edges): the distance of levels in log2, and log2 of the lowest nonzero level. A
+    NaN step makes all values of its tile NaN. level_count: the number of nonzero levels of one sign, 2**(n - 1) - 1,
+    which is also the mask of the index in a code.
     """
 
     def decode(codes: Any, steps: Any, lows: Any, values: Any, rows: Any, columns: Any, level_count: Any) -> None:

@@ -127,9 +127,11 @@ def _chain(
 def _add_run(
     steps: list[Steps | Gathered], runs: Sequence[Span], starts: Sequence[int], start: int, stop: int, step: int
 ) -> None:  # fmt: skip
-    """Append the instructions for positions start .. stop - 1 of a slice to `steps` in place.
+    """Append to `steps`, in place, the instructions that add the terms at positions start .. stop - 1 of a slice.
 
-    runs: spans of K in the slice. starts: position of each in the slice. step: terms of an instruction.
+    A slice is a part of K with a separate sum. It consists of `runs`, spans of contiguous terms, and a position counts
+    its terms from 0, run after run. An instruction adds `step` terms, and the last one the rest. It becomes (part of) a
+    Steps if its terms are contiguous in K, else a Gathered. starts: position of the first term of each run.
     """
     if len(runs) == 1:
         first = runs[0].start + start

@@ -191,10 +191,12 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw the additions of a butterfly: a row of boxes for each of its `rows` levels, from height bottom to top.
+        """Draw the additions of a butterfly between the heights `bottom` and `top`: a row of rectangles for each level.
 
-        At each level, the upper half of the sums is added to the lower half. box: the box of the butterfly. colour: the
-        boxes' colour.
+        A butterfly adds the sums of lanes. At each of its levels, the upper half of the sums is added to the lower
+        half; each of these additions is one rectangle. box: the Box of the butterfly's node, whose `inside` are the
+        boxes of the lanes. bottom, top: inches above the bottom of the picture. rows: number of levels. colour: the
+        rectangles' colour.
         """
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows

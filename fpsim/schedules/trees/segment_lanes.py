@@ -197,9 +197,11 @@ def _narrowing(start: int, length: int, width: int) -> Sum:
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
-    """Return a chain of float32 fused multiply-adds and sums, `inputs` without empty runs.
+    """Return the float32 sum of `inputs` as a chain: they are added to a running sum one after the other.
 
-    start: "zero" starts at +0, "first" at the first input; then a single sum is returned unchanged.
+    A Steps is a run of single products, each of which is added by a fused multiply-add. A node is a sum, which is added
+    by a float32 addition. Runs without terms are left out. start: "zero" starts the running sum at +0, "first" at the
+    first input; with "first", a single node is returned unchanged.
     """
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None

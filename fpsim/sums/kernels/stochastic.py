@@ -264,8 +264,7 @@ def blocks_ahead(
       x: the operands, as float64 patterns. tile: the sums that are computed. chain: their order.
       k, stop: the first term, and the one after the last.
       f: constants of the formats. r: rounding mode and seed.
-      t: 64-bit words, of which row RUN holds the running sums and changes.
-      words: scratch arrays.
+      t: 64-bit words, of which row RUN holds the running sums and changes. words: scratch arrays.
     """
     i, j, n, first_output = tile
     count = min(stop - k, BLOCK) // GROUP * GROUP
@@ -299,9 +298,15 @@ def blocks_ahead(
 class PairsAhead(NamedTuple):
     """Scratch arrays for the random 32-bit numbers ("words") of sums in pairs, in subtrees of BLOCK terms.
 
-    Attributes: products, sums, joins, largest: as in WordsAhead. fours: (12, TILE_COLUMNS) uint64, words of four
-    products, of sums of two, and of larger sums. totals: (BLOCK / GROUP, TILE_COLUMNS) float64 patterns, sums of four
-    products.
+    Column j belongs to output j of a tile. A group is GROUP (4) consecutive terms, numbered within the subtree.
+
+    Attributes:
+      products, sums: (4, TILE_COLUMNS) uint32, words of products and of sums that are rounded one by one.
+      joins: not read.
+      fours: (12, TILE_COLUMNS) uint64, words of a group: rows 0 to 3 of its products, rows 4 and 5 (6 and 7 for odd
+        groups) of its sums of two; row 8 + s % 4 of sum number s, of four or more terms.
+      totals: (BLOCK / GROUP, TILE_COLUMNS) float64 patterns; row g is the sum of group g, until larger sums replace it.
+      largest: as in WordsAhead.
     """
 
     products: Any
@@ -314,10 +319,7 @@ class PairsAhead(NamedTuple):
 
 @scalar
 def _product(a: Any, b: Any, word: Any, u: DrawPlace) -> Any:
-    """Return a * b rounded stochastically, a float64.
-
-    a: a float64; b: the pattern of one; word: 32-bit draw; u: the bits that are kept.
-    """
+    """Return float64 a * b, rounded stochastically to the bits u.kept; b: float64 pattern; word: 32-bit random draw."""
     return _rounded(f64(a * u64(b).view(f64)), word, u)
 
 
@@ -360,8 +362,7 @@ def subtree_ahead(
       x: the operands, as float64 patterns. tile: the sums that are computed.
       f: constants of the formats. r: rounding mode and seed.
       stack: (levels, columns) 64-bit words, of which row `height` is written.
-      numbers: index of the first sum of each level of the tree.
-      words: scratch arrays.
+      numbers: index of the first sum of each level of the tree. words: scratch arrays.
     """
     i, j, n, first_output = tile
     if k % BLOCK != 0 or k + BLOCK > x.a.shape[1]:

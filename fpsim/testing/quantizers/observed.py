@@ -71,7 +71,14 @@ def _between(values: Doubles, model: QuantizerModel) -> tuple[Doubles, Doubles]:
 
 
 def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield factors to try: some near 1, then up to MANY by which x[i] * factor is from low[i] to high[i] for all i."""
+    """Yield factors by which a quantizer may multiply its inputs before it rounds them, as its results suggest.
+
+    The first ten are 1 plus or minus a small number. Then come up to MANY float32 numbers f with low[i] <= x[i] * f <=
+    high[i] for all i with x[i] != 0, up to a relative SLACK. They are spread evenly over the range of such factors, and
+    those near its middle come first. None follow if that range is empty, reaches 0 or Inf, or includes 1.
+
+    x: the inputs. low, high: the ends of the interval of numbers that round to each result.
+    """
     yield from (1 + sign * step for step in (2.0**-23, 2.0**-22, 1e-7, 2e-7, 1e-6) for sign in (1, -1))
     some = x != 0
     with np.errstate(all="ignore"):

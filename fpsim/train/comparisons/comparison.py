@@ -170,7 +170,10 @@ class Comparison:
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of `measurements` as dicts."""
+        """Yield a dict for each operand of each matrix product that a run measured: the rows of `measurements`.
+
+        The keys are recipe, seed, and the keys of the rows of `Run.measured`.
+        """
         for run in self.runs:
             for row in run.measured:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
@@ -349,10 +352,15 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress callback that maps the progress of one of several equal parts to that of the whole.
+    """A progress callback for work in several equal parts, such as the runs of a comparison.
 
-    progress: the callback of the whole, called with a share, 0 to 1, and a text; None for none. parts: the number of
-    parts.
+    It is called with the finished share of the present part, 0 to 1, and a text. It calls `progress` with the finished
+    share of the whole work, (finished parts + share) / parts, and the part's name and the text. Call `begin` before
+    each part.
+
+    Args:
+      progress: the callback for the whole work; None to report nothing.
+      parts: the number of parts.
     """
 
     def __init__(self, progress: Progress | None, parts: int) -> None:

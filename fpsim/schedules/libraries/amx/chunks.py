@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
       blocks: number of blocks of K that a kernel adds in one call.
       is_extended: True if the last K mod 32 terms are added in the same call as the terms before them.
       copies_a: True if oneDNN copies a.
-      score: oneDNN's estimate, float32; it uses the chunk with the highest.
+      score: oneDNN's estimate of how well the chunk uses caches and threads, float32; it takes the highest.
     """
 
     threads: int
@@ -57,7 +57,12 @@ class Chunk(NamedTuple):
 
 
 def chunk_blocks(product: AmxProduct) -> KBlocks | None:
-    """Return the segments of K of a product of one row, or of a transposed a; None if every chunk has the score 0."""
+    """Return the segments into which oneDNN cuts K for a product of one row or of a transposed a.
+
+    oneDNN divides the result and K into chunks, each of which a thread computes before it goes on to the next. Of
+    several sizes of chunks it takes those with the highest score, its estimate of how well caches and threads are used.
+    The result is None if all sizes that it tries have the score 0.
+    """
     chunk = _best(product)
     if chunk is None:
         return None
