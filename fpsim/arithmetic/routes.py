@@ -339,7 +339,7 @@ def _by_table(operation: Operation) -> Run:
             if len(targets) > 1:
                 table.flagged_single_kernel()(sources[0], results, flags, *targets)
             else:
-                table.single_kernel()(sources[0], results, *targets)
+                table.single_kernel(targets[0].nbytes >= STREAM_BYTES)(sources[0], results, *targets)
 
         return run_single
     bits = np.uint16(operation.formats[1].bits)

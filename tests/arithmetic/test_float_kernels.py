@@ -152,18 +152,30 @@ def test_tables_give_the_cores_codes_and_flags(name: str, fmts: Formats) -> None
 
 @pytest.mark.parametrize("out", [fp.E4M3, fp.BF16], ids=str)
 def test_tables_read_around_the_caches_give_the_same_bits(out: fp.Format) -> None:
-    op = operation("add", (fp.E4M3, fp.E4M3), out)
+    pairs, single = operation("add", (fp.E4M3, fp.E4M3), out), operation("convert", (out,), fp.BF16)
     drawn = np.random.default_rng(3).integers(0, 256, (2, 5000)).astype(np.uint8)
-    want = by_core(op, list(drawn))[0]
-    results, _ = routes._tables(op)
+    sums = by_core(pairs, list(drawn))[0]
+    converted = by_core(single, [sums])[0]
+    results, by_code = routes._tables(pairs)[0], routes._tables(single)[0]
     for size in (0, 1, 127, 500, 5000):
         for offset in (0, 1, 31, 32, 63):  # of the target from a cache line
-            space = np.full(size + 256, 0x55, out.storage)
-            first = -space.ctypes.data % 64 // space.itemsize + offset
-            codes = space[first : first + size]
+            codes, around = _from_a_cache_line(size, offset, out.storage)
             table.pair_kernel(True)(drawn[0, :size], drawn[1, :size], np.uint16(8), results, codes)
-            assert np.array_equal(codes, want[:size]), (size, offset)
-            assert set(space[:first].tolist()) | set(space[first + size :].tolist()) == {0x55}
+            assert np.array_equal(codes, sums[:size]), (size, offset)
+            words, beside = _from_a_cache_line(size, offset, fp.BF16.storage)
+            table.single_kernel(True)(codes, by_code, words)
+            assert np.array_equal(words, converted[:size]), (size, offset)
+            assert {*np.concatenate([*around, *beside]).tolist()} == {0x55}
+
+
+def _from_a_cache_line(size: int, offset: int, dtype: np.dtype[Any]) -> tuple[Array, tuple[Array, Array]]:
+    """Return (array of `size` elements, arrays before and after it), of 0x55, in one buffer.
+
+    offset: elements from the start of a cache line, of 64 bytes, to the array.
+    """
+    space = np.full(size + 256, 0x55, dtype)
+    first = -space.ctypes.data % 64 // space.itemsize + offset
+    return space[first : first + size], (space[:first], space[first + size :])
 
 
 ORDERED = list(itertools.product((fp.FP16, fp.FP32, fp.E4M3FNUZ), (*order.COMPARISONS, *order.EXTREMA)))

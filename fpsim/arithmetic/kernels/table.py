@@ -74,16 +74,28 @@ def flagged_pair_kernel() -> Any:
     return kernel(look_up)
 
 
+def _look_up(codes: Any, start: int, count: int, results: Any, table: Any, state: int) -> int:
+    """Set results[i] to table[codes[start + i]] for i < count; return `state` unchanged.
+
+    codes: 1-D, unsigned integers. state: not used; `block_loop` passes it from call to call.
+    """
+    piece = codes[start : start + count]
+    for i in range(count):
+        results[i] = table[u64(piece[i])]
+    return state
+
+
 @cache
-def single_kernel() -> Any:
+def single_kernel(streamed: bool = False) -> Any:
     """Return the kernel (a, table, results) -> None that sets results[i] to table[a[i]].
 
     a: 1-D codes, unsigned integers; results: of the table's dtype.
+    streamed: True if results are written around the caches, for arrays that would not stay in them.
     """
+    loop = block_loop(_look_up, streamed)
 
     def look_up(a: Any, table: Any, results: Any) -> None:
-        for i in range(results.size):
-            results[i] = table[u64(a[i])]
+        loop(a, results, table)
 
     return kernel(look_up)
 
