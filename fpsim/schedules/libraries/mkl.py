@@ -41,6 +41,9 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
     transposed b, have kernels of their own. Where no rule is known, `at` raises a `DeclinedShape` that says which rule
     is missing.
 
+    Sums of segments start at +0. With K = 1 the result of sgemm is the product itself, so -1 * 0 is -0. The operands
+    must be contiguous in memory or transposed views of contiguous matrices.
+
     Args:
       threads: number of threads; rules are known for one and for two.
       isa: the instructions that MKL uses, "avx512" or "avx2"; rules are known for AVX-512.

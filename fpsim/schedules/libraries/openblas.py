@@ -36,6 +36,9 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
     are cut into segments of K. docs/cpu.md has the rules. None is known for a result of one row or column; `at` then
     raises a `DeclinedShape`.
 
+    NumPy multiplies a matrix by its own transpose (`x @ x.T`) by another routine, ssyrk. `fp.matmul` therefore declines
+    two operands of which one is the transposed view of the other; a copy of one gives the prediction of sgemm.
+
     Args:
       threads: number of threads; rules are known for one and two.
       layout: "nn": both operands in C order, "nt": b transposed, "tn": a transposed (see `ShapedSchedule`).

@@ -41,8 +41,12 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
     With a transposed a, all terms are one chain; with a transposed b, dot products have 64 lanes, and 8 lanes for the
     remainder, on processors with AVX2 (not with ATEN_CPU_CAPABILITY=default).
 
+    Every term is predicted as a fused multiply-add. torch multiplies the last terms first and then adds the product
+    (K mod 4 terms in layout "nn", K mod 16 in "nt"). In BF16 the result differs if this product overflows or underflows
+    float32.
+
     Args:
-      layout: see `ShapedSchedule`.
+      layout: how the operands lie in memory, see `ShapedSchedule`.
 
     Raises:
       ValueError: an unknown layout.
@@ -93,13 +97,16 @@ def torch_mm(
 ) -> ShapedSchedule:  # fmt: skip
     """Return the schedules of torch.mm on x86: MKL for float32, oneDNN or torch's own loop otherwise.
 
-    For INT8 operands it is the schedule of torch._int_mm, which oneDNN computes.
+    For INT8 operands it is the schedule of torch._int_mm, which oneDNN computes. The operands must be contiguous in
+    memory or transposed views of contiguous matrices, and torch.set_float32_matmul_precision must be "highest", its
+    default.
 
     Args:
       isa, threads, l1, l2: as in `onednn`.
       mkl_isa: the instructions that MKL uses for FP32, which ONEDNN_MAX_CPU_ISA does not limit: "avx512" or "avx2".
         None for those of isa.
-      layout: see `ShapedSchedule`.
+      layout: how the operands lie in memory: "nn" for torch.mm(a, b) with both in C order, "nt" for torch.mm(x, w.T),
+        "tn" for torch.mm(x.T, b). `fp.matmul` does not look at strides. See `ShapedSchedule`.
 
     Raises:
       ValueError: an unknown isa or layout, or a size that is not a positive integer.
@@ -112,7 +119,7 @@ def torch_mm(
       >>> [cpu.at(*shape).kernel for shape in ((4, 4, 64, "bf16"), (40, 50, 64, "bf16"), (40, 50, 64, "fp32"))]
       ["torch's own loop", 'brg_matmul', 'sgemm']
       >>> x = fp.cast(np.ones((40, 64), np.float32), fp.BF16)
-      >>> float(fp.matmul(x, x.T, schedule=cpu)[0, 0])
+      >>> float(fp.matmul(x, x.T, schedule=fp.schedules.torch_mm("avx512_bf16", layout="nt"))[0, 0])
       64.0
     """
     isa, layout, threads = isa_of(isa), layout_of(layout), positive(threads, "threads")
