@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arithmetic.operands import Formats
+from fpsim.arithmetic.operands import Formats, wanted_formats
 from fpsim.arrays import as_array, format_of
 from fpsim.deprecation import warn_renamed
 from fpsim.errors import shown
@@ -16,16 +18,16 @@ from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import INT8, IntegerFormat
 from fpsim.formats.keywords import given_keywords, with_keywords
-from fpsim.formats.named import FP32
-from fpsim.formats.named import format as find_format
+from fpsim.formats.named import BF16, FP32, format_argument
 from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.lazy import deferred
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.scaling.scaled import Scaled
 from fpsim.schedules.schedule import FLAT, Schedule
-from fpsim.schedules.shaped import ChosenSchedule, ShapedSchedule, is_regions
-from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd
+from fpsim.schedules.shaped import CHAIN, ChosenSchedule, ProductShape, ShapedSchedule, declined, is_regions
+from fpsim.schedules.shaped import FORMATS as LIBRARY_FORMATS
+from fpsim.sums.accumulators import Accumulator
 
 if TYPE_CHECKING:
     from fpsim.schedules.regions import Regions
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 short_way, long_way = deferred("fpsim.products.plain"), deferred("fpsim.products.pipeline")
 requests, backends = deferred("fpsim.products.request"), deferred("fpsim.products.cpu")
 stacks, orders = deferred("fpsim.products.stacks.batched"), deferred("fpsim.products.orders.orders")
+casts = deferred("fpsim.casts.cast")
 regional, shifts = deferred("fpsim.products.orders.regions"), deferred("fpsim.products.integers.shifted")
 
 
@@ -149,13 +152,13 @@ def matmul(
         if plain is not None:
             return plain
     schedule = passed.get("schedule")
+    if "out_format" in passed:
+        passed["out_fmt"] = renamed_out_fmt(passed.get("out_fmt"), passed.pop("out_format"))
     if isinstance(schedule, ShapedSchedule):
         words = {"c": c, "accumulate": accumulate, **passed, "fmt": fmt, "out": out}
         kept = {name: x for name, x in words.items() if x is not None and name not in ("schedule", "strict")}
         chosen: npt.NDArray[Any] = _by_library(schedule, a, b, kept)
         return chosen
-    if "out_format" in passed:
-        passed["out_fmt"] = renamed_out_fmt(passed.get("out_fmt"), passed.pop("out_format"))
     request = requests().Request(**passed)
     if _is_stack(a) or _is_stack(b):
         stack: npt.NDArray[Any] = stacks().stacked(a, b, c, accumulate, request, fmt, out)
@@ -201,8 +204,9 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
       words: the other keyword arguments of `fp.matmul` that were passed.
 
     Raises:
-      DeclinedShape: the library's order of additions is not known for the shape.
+      DeclinedShape: the library's order of additions is not known for the shape, or for a matrix and its transpose.
       ValueError: an argument whose effect in the library is not known, operands of two formats, or stacks of matrices.
+      TypeError: operands of a format that no library of a CPU multiplies.
     """
     for name in words:
         if name not in ("out_fmt", "fmt", "out", "bias"):
@@ -218,26 +222,47 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
         refuse_axes(shape, name)
     refuse_shapes(*shapes)
     fmt = words.get("fmt")
-    formats = [_format(x, fmt, name) for x, name in ((a, "a"), (b, "b"))]
+    of_codes = wanted_formats("matmul", fmt, 2)
+    formats = [_format(x, wanted, name) for x, wanted, name in zip((a, b), of_codes, "ab", strict=True)]
     if formats[0] != formats[1]:
         raise ValueError(f"{schedule} multiplies operands of one format; got {formats[0]} and {formats[1]}.")
     sizes = shapes[0][0], shapes[1][1], shapes[0][1]
     if 0 in sizes:
         return _empty_product(a, b, formats[0], words)
     chosen = schedule.at(*sizes, formats[0])
+    if schedule.own_transpose and _is_transpose(a, b):
+        shape = ProductShape(*sizes, formats[0], schedule.layout)
+        raise declined(schedule.name, shape, schedule.own_transpose)
     kept = {name: words[name] for name in ("out", "bias") if name in words}
     if "bias" in kept and not chosen.adds_bias:
         raise ValueError(f"how {schedule} adds a bias by {chosen.kernel} is not known. Leave it out.")
     if formats[0] == INT8:
         return _integer_product(a, b, chosen, kept | {name: words[name] for name in ("out_fmt",) if name in words})
-    if "bias" in kept and chosen.bias != "last":
+    if math.copysign(1, chosen.starts_at) < 0 and "bias" not in kept:
+        words = {**words, "bias": np.full(sizes[1], chosen.starts_at, np.float32)}
+    if "bias" in words and chosen.bias != "last":
         return regional().biased_product(a, b, chosen, fmt, {"out_fmt": chosen.out_fmt, **words})
-    if is_regions(chosen.schedule):
-        return matmul(a, b, schedule=chosen.schedule, fmt=fmt, out_fmt=words.get("out_fmt", chosen.out_fmt), **kept)
-    if not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands
-        kept |= {"fmt": formats[0]} if fmt is not None else {}
-    out_fmt = words.get("out_fmt", chosen.out_fmt)
-    return matmul(a, b, accumulate=chosen.accumulate, schedule=chosen.schedule, out_fmt=out_fmt, **kept)
+    kept |= {"schedule": chosen.schedule, "accumulate": chosen.accumulate}
+    if fmt is not None and not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands
+        kept["fmt"] = formats[0]
+    out_fmt = format_argument("out_fmt", words.get("out_fmt", chosen.out_fmt))
+    if not (chosen.flushes and out_fmt == BF16 and ("bias" in kept or _adds_segments(chosen.schedule))):
+        return matmul(a, b, out_fmt=out_fmt, **kept)
+    sums = casts().quantize(matmul(a, b, **{**kept, "out": None, "out_fmt": FP32}), FP32, subnormals="flush")
+    none = np.zeros((sizes[0], 0), np.float32), np.zeros((0, sizes[1]), np.float32)  # no term is added to the sums
+    return matmul(*none, sums, accumulate=CHAIN, schedule=FLAT, out_fmt=BF16, out=kept.get("out"))
+
+
+def _is_transpose(a: Any, b: Any) -> bool:
+    """Return whether b is the transposed view of a: the same elements in memory, with rows and columns exchanged."""
+    left, right = as_array(a, "a"), as_array(b, "b")
+    same = left.__array_interface__["data"] == right.__array_interface__["data"]
+    return same and left.shape == right.shape[::-1] and left.strides == right.strides[::-1]
+
+
+def _adds_segments(schedule: Any) -> bool:
+    """Return whether a library's schedule (Regions or Schedule) adds sums of several segments of K, in float32."""
+    return is_regions(schedule) or len(schedule.slicing.lengths) > 1
 
 
 def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str, Any]) -> Any:
@@ -264,24 +289,33 @@ def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[
       words: `out_fmt`, `fmt`, `out` and `bias` where they were passed.
     """
     if form == INT8:
+        if "bias" in words:
+            raise ValueError("how torch._int_mm adds a bias is not known. Leave it out.")
         return matmul(a, b, accumulate="x86_amx_s8_s32", **words)
-    return matmul(a, b, accumulate=FusedMultiplyAdd(FP32), schedule=FLAT, **{"out_fmt": form, **words})
+    assert isinstance(form, Format)  # the only other integers are refused before
+    words = {"out_fmt": form, **words}
+    if "bias" in words:  # the result is the bias, also where that is -0
+        from_bias = ChosenSchedule("", FLAT, CHAIN, form, "", bias="start")
+        return regional().biased_product(a, b, from_bias, words.get("fmt"), words)
+    return matmul(a, b, accumulate=CHAIN, schedule=FLAT, **words)
 
 
-def _format(x: Any, fmt: Any, name: str) -> Format | IntegerFormat:
+def _format(x: Any, fmt: Format | None, name: str) -> Format | IntegerFormat:
     """Return the format of operand x: that of its class or dtype, else `fmt`, the format of codes.
 
     name: the argument that errors name.
 
     Raises:
-      TypeError: x holds integers other than int8, and fmt is None.
+      TypeError: the format is none that libraries multiply, or x holds integers other than int8 and fmt is None.
     """
     if isinstance(x, EncodedArray) and isinstance(x.fmt, Format):
         return x.fmt
     dtype = as_array(x, name).dtype
-    stored = format_of(dtype) or (INT8 if dtype.name == "int8" and fmt is None else None)
-    if stored is None and fmt is None:
+    stored = format_of(dtype) or (INT8 if dtype.name == "int8" and fmt is None else fmt)
+    if stored not in LIBRARY_FORMATS:
+        shown_as = stored if stored is fmt and fmt is not None else dtype if hasattr(x, "dtype") else shown(x)
         raise TypeError(
-            f"{name} must be an array of bfloat16, float16, float32 or int8; got {shown(x)}. Codes need fmt=."
+            f"{name} must be an array of bfloat16, float16, float32 or int8, or codes of BF16, FP16 or FP32 with fmt=; "
+            f"got {shown_as}. fpsim.cast({name}, fmt) rounds values to a format."
         )
-    return find_format(fmt) if stored is None else stored
+    return stored

@@ -58,6 +58,9 @@ class ChosenSchedule(NamedTuple):
       added to the bias. "start": the chain of multiply-adds starts at the bias. "" if this is not known.
     shifted: the operand of INT8 to which 128 is added before it is multiplied by the other, "a" or "b"; 128 times the
       other's sums over K are subtracted at the end. "" for none.
+    flushes: True if the cast of the float32 sum takes subnormals for zeros, as VCVTNEPS2BF16 does.
+    starts_at: the number to which a result's first term is added without a bias: 0.0; or -0.0, so that a result of one
+      term is the product with its sign.
     """
 
     kernel: str
@@ -67,6 +70,8 @@ class ChosenSchedule(NamedTuple):
     rule: str
     bias: Literal["", "last", "first", "start"] = ""
     shifted: Literal["", "a", "b"] = ""
+    flushes: bool = False
+    starts_at: float = 0.0
 
     @property
     def adds_bias(self) -> bool:
@@ -96,6 +101,8 @@ class ShapedSchedule:
       layout: "nn": a and b in C order; "nt": b is the transpose of an array in C order, as the weights of a linear
         layer; "tn": a is.
       source: the source of the rules.
+      own_transpose: the reason why a product of a matrix and its own transposed view is declined, a clause; "" if the
+        library adds it as any other product.
 
     Example:
       >>> import fpsim as fp
@@ -112,6 +119,7 @@ class ShapedSchedule:
     choose: Callable[[ProductShape], ChosenSchedule] = field(compare=False, repr=False)
     layout: Layout = "nn"
     source: str = field(default="", repr=False)
+    own_transpose: str = field(default="", repr=False)
 
     def __repr__(self) -> str:
         return self.name

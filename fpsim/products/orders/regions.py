@@ -114,11 +114,11 @@ def _chains(
     """Return a @ b as codes of `fmt`, (M, N), from float32 chains over segments of K.
 
     Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
-    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A part's sum of -0
-    becomes +0 if the chains are of multiply-adds. a, b: codes of the two formats. order: the segments' lengths, and
-    the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the second of each two terms
-    comes before the first; or one of UNITS, chains of instructions. start: float32 numbers (M, N) to which the first
-    part's chains are added, or None.
+    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A sum of -0 becomes
+    +0 if the chains are of multiply-adds, in one part and without a start. a, b: codes of the two formats. order: the
+    segments' lengths, and the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the
+    second of each two terms comes before the first; or one of UNITS, chains of instructions. start: float32 numbers (M,
+    N) to which the first part's chains are added, or None.
     """
     unit = UNITS.get(order.lanes)
     total: Any = None
@@ -141,8 +141,8 @@ def _chains(
                 part = sums if part is None else part + sums
             first = stop
         with ieee_arithmetic(), np.errstate(all="ignore"):
-            if not unit:
-                part += np.float32(0)  # which turns -0 into +0, as if it had been first
+            if not (unit or order.parts or start is not None):
+                part += np.float32(0)  # Eigen adds its sums to +0, which turns -0 into +0
             total = part if total is None else total + part
     return rounded_sums(CodedSums(canonical(words_of(total), FP32), FP32), fmt).codes
 

@@ -83,6 +83,9 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
     if shape.is_vector:
         chosen: ChosenSchedule = vectors().vector_schedule(name, threads, shape)
         return chosen
+    if shape.k == 1:
+        schedule = segments(1, library=LIBRARY, source=SOURCE, evidence="hardware")
+        return ChosenSchedule("sgemm", schedule, CHAIN, FP32, "the rounded product", bias="start", starts_at=-0.0)
     if shape.layout == "nt" and shape.m <= FEW_ROWS:
         few = _few_rows(name, threads, shape)
         if few is not None:
@@ -93,7 +96,7 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
     parts = lengths(shape.k) if cuts == "balanced" else greedy_lengths(shape.k)
     schedule = segments(*parts, library=LIBRARY, source=SOURCE, evidence="hardware")
     rule = "chains of multiply-adds over segments, added left to right"
-    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule, bias="first" if shape.k > 1 else "start")
+    return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule, bias="first")
 
 
 def _cuts_alone(shape: ProductShape) -> Cuts:
@@ -164,7 +167,7 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
 def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> ChosenSchedule:
     """Return a schedule of sgemm that adds every element of the m x n result in one order; rule: text on that order."""
     whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
-    bias: Literal["first", "last", "start"] = "start" if k == 1 else "first" if order.lanes == "chain" else "last"
+    bias: Literal["first", "last"] = "first" if order.lanes == "chain" else "last"
     return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule, bias)
 
 

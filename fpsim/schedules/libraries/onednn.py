@@ -118,10 +118,10 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
         parts = tuple(count // sharers + (i < count % sharers) for i in range(sharers))
         order = regions().SegmentLanes(lengths, "dot_pairs" if shape.fmt == BF16 else "chain", parts=parts)
         rule = f"{over} on each of {sharers} threads, whose sums are added, one cast at the end"
-        return ChosenSchedule("brg_matmul", _everywhere(shape, order), None, fmt, rule, bias="last")
+        return ChosenSchedule("brg_matmul", _everywhere(shape, order), None, fmt, rule, "last", flushes=fmt == BF16)
     rule = f"{over}, one cast at the end"
     schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
-    return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, bias="last")
+    return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, "last", flushes=fmt == BF16)
 
 
 def _everywhere(shape: ProductShape, order: SegmentLanes) -> Regions:
@@ -223,8 +223,9 @@ def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) 
     of_terms = f"{'TDPFP16PS' if is_half else 'TDPBF16PS'} of {terms} each"
     rule = f"{of_terms}, onto the running float32 sum{over}{shared}, one cast at the end"
     if blocks.parts or len(steps) > 1:
-        return ChosenSchedule("brg_matmul:amx", _everywhere(shape, order), None, fmt, rule, bias="last")
+        every = _everywhere(shape, order)
+        return ChosenSchedule("brg_matmul:amx", every, None, fmt, rule, "last", flushes=fmt == BF16)
     schedule = segments(
         *blocks.lengths, step=steps.pop(), library=LIBRARY, source=f"{SOURCE}; {of.SOURCE}", evidence="hardware"
     )
-    return ChosenSchedule("brg_matmul:amx", schedule, unit, fmt, rule, bias="last")
+    return ChosenSchedule("brg_matmul:amx", schedule, unit, fmt, rule, "last", flushes=fmt == BF16)

@@ -72,8 +72,8 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
         raise declined(name, shape, "torch's own loop takes BF16 and FP16")
-    turned = {"nn": 1, "tn": shape.m, "nt": shape.n}[shape.layout]  # a vector has the same layout in memory either way
-    straight = turned == 1
+    turned = {"nn": 1, "tn": shape.m, "nt": shape.n}[shape.layout]
+    straight = turned == 1 or (shape.layout == "tn" and shape.k == 1)  # vectors have one layout in memory
     if shape.layout == "nt" and not straight:
         order = regions().SegmentLanes((shape.k,), "narrowing", DOT_LANES)
         whole = regions().ResultRegion((Span(0, shape.m),), (Span(0, shape.n),), order)

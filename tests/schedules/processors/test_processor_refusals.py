@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.testing import assert_bits_equal
 from tests.kit.sweeps import in_turn
 from tests.kit.torch_mm import FORMATS
 
@@ -110,6 +111,66 @@ def test_what_needs_one_schedule_refuses_a_library_that_chooses(call: Callable[[
     )
 
 
-def test_codes_without_a_format_are_refused() -> None:
-    with pytest.raises(TypeError, match="a must be an array of bfloat16, float16, float32 or int8; got"):
-        fp.matmul(np.zeros((2, 2), np.uint16), np.zeros((2, 2), np.uint16), schedule=s.torch_mm())
+NO_FORMAT = (
+    "a must be an array of bfloat16, float16, float32 or int8, or codes of BF16, FP16 or FP32 with fmt=; got {}. "
+    "fpsim.cast(a, fmt) rounds values to a format."
+)
+
+
+@pytest.mark.parametrize(
+    ("a", "fmt", "given"),
+    [
+        (np.zeros((2, 2), np.uint16), None, "uint16"), (np.zeros((2, 2)), None, "float64"),
+        ([[1.0, 2.0], [3.0, 4.0]], None, "[[1.0, 2.0], [3.0, 4.0]]"), (np.zeros((2, 2), np.uint8), "e4m3", "E4M3"),
+    ],
+)  # fmt: skip
+def test_formats_that_no_library_multiplies_are_named(a: Any, fmt: Any, given: str) -> None:
+    with pytest.raises(TypeError) as refused:
+        fp.matmul(a, a, schedule=s.torch_mm(), fmt=fmt)
+    assert str(refused.value) == NO_FORMAT.format(given)
+
+
+def test_products_without_terms_are_checked_too() -> None:
+    rows, columns = np.zeros((4, 0), np.uint8), np.zeros((0, 4), np.uint8)
+    with pytest.raises(TypeError) as refused:
+        fp.matmul(rows, columns, schedule=s.torch_mm(), fmt="e4m3")
+    assert str(refused.value) == NO_FORMAT.format("E4M3")
+    with pytest.raises(ValueError, match=r"how torch\._int_mm adds a bias is not known"):
+        fp.matmul(rows.view(np.int8), columns.view(np.int8), schedule=s.torch_mm(), bias=np.ones(4, np.float32))
+
+
+def test_codes_may_have_a_format_for_each_operand() -> None:
+    codes = fp.encode(np.full((4, 4), 1.5, np.float32), fp.BF16)
+    product = fp.matmul(codes, codes, schedule=s.torch_mm(), fmt=("bf16", "bf16"))
+    assert_bits_equal(product, fp.cast(np.full((4, 4), 9.0, np.float32), fp.BF16))
+    with pytest.raises(ValueError, match="multiplies operands of one format; got BF16 and FP16"):
+        fp.matmul(codes, codes, schedule=s.torch_mm(), fmt=("bf16", "fp16"))
+
+
+def test_the_old_name_of_out_fmt_still_works() -> None:
+    ones = np.ones((4, 4), np.float32)
+    with pytest.warns(DeprecationWarning, match="out_format= is now called out_fmt="):
+        assert fp.matmul(ones, ones, schedule=s.torch_mm(), out_format="bf16").dtype == "bfloat16"
+
+
+def test_a_matrix_times_its_own_transpose_is_declined_for_numpy() -> None:
+    x = np.random.default_rng(0).standard_normal((12, 105)).astype(np.float32)
+    library = s.openblas(layout="nt")
+    want = (
+        "openblas(layout='nt') has no proven rule for 12 x 12 x 105 in FP32 (nt): NumPy multiplies a matrix by its own "
+        "transpose with ssyrk, whose order is not known; pass a copy of one."
+    )
+    with pytest.raises(s.DeclinedShape) as refused:
+        fp.matmul(x, x.T, schedule=library)
+    assert str(refused.value) == want
+    copied = fp.matmul(x, x.copy().T, schedule=library)
+    assert_bits_equal(copied, fp.matmul(x.copy(), x.T, schedule=library))
+    assert fp.matmul(x, x.T, schedule=s.torch_mm(layout="nt")).shape == (12, 12)  # torch has one routine for all
+
+
+def test_caches_without_room_for_a_block_are_declined() -> None:
+    for layout in ("nn", "nt", "tn"):
+        for caches in ({"l1": 1}, {"l2": 1}):
+            for shape in ((330, 320, 330), (1, 320, 330)):
+                reason = s.onednn("amx", layout=layout, **caches).declines(*shape, "bf16")
+                assert reason.endswith("none of oneDNN's blocks fits caches of these sizes.")

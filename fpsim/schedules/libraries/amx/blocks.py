@@ -41,6 +41,8 @@ def amx_blocks(product: AmxProduct) -> KBlocks | None:
       >>> two.lengths, two.parts
       ((2048, 2048), (1, 1))
     """
+    if not (product.caches.l1_budget and product.caches.l2_budget):
+        return None
     if product.m == 1 or product.a_turned:
         return chunk_blocks(product)
     narrow = _narrow_rows(product)
