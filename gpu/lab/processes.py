@@ -74,7 +74,7 @@ def side_by_side(
                 time.sleep(PAUSE if running else 0)
         finally:
             for worker in running:
-                ended(_ended(worker, "its process was stopped with its caller"))
+                ended(_ended(worker, ""))
 
 
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
