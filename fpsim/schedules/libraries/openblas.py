@@ -59,8 +59,8 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
     threads, layout = positive(threads, "threads"), layout_of(layout)
     words = [f"threads={threads}"] * (threads > 1) + [f"layout={layout!r}"] * (layout != "nn")
     name = f"openblas({', '.join(words)})"
-    own = "NumPy multiplies a matrix by its own transpose with ssyrk, whose order is not known; pass a copy of one"
-    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads), layout, SOURCE, own)
+    reason = "NumPy multiplies a matrix by its own transpose with ssyrk, whose order is not known; pass a copy of one"
+    return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads), layout, SOURCE, reason)
 
 
 def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:

@@ -118,16 +118,16 @@ NO_FORMAT = (
 
 
 @pytest.mark.parametrize(
-    ("a", "fmt", "given"),
+    ("a", "fmt", "received"),
     [
         (np.zeros((2, 2), np.uint16), None, "uint16"), (np.zeros((2, 2)), None, "float64"),
         ([[1.0, 2.0], [3.0, 4.0]], None, "[[1.0, 2.0], [3.0, 4.0]]"), (np.zeros((2, 2), np.uint8), "e4m3", "E4M3"),
     ],
 )  # fmt: skip
-def test_formats_that_no_library_multiplies_are_named(a: Any, fmt: Any, given: str) -> None:
+def test_formats_that_no_library_multiplies_are_named(a: Any, fmt: Any, received: str) -> None:
     with pytest.raises(TypeError) as refused:
         fp.matmul(a, a, schedule=s.torch_mm(), fmt=fmt)
-    assert str(refused.value) == NO_FORMAT.format(given)
+    assert str(refused.value) == NO_FORMAT.format(received)
 
 
 def test_products_without_terms_are_checked_too() -> None:
