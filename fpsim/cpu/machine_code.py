@@ -9,6 +9,7 @@ from typing import Any
 
 from fpsim.cpu.availability import CpuError, require
 from fpsim.cpu.instructions import AnyInstruction, Instruction, TileInstruction, named
+from fpsim.runtime.forks import llvm_lock
 
 Function = Callable[..., None]  # (address of results, addresses of operands ..., number of blocks) -> None
 
@@ -87,11 +88,12 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
     from llvmlite import binding
 
     try:
-        binding.initialize_all_targets()
-        binding.initialize_all_asmprinters()
-        module = binding.parse_assembly(text_of(instruction))
-        module.verify()
-        text = str(_target(instruction, triple).emit_assembly(module))
+        with llvm_lock:
+            binding.initialize_all_targets()
+            binding.initialize_all_asmprinters()
+            module = binding.parse_assembly(text_of(instruction))
+            module.verify()
+            text = str(_target(instruction, triple).emit_assembly(module))
     except RuntimeError as reason:  # another LLVM may have changed an intrinsic
         said = " ".join(str(reason).split())
         raise CpuError(f"LLVM {_version()} does not compile {instruction.name}: {said}") from None
@@ -117,13 +119,15 @@ def compiled(name: str) -> Function:
     assembly_of(instruction)
     from llvmlite import binding
 
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(text_of(instruction)), _target(instruction))
-    engine.finalize_object()
+    with llvm_lock:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(text_of(instruction)), _target(instruction))
+        engine.finalize_object()
+        address = engine.get_function_address("run")
     count = 4 if isinstance(instruction, TileInstruction) else len(instruction.operands)
     kinds = [ctypes.c_void_p] * (1 + count) + [ctypes.c_int64]
-    function: Any = ctypes.CFUNCTYPE(None, *kinds)(engine.get_function_address("run"))
+    function: Any = ctypes.CFUNCTYPE(None, *kinds)(address)
     function.keeps = engine  # LLVM frees the code with its engine
     return function  # type: ignore[no-any-return]
 

@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from fpsim.runtime.forks import llvm_lock
+
 X86 = ("x86_64", "amd64")
 LEAST_LLVM = 16  # first version whose intrinsics of AVX512-BF16 have operands of bfloat vectors
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux, Documentation/arch/x86/xstate.rst
@@ -36,9 +38,10 @@ def processor() -> Processor:
     """Return the facts on the processor of this machine; cached."""
     from llvmlite import binding
 
-    features = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
     version = tuple(int(number) for number in binding.llvm_version_info)
-    return Processor(platform.machine().lower(), str(binding.get_host_cpu_name()), features, version)
+    with llvm_lock:
+        features = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
+        return Processor(platform.machine().lower(), str(binding.get_host_cpu_name()), features, version)
 
 
 def missing_features(needed: tuple[str, ...]) -> str:

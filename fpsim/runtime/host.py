@@ -7,6 +7,8 @@ from functools import cache
 
 from llvmlite import binding
 
+from fpsim.runtime.forks import llvm_lock
+
 
 @cache
 def host_features() -> frozenset[str]:
@@ -22,7 +24,8 @@ def host_features() -> frozenset[str]:
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return frozenset()
     try:
-        features = binding.get_host_cpu_features()
+        with llvm_lock:
+            features = binding.get_host_cpu_features()
     except RuntimeError:
         return frozenset()
     return frozenset(str(name) for name, present in features.items() if present)

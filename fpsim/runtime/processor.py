@@ -14,11 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from fpsim.runtime.compile import kernel
+from fpsim.runtime.host import host_features
 from fpsim.runtime.pipeline import AS_IT_IS
 from fpsim.runtime.vectors import call
 
@@ -122,7 +123,7 @@ def has_fma() -> bool:
     """Return whether this processor has a fused multiply-add instruction; cached."""
     if _machine() == "aarch64":
         return True
-    return bool(binding.get_host_cpu_features().get("fma", False))
+    return "fma" in host_features()
 
 
 def rounding_control(mode: str) -> int:

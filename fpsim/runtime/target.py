@@ -22,11 +22,13 @@ class CompileTarget(NamedTuple):
 def target() -> CompileTarget:
     """Return LLVM's description of the processor for which numba compiles."""
     config = numba.config
-    name = config.CPU_NAME or binding.get_host_cpu_name()
     features = config.CPU_FEATURES
-    return CompileTarget(
-        binding.get_process_triple(), name, _features(bool(config.ENABLE_AVX)) if features is None else features
-    )
+    with llvm_lock:
+        return CompileTarget(
+            binding.get_process_triple(),
+            config.CPU_NAME or binding.get_host_cpu_name(),
+            _features(bool(config.ENABLE_AVX)) if features is None else features,
+        )
 
 
 @cache
