@@ -1,8 +1,7 @@
 """The file cells.jsonl of a sweep: it stores the finished points of the grid, one line with a checksum for each.
 
-Lines are only appended. A line that a crash cut short, or that a disk damaged, fails its checksum and is ignored. When
-`Cells.add` returns, the operating system has the line, so that a killed process loses none; a power failure may lose
-the lines of the last second.
+Lines are only appended. A line that a crash cut short, or that a disk damaged, fails its checksum and is ignored. A
+killed process loses no line; a power failure may lose the lines of the last second.
 """
 
 from __future__ import annotations
@@ -103,10 +102,7 @@ class Cells:
         self.close()
 
     def add(self, cell: SweepCell) -> None:
-        """Append a cell, a point with its result or error, to the file and to `finished`.
-
-        When this method returns, the operating system has the line, so that it survives the end of this process.
-        """
+        """Append a cell, a point with its result or error, to the file and to `finished`."""
         fields: dict[str, Any] = {"key": cell.key, "point": cell.point}
         if cell.result is None:
             fields["error"] = cell.error
@@ -130,10 +126,10 @@ class Cells:
         self._synced = time.monotonic()
 
     def _read(self, header: dict[str, Any]) -> None:
-        """Read the finished points of the file into `finished`, and truncate the file after its last complete line.
+        """Read the finished points of the file into `finished`, and remove a line that was cut short.
 
-        A file without a complete line gets `header` as its first line. Raise a ValueError if the header of an existing
-        file differs from `header`. Damaged lines are skipped.
+        A file without a complete line gets `header` as its first line. Raise a ValueError if an existing header
+        differs.
         """
         end = 0
         self._file.seek(0)
@@ -154,11 +150,7 @@ class Cells:
             self._file.flush()
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
-        """Raise a ValueError unless the header of the file suits this sweep.
-
-        `header`: the file's first line as a dictionary; None if it is damaged. `wanted`: the header that a new file
-        would get. Both must have the same version, measure (function name), parameters and source digest.
-        """
+        """Raise a ValueError unless the header of the file, None if damaged, suits the header `wanted`."""
         folder = shown(str(self.folder))
         if header is None or header.get(self._kind) != VERSION:
             raise ValueError(
@@ -183,11 +175,7 @@ class Cells:
 
 
 def _line(fields: dict[str, Any]) -> str:
-    """Return the line {"crc":"01234567","cell":TEXT} with its newline.
-
-    TEXT is `fields` as a JSON object without spaces after commas and colons; crc is the CRC-32 of its UTF-8 bytes, as 8
-    lower-case hexadecimal digits.
-    """
+    """Return `fields` as JSON in the line {"crc":"01234567","cell":JSON}, where crc is the CRC-32 of its bytes."""
     text = json.dumps(fields, separators=(",", ":"))
     return f'{{"crc":"{zlib.crc32(text.encode()):08x}","cell":{text}}}\n'
 
@@ -196,7 +184,7 @@ BEFORE = len('{"crc":"01234567","cell":')
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return the dictionary that `_line` wrote as `line`; None if the line is damaged, so that its checksum differs."""
+    """Return the dictionary that `_line` wrote as `line`; None if the checksum differs."""
     text = line[BEFORE:-2]
     if not line.endswith(b"}\n") or line[:BEFORE] != f'{{"crc":"{zlib.crc32(text):08x}","cell":'.encode():
         return None
@@ -208,10 +196,7 @@ def _fields(line: bytes) -> dict[str, Any] | None:
 
 
 def _cell(fields: dict[str, Any]) -> SweepCell | None:
-    """Return the SweepCell stored in a line of the file; None if a field is missing or of the wrong type.
-
-    `fields`: key, point, and either result or error.
-    """
+    """Return the SweepCell stored in a line with these fields; None if one is missing or of the wrong type."""
     key, point, result, error = (fields.get(name) for name in ("key", "point", "result", "error"))
     if not isinstance(key, str) or not isinstance(point, dict):
         return None

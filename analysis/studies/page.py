@@ -53,13 +53,9 @@ DEFINITIONS = (
 
 
 def page(report: StudyResults, files: Sequence[str]) -> str:
-    """Return the whole page of a study as HTML text.
+    """Return the whole page of a study as HTML; raise an ImportError without jinja2.
 
-    Args:
-      report: the study.
-      files: names of the table files to link, in the folder of the page.
-    Raises:
-      ImportError: jinja2 is not installed.
+    `files`: names of the table files to link, in the folder of the page.
     """
     summaries = candidate_summaries(report)
     rounded = rounding_summaries(report)
@@ -118,10 +114,7 @@ def _lead(report: StudyResults) -> str:
 
 
 def _hardest(report: StudyResults) -> str:
-    """Return a sentence on the operand that is hardest to store; "" if there are no operands.
-
-    That is one without a good enough candidate, or else the one with the largest SQNR deficit.
-    """
+    """Return a sentence on the operand that is hardest to store; "" if there are no operands."""
     rows = hardest(report)
     if not rows:
         return ""
@@ -167,10 +160,7 @@ EXCEPTION_HEADS = (
 
 
 def _exception_row(row: Recommendation, why: Sequence[str]) -> TableRow:
-    """Return the row, in the table of exceptions, of a tensor that the user should look at.
-
-    `row`: the tensor's recommendation. `why`: the reasons for looking, as texts.
-    """
+    """Return the table row of a tensor that the user should look at, for the reasons `why`."""
     reasons = "; ".join(why)
     figures = (_db(row.sqnr_db), _db(row.deficit_db), _share(row.lost_energy))
     cells = (row.tensor, reasons, row.choice, *figures, row.reason)
@@ -184,10 +174,7 @@ GROUP_HEADS = (
 
 
 def _group_row(group: TensorGroup) -> TableRow:
-    """Return the table row of a group of tensors that share a role and a recommendation.
-
-    The reader can open it to see the names of the tensors, 40 at most.
-    """
+    """Return the table row of a group of tensors, which opens to show their names, 40 at most."""
     before = sum(row.values * row.stored_bits for row in group.rows)
     after = sum(row.values * row.bits_per_value for row in group.rows)
     names = [row.tensor for row in group.rows[:UNFOLDED]]
@@ -224,20 +211,14 @@ TENSOR_HEADS = (
 
 
 def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return all recommendations: first operands, in the order of `hardest` (the worst SQNR first), then other
-    tensors.
-    """
+    """Return all recommendations: first operands, the hardest to store first, then other tensors."""
     first = hardest(report)
     names = {row.tensor for row in first}
     return [*first, *(row for row in report.recommendations if row.tensor not in names)]
 
 
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
-    """Return the table row of a tensor, given the recommendation `row` for it.
-
-    The row has the recommended format and scaling with their metrics and the reason, and the best other format of as
-    many bits. It also has the tensor's dtype, shape, amax, and number of NaN and Inf.
-    """
+    """Return the table row of a tensor, given the recommendation `row` for it."""
     ranges = report.ranges_of[row.tensor]
     amax = max(one.report.amax for one in ranges)
     special = sum(specials(report, row.tensor))

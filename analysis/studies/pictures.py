@@ -23,12 +23,7 @@ def drawable() -> bool:
 
 
 def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
-    """Return an SVG picture of SQNR deficits for each role (weights, activations, gradients) that has operands.
-
-    A deficit is how many dB the SQNR of an operand in a candidate (format with a scaling) is below the SQNR of the
-    format on normal data (for integers, uniform data). `report`: the study, whose least SQNR is marked. `summaries`:
-    its candidates.
-    """
+    """Return a picture of SQNR deficits for each role (weights, activations, gradients) that has operands."""
     from fpsim.analysis.studies.figures import candidates_figure
 
     pictures = []
@@ -42,11 +37,7 @@ def candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummar
 
 
 def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
-    """Return two SVG pictures, of the gain and of the SQNR, with a row for each format and rounding; [] if `rows` is
-    empty.
-
-    The gain is the sum of x * result divided by the sum of x^2.
-    """
+    """Return two pictures, of the gain and of the SQNR, with a row for each format and rounding; [] without `rows`."""
     from fpsim.analysis.studies.figures import rounding_figures
 
     return [
@@ -56,10 +47,7 @@ def rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
 
 
 def range_pictures(report: StudyResults) -> list[Picture]:
-    """Return an SVG picture for each role of operands: histograms of magnitudes, above the ranges of the float formats.
-
-    Each shows up to 10 tensors of that role, those without a good enough format and those of the worst SQNR first.
-    """
+    """Return for each role of operands a picture of the magnitudes of 10 tensors at most, the hardest first."""
     from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
 
     formats = [fmt for fmt in report.formats if isinstance(fmt, Format)]
@@ -82,7 +70,7 @@ def range_pictures(report: StudyResults) -> list[Picture]:
 
 
 def _picture(figure: Any, name: str, title: str, label: str) -> Picture:
-    """Return a matplotlib figure as an SVG picture with a title.
+    """Return a matplotlib figure as an SVG picture.
 
     `name`: prefix of the ids in the SVG. `label`: description for screen readers.
     """

@@ -102,9 +102,7 @@ class StudyReport:
 
     @cached_property
     def _each_alone(self) -> tuple[Recommendation, ...]:
-        """The recommendation for each tensor alone, without preferring a candidate (format with a scaling) that others
-        share.
-        """
+        """The recommendation for each tensor alone, without preferring a candidate that others share."""
         return tuple(self._recommended(name) for name in self.ranges_of)
 
     @cached_property
@@ -113,10 +111,7 @@ class StudyReport:
         return sum(rows[-1].report.count for rows in self.ranges_of.values())
 
     def _recommended(self, name: str, uniform: str = "") -> Recommendation:
-        """Return the recommendation for the tensor `name`.
-
-        `uniform`: name of a candidate (format with a scaling) to prefer if it is good enough; "" for none.
-        """
+        """Return the recommendation for the tensor `name`, preferring the candidate named `uniform` ("" for none)."""
         rows, wanted = self.ranges_of[name], self.requirements
         return recommend(name, judged(self, name), rows, wanted, self._floats_only, self._values, uniform)
 
@@ -129,7 +124,7 @@ class StudyReport:
     def _worst(self) -> dict[str, list[WorstFigures]]:
         """Tensor name -> its candidates, each with its metrics at the training step of its lowest SQNR.
 
-        Only operands that were judged are included, and integer formats only if they may be recommended.
+        It has only operands that were judged, and integer formats only if they may be recommended.
         """
         worst = {}
         for row in self._each_alone:
@@ -141,10 +136,7 @@ class StudyReport:
 
     @cached_property
     def _bits_of(self) -> dict[str, int]:
-        """Tensor name -> bits per element of the format recommended for this operand alone.
-
-        Operands that keep their dtype are left out.
-        """
+        """Tensor name -> bits per element of the format recommended for this operand alone, unless it keeps its own."""
         return {
             row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
             for row in self._each_alone
@@ -153,9 +145,7 @@ class StudyReport:
 
     @cached_property
     def _uniforms(self) -> dict[int, Uniform]:
-        """Bits per element -> the candidate that operands share if the formats recommended for them alone have that
-        many bits.
-        """
+        """Bits per element -> the candidate that operands share for which formats of that many bits are recommended."""
         uniforms = {}
         for bits in set(self._bits_of.values()):
             worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
@@ -356,10 +346,7 @@ class StudyReport:
 
 
 def _shown(value: Any) -> str:
-    """Return a setting of a study as text.
-
-    `value`: a number, or a tuple, whose names or values are joined by commas.
-    """
+    """Return a setting of a study as text: a number, or the names or values of a tuple, joined by commas."""
     names = (getattr(item, "name", item) for item in value) if isinstance(value, tuple) else (value,)
     return ", ".join(map(str, names))
 

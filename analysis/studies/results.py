@@ -56,8 +56,5 @@ class StudyResults(Protocol):
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
-    """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor.
-
-    That rounding is nearest-even if it was studied, else the first. There is an error for each candidate and step.
-    """
+    """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor."""
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]

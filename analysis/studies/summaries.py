@@ -25,8 +25,7 @@ def words(mode: str) -> str:
 
 
 def ideal_db(report: ErrorReport) -> float:
-    """Return the SQNR in dB that a report's format has on data that suits it: normal data for floats, uniform for
-    integers.
+    """Return the SQNR in dB that a report's format has on data that suits it: normal for floats, uniform for integers.
 
     Return NaN for other formats.
     """
@@ -44,8 +43,7 @@ def operands(report: StudyResults) -> list[Recommendation]:
 def hardest(report: StudyResults) -> list[Recommendation]:
     """Return the recommendations of operands, the hardest to store first.
 
-    Operands without a good enough candidate come first. Then they are ordered by how far their SQNR is below that of
-    the format on normal data, the farthest first, then by lowest SQNR.
+    Those without a good enough candidate come first, then those farthest below the SQNR of normal data.
     """
     return sorted(operands(report), key=lambda row: (row.met, -_or_zero(row.deficit_db), row.sqnr_db))
 
@@ -56,17 +54,13 @@ def _or_zero(value: float) -> float:
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
-    """Return the number of NaNs and the number of infinities of the tensor named `tensor`, added over its steps."""
+    """Return the numbers of NaNs and of infinities of the tensor named `tensor`, added over its steps."""
     rows = report.ranges_of[tensor]
     return sum(row.report.nans for row in rows), sum(row.report.infinities for row in rows)
 
 
 def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
-    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor.
-
-    `row`: the tensor's recommendation. The reasons are: no candidate is good enough for an operand; the tensor has NaN
-    or Inf; its SQNR is at least 3 dB below that of the recommended format on normal data.
-    """
+    """Return the reasons why a user should look at a tensor, as texts; [] for an ordinary tensor."""
     reasons = []
     nans, infinities = specials(report, row.tensor)
     if row.operand and not row.met and not math.isnan(row.sqnr_db):
@@ -80,11 +74,7 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
 
 
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
-    """Return the tensors that a user should look at, as pairs (recommendation, reasons for looking).
-
-    Operands come first, those without a good enough format and those of the worst SQNR before others; then other
-    tensors.
-    """
+    """Return the tensors that a user should look at, as pairs (recommendation, reasons), the hardest to store first."""
     order = hardest(report)
     names = {row.tensor for row in order}
     others = [row for row in report.recommendations if row.tensor not in names]
@@ -93,10 +83,7 @@ def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
 
 
 def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Return every candidate (format with a scaling) of a tensor, with its metrics at the step of its lowest SQNR.
-
-    `tensor`: its name. Return [] if it has no finite value other than 0.
-    """
+    """Return every candidate of a tensor with its metrics at the step of its lowest SQNR; [] if all values are 0."""
     amax = max(row.report.amax for row in report.ranges_of[tensor])
     return worst_of(judged(report, tensor), amax) if amax > 0 else []
 
@@ -163,10 +150,7 @@ class CandidateSummary(NamedTuple):
 
     @property
     def sqnr_db(self) -> float:
-        """SQNR in dB of the values of all operands together, as if each operand were scaled to a mean square of 1.
-
-        Inf without error; NaN if the SQNR of an operand cannot be measured.
-        """
+        """SQNR in dB of all operands together, as if each were scaled to a mean square of 1; Inf without error."""
         noise = sum(one.row.values * 10 ** (-one.worst.sqnr_db / 10) for one in self.judged)
         return math.inf if noise == 0 else 10 * math.log10(self.values / noise)
 
@@ -182,9 +166,7 @@ class CandidateSummary(NamedTuple):
 
 
 def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
-    """Return the summary of every candidate (format with a scaling) over all operands, candidates of the fewest bits
-    first.
-    """
+    """Return the summary of every candidate over all operands, candidates of the fewest bits first."""
     judged_by: dict[tuple[str, str], list[Judged]] = {}
     for row in operands(report):
         for one in worst_candidates(report, row.tensor):
@@ -198,7 +180,7 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
-    """Return the summaries restricted to operands of one role; candidates without such operands are left out.
+    """Return the summaries restricted to operands of one role, without candidates that have none.
 
     `role`: "matrix" (weights), "activation" or "gradient".
     """
@@ -240,8 +222,7 @@ class RoundingSummary(NamedTuple):
 def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
     """Return a summary for each format and rounding, without scales per tile; [] if the study has only one rounding.
 
-    Each format is summarised with one scale per tensor if that was studied, else without a scale. A format that was
-    studied in one rounding alone has one summary.
+    Each format is summarised with one scale per tensor if that was studied, else without a scale.
     """
     if len(report.roundings) < 2:
         return []
@@ -292,10 +273,7 @@ class Course(NamedTuple):
 
 
 def courses(report: StudyResults) -> list[Course]:
-    """Return the amax and SQNR at each step of every operand that was studied at several training steps.
-
-    Operands whose amax changes by the largest factor come first.
-    """
+    """Return the course of every operand that was studied at several training steps, the largest change first."""
     moving = []
     for row in operands(report):
         ranges = report.ranges_of[row.tensor]
@@ -313,9 +291,7 @@ def courses(report: StudyResults) -> list[Course]:
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
-    """Return a sentence on the first format of `rows`: its median gain and median SQNR in each rounding; "" without
-    rows.
-    """
+    """Return a sentence on the first format's median gain and SQNR in each rounding; "" without rows."""
     if not rows:
         return ""
     first = [row for row in rows if row.format == rows[0].format]
@@ -324,7 +300,7 @@ def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:
 
 
 def folded(notes: Iterable[str]) -> list[str]:
-    """Return the notes on left-out tensors, with one line for all tensors that were left out for the same reason.
+    """Return the notes with one line for all tensors that were left out for the same reason.
 
     `notes`: texts of the form "NAME left out, REASON"; other texts are returned unchanged.
 

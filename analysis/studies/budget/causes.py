@@ -56,8 +56,7 @@ class Pair(NamedTuple):
 def rows_of(
     kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes, arriving: Kept | None, arriving_amaxes: Amaxes
 ) -> list[BudgetRow]:
-    """Return the budget's rows for the products of a layer at one training step: fprop, and with a gradient dgrad and
-    wgrad.
+    """Return the budget's rows of a layer at one step: fprop, and with a gradient dgrad and wgrad.
 
     Args:
       kept: the recorded operands of one product of the layer.
@@ -85,8 +84,7 @@ def described(
 ) -> BudgetRow:  # fmt: skip
     """Return the row of a product ("fprop", "dgrad" or "wgrad"), given its sums of squares and its worst tiles.
 
-    `kept`: the recorded operands, with the names of the layer and of the group or head. `recipe`: names the operands'
-    formats. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
+    `kept`: the recorded operands. `how`: names the matrix unit, schedule and format of the result. `shape`: (M, N, K).
     """
     left, right = NAMES[product]
     part = f" of {kept.part}" if kept.part else ""
@@ -101,10 +99,7 @@ def described(
 
 
 def pair_of(kept: Kept, product: str) -> Pair:
-    """Return the operands a and b of a layer's product "fprop", "dgrad" or "wgrad" as exact float64 matrices.
-
-    `kept`: the recorded operands; dgrad and wgrad need its gradient.
-    """
+    """Return the operands of a layer's product "fprop", or with a gradient "dgrad" or "wgrad", in float64."""
     x, w, dy = (None if x is None else x.astype(np.float64) for x in (kept.x, kept.weight, kept.gradient))
     assert x is not None
     assert w is not None
@@ -166,37 +161,28 @@ def _row(
 
 
 def energy(x: Array) -> float:
-    """Return the sum of the squares of all elements of a float array; Inf if one is Inf or NaN, or the sum
-    overflows.
-    """
+    """Return the sum of the squares of all elements of a float array; Inf if it is not finite."""
     with np.errstate(all="ignore"):
         square = float(np.sum(x * x))  # pairwise, and on one thread, where BLAS would wait for others
     return square if np.isfinite(square) else np.inf
 
 
 def _mixed(pair: Pair, recipe: LinearRecipe) -> Pair:
-    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32 and held in
-    float64.
-
-    Without that rounding, their product would equal that of `pair`.
-    """
+    """Return both operands of wgrad after the recipe's Hadamard transform along K, rounded to float32."""
     signs = plan_of(recipe, "").signs
     a, b = (hadamard(x.astype(np.float32), recipe.hadamard, signs).astype(np.float64) for x in (pair.a.T, pair.b))
     return Pair(a.T, b)
 
 
 def _modes(recipe: LinearRecipe, product: str) -> tuple[Any, Any]:
-    """Return the rounding modes with which a recipe casts the operands a and b of a product ("fprop", "dgrad" or
-    "wgrad").
-    """
+    """Return the rounding modes with which a recipe casts the operands a and b of a product."""
     return tuple(recipe.grad_rounding if name == "output_gradient" else recipe.rounding for name in NAMES[product])  # type: ignore[return-value]
 
 
 def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[OperandSide, OperandSide]:
     """Return the operands a and b of a product, each with its cast and the errors of its values.
 
-    `pair`: the exact operands, after the Hadamard transform if the recipe has one. `call`: the product as computed with
-    the recipe, which has the cast operands.
+    `pair`: the exact operands, after the Hadamard transform if there is one. `call`: has the cast operands.
     """
     factors = [np.sum(pair.b**2, axis=1), np.sum(pair.a**2, axis=0)]  # (K,) each
     sides = []
@@ -214,11 +200,9 @@ def _sides(pair: Pair, recipe: LinearRecipe, call: ProductCall) -> tuple[Operand
 
 
 def _unrelated(side: OperandSide, first: bool) -> float:
-    """Return the sum of squared errors expected of a product if the errors of one operand's elements were independent.
+    """Return the sum of squared errors of a product if the errors of one operand's elements were independent.
 
-    This is the sum, over the operand's elements, of the element's squared error times the sum of squares of the other
-    operand's values at the same index of K; Inf if that is not finite. `side`: the operand. `first`: whether it is a,
-    else b.
+    `first`: whether the operand is a, else b. Return Inf if the sum is not finite.
     """
     with np.errstate(all="ignore"):
         lost = np.sum(side.error**2, axis=0 if first else 1)  # (K,)
@@ -227,29 +211,21 @@ def _unrelated(side: OperandSide, first: bool) -> float:
 
 
 def _rounded(pair: Pair, call: ProductCall) -> tuple[float, float]:
-    """Return the squared errors of the product if only a, and if only b, is rounded, each a sum over all elements.
-
-    `pair`: the exact operands. `call`: the computed product, which has the rounded operands.
-    """
+    """Return the squared errors of the product if only a, and if only b, is rounded, each a sum over all elements."""
     with np.errstate(all="ignore"):
         a, b = call.a.values.astype(np.float64) - pair.a, call.b.values.astype(np.float64) - pair.b
     return _through(a, pair.b), _through(pair.a, b)
 
 
 def _through(a: Array, b: Array) -> float:
-    """Return the sum of the squares of a @ b, both float64 matrices.
-
-    It is 0, without computing the product, if a or b is all zeros, and Inf if an element is not finite.
-    """
+    """Return the sum of the squares of a @ b; Inf if it is not finite."""
     return energy(Pair(a, b).product) if a.any() and b.any() else 0.0
 
 
 def _sums(call: ProductCall) -> tuple[float, float]:
-    """Return the squared errors of the matrix unit's sums: first as one chain of instructions along K, then with the
-    recipe's promotion (partial sums added to a float32 total every few terms) and schedule.
+    """Return the squared errors of the unit's sums of rounded operands: in one chain along K, and as the recipe adds.
 
-    Each is the sum of squared differences from the exact product of the rounded operands of `call`. Results are not
-    rounded to the format of the result.
+    Results are not rounded to the format of the result.
     """
     values = Pair(call.a.values.astype(np.float64), call.b.values.astype(np.float64))
     wanted = values.product
@@ -284,49 +260,34 @@ def _out_fmt(how: ProductPlan) -> Any:
 
 
 def _share(relative: float, size: float) -> float | None:
-    """Return relative^2 * size: the sum of squared errors of a result, given its relative error and its sum of squares.
-
-    Return None if `relative` is NaN.
-    """
+    """Return relative^2 * size, a sum of squared errors; None if `relative` is NaN."""
     return None if math.isnan(relative) else relative**2 * size
 
 
 def squares_of(error: Array) -> Array:
-    """Return the square of each element of an error, a float array.
-
-    It is Inf for NaN, and float64's largest value for a square beyond float64's range.
-    """
+    """Return the square of each element: Inf for NaN, float64's largest value beyond its range."""
     with np.errstate(all="ignore"):
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
 
 class LineSizes(NamedTuple):
-    """The sums of squares of each row and each column of an exact product (M, N).
-
-    Attributes:
-      rows: float64 of shape (M,), the sum of squares of each row.
-      columns: float64 of shape (N,), the sum of squares of each column.
-    """
+    """The sums of squares of each row, (M,), and each column, (N,), of an exact product (M, N), in float64."""
 
     rows: Array
     columns: Array
 
     @classmethod
     def of(cls, reference: Array) -> LineSizes:
-        """Return the sums of squares of each row and each column of the exact product `reference`, (M, N)."""
+        """Return those of the exact product `reference`, (M, N)."""
         sizes = reference**2
         return cls(sizes.sum(axis=1), sizes.sum(axis=0))
 
 
 def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
-    """Return the sum of the squared relative errors of a product's rows, and the number of rows; the same for columns.
+    """Return the sum of the squared relative errors of a product's rows, and their number; the same for columns.
 
-    The keys are "rows", "row_count", "columns" and "column_count". A squared relative error above 1 counts as 1. Rows
-    and columns that are 0 in the exact product are left out.
-
-    Args:
-      squares: (M, N), the squares of the error, without NaN.
-      sizes: the sums of squares of the exact product's rows and columns.
+    The keys are "rows", "row_count", "columns" and "column_count". A squared error above 1 counts as 1. Lines that are
+    0 in the exact product are left out. `squares`: (M, N), of the error, without NaN. `sizes`: of the exact product.
     """
     sums: dict[str, float] = {}
     with np.errstate(all="ignore"):

@@ -24,11 +24,10 @@ NEAREST, STOCHASTIC, DIRECTED = 1.0, math.sqrt(2.0), 2.0
 
 
 def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
-    """Return the recipe with unrounded scales for the same tiles, and with products computed by torch in float32.
+    """Return the recipe with unrounded float32 scales for the same tiles, and with torch's products in float32.
 
-    The scale of a tile is its amax divided by the format's largest value, in float32. A cast to up to 16 bits without
-    scales gets one scale for the tensor, a power of two, so that values are in the format's range. Delayed scales
-    become one scale for the tensor, from its own amax.
+    A cast to up to 16 bits without scales gets one scale for the tensor, a power of two. Delayed scales become one
+    scale for the tensor, from its own amax.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import with_exact_scales
@@ -50,19 +49,15 @@ def with_exact_scales(recipe: LinearRecipe) -> LinearRecipe:
 
 
 def _spread(rounding: str | Rounding) -> float:
-    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest.
-
-    It is 1 for modes that round to nearest, sqrt(2) for stochastic rounding, and 2 for other modes.
-    """
+    """Return the root-mean-square error of rounding in a mode, divided by that of rounding to nearest."""
     mode = rounding_mode(rounding)
     return STOCHASTIC if mode is Rounding.STOCHASTIC else NEAREST if mode.is_nearest else DIRECTED
 
 
 def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
-    """Return a scaling with the same tiles as `scaling`, but with unrounded scales.
+    """Return a scaling for a cast to `fmt` with the tiles of `scaling`, but with unrounded scales.
 
     For None, return TENSOR_POW2 (one scale per tensor, a power of two), or None if the format has more than 16 bits.
-    `fmt`: the format of the cast.
     """
     if scaling is None:
         return TENSOR_POW2 if fmt.bits <= 16 else None  # wider formats have the range of float32
@@ -73,15 +68,12 @@ def _exact(scaling: Scaling | None, fmt: Any) -> Scaling | None:
 
 
 def relative_rounding(fmt: Any, rounding: Any = "nearest_even") -> float:
-    """Return the expected relative error (root mean square) of rounding to a float format of precision p: 2^-p / sqrt(8
-    ln 2).
+    """Return the expected relative error of rounding to a float format of precision p: 2^-p / sqrt(8 ln 2).
 
-    Values are assumed in the format's range, with evenly distributed logarithms. The mean square of an error uniform
-    over an ulp is ulp^2 / 12. An ulp is 2^(1 - p) times the lowest value of the binade, and the mean square of lowest /
-    value is 3 / (8 ln 2). Stochastic rounding has sqrt(2) times this error, directed rounding twice.
-
-    `fmt`: a format; the result is NaN for other formats than floats, and 0 for None. `rounding`: the rounding mode or
-    its name.
+    It is a root mean square. Values are assumed in the format's range, with evenly distributed logarithms. The mean
+    square of an error uniform over an ulp is ulp^2 / 12. An ulp is 2^(1 - p) times the lowest value of the binade, and
+    the mean square of lowest / value is 3 / (8 ln 2). Stochastic rounding has sqrt(2) times this error, directed
+    rounding twice. The result is NaN for other formats than floats, and 0 for None.
 
     Example:
       >>> from fpsim.analysis.studies.budget.exact_scales import relative_rounding
@@ -99,11 +91,9 @@ def closed_form(source: Array, encoded: Any, fmt: Any, rounding: Any) -> float:
     """Return the expected relative error (root mean square) of rounding an operand to `fmt`.
 
     For integers with scales, it is the root mean of scale^2 / 12 over the values, divided by the values' own root mean
-    square (NaN if all are 0); stochastic rounding has sqrt(2) times that, directed rounding twice. For floats, it is
-    that of `relative_rounding`; NaN for other formats, 0 if `fmt` is None.
+    square (NaN if all are 0); else that of `relative_rounding`.
 
-    `source`: the operand's values before the cast. `encoded`: the codes after the cast, or a Scaled. `rounding`: the
-    rounding mode or its name.
+    `source`: the values before the cast. `encoded`: the codes after it, or a Scaled. `rounding`: the mode or its name.
     """
     if not isinstance(fmt, IntegerFormat) or not isinstance(encoded, Scaled):
         return relative_rounding(fmt, rounding)

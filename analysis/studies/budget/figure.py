@@ -1,6 +1,4 @@
-"""The picture of a budget: a bar for each product, as long as its relative error, and divided by the shares of the
-causes.
-"""
+"""The picture of a budget: a bar for each product, as long as its relative error, divided by cause."""
 
 from __future__ import annotations
 
@@ -39,10 +37,7 @@ class Budgeted(Protocol):
 
 
 def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
-    """Draw a bar for each product of a budget, divided by causes, and return the axes.
-
-    `ax`: the axes to draw into; None for new ones.
-    """
+    """Draw a bar for each product of a budget, divided by causes, into `ax` (None for new axes); return the axes."""
     places, y = [], 0.0
     for layer in budget.layers:
         for row in budget.rows:
@@ -61,8 +56,8 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
 def shares(row: BudgetRow) -> dict[str, float]:
     """Return cause -> its squared error divided by the sum of all causes' squared errors, 0 if that sum is 0.
 
-    One of the causes is the interplay of the others. A cause that reduces the error, or whose error is infinite or NaN,
-    counts as 0. The cause "not split" has the share 1 if the errors of all single causes are NaN, but `joint` is not.
+    A cause that reduces the error, or whose error is infinite or NaN, counts as 0. "not split" has the share 1 if the
+    errors of all single causes are NaN, but `joint` is not.
 
     Example:
       >>> from types import SimpleNamespace as Of
@@ -79,11 +74,7 @@ def shares(row: BudgetRow) -> dict[str, float]:
 
 
 def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
-    """Draw the bar of a product at vertical position `at`, and a mark at its inherited error if that is known.
-
-    The bar ends at the product's relative error, or at 1 if that is not finite. It is divided in proportion to the
-    shares of the causes. The inherited error is the one that inexact inputs cause.
-    """
+    """Draw the bar of a product at vertical position `at`, and a mark at its inherited error if that is known."""
     length = row.joint if math.isfinite(row.joint) else 1.0
     left = 0.0
     for name, share in shares(row).items():
@@ -121,7 +112,7 @@ def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]
 
 
 def _legend(ax: Axes, rows: Sequence[BudgetRow]) -> None:
-    """Draw the legend above the bars; it has the causes that are visible in the bars of `rows`."""
+    """Draw the legend above the bars, with the causes that are visible in the bars of `rows`."""
     parts = [shares(row) for row in rows]
     seen = [name for name in PARTS if any(of_row[name] > VISIBLE for of_row in parts)]
     handles: list[Any] = [ax.barh(0, 0, 0, color=PARTS[name]) for name in seen]

@@ -107,17 +107,12 @@ def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]
 
 
 def parts_of(layer: str) -> tuple[str, str]:
-    """Return the names of both products of an attention layer: "LAYER.scores" (queries by keys), and "LAYER.values"
-    (probabilities by values).
-    """
+    """Return the names of both products of an attention layer: "LAYER.scores" (q k^T), "LAYER.values" (p v)."""
     return f"{layer}.{SCORES}", f"{layer}.{VALUES}"
 
 
 def recorded_layer(layer: str, kind: str) -> str:
-    """Return the name that a recording has for the layer of a product.
-
-    `layer`: the layer's name in a budget, for attention with the product's name. `kind`: "linear", "convolution" or
-    "attention".
+    """Return the name that a recording has for the layer of a product of this `kind`, such as "attention".
 
     Example:
       >>> from fpsim.analysis.studies.budget.layers import recorded_layer
@@ -130,8 +125,8 @@ def recorded_layer(layer: str, kind: str) -> str:
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
     """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
 
-    `of`: name -> operand. `role`: the recorded role of the weight; a layer with the role "embedding" and no recorded
-    input looks rows up. `settings`: the recorded settings of the call, such as groups; empty if unknown.
+    `of`: name -> operand. `role`: the recorded role of the weight. `settings`: the recorded settings of the call; empty
+    if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -153,10 +148,7 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
 
 
 def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
-    """Return why no matrix products can be computed from the recorded operands of an attention; "" if they can.
-
-    `of`: name -> operand. `settings`: the recorded settings, such as the scale; empty if unknown.
-    """
+    """Return why no matrix products can be computed from the recorded operands of an attention; "" if they can."""
     if not {"query", "key", "value"} <= of.keys():
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
@@ -169,9 +161,8 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
     """Return the operands of a layer's products as matrices, one Kept for each group or head.
 
-    `step`, `layer`: the training step and the layer's name, for the records. `of`: name -> recorded operand.
-    `settings`: the recorded settings of the call. `notes`: receives notes on heads that are left out. Raise a
-    ValueError if an operand other than the mask contains NaN or Inf.
+    `of`: name -> recorded operand. `settings`: the recorded settings of the call. `notes`: receives notes on heads that
+    are left out. Raise a ValueError if an operand other than the mask contains NaN or Inf.
     """
     dtype = np.float64 if np.float64 in [x.dtype for x in of.values()] else np.float32
     for which, x in of.items():
@@ -202,9 +193,8 @@ def _patches(
 ) -> list[Kept]:
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output gradient.
 
-    `step`, `layer`: the training step and the layer's name, for the records. `x`, `weight`, `gradient`: the
-    convolution's input, weight and output gradient (or None), in torch's shapes. `settings`: its recorded settings,
-    such as strides.
+    `x`, `weight`, `gradient`: the convolution's input, weight and output gradient (or None), in torch's shapes.
+    `settings`: its recorded settings, such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
@@ -220,10 +210,7 @@ def _patches(
 
 
 def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return operand -> number of values that a layer's products read; for a convolution's input, that of its patches.
-
-    `of`: "input", "weight" and other operands -> array. `settings`: the recorded settings of the call.
-    """
+    """Return operand -> number of values that a layer's products read; of a convolution's input, that of patches."""
     sizes = {which: x.size for which, x in of.items()}
     if of["weight"].ndim > 2:
         parts = matrices(with_settings(tensor_of(of["input"]), tensor_of(of["weight"]), settings))
@@ -234,11 +221,10 @@ def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, 
 def attention_products(
     step: int, layer: str, of: Mapping[str, Array], settings: Mapping[str, Any], notes: Notes
 ) -> list[Kept]:
-    """Return the operands of the products of attention: queries by keys for each head, then probabilities by values for
-    each.
+    """Return the operands of attention's products: queries by keys for each head, then probabilities by values.
 
-    Softmax and the gradient of the scores are computed in float64 from the recorded operands. Every sequence of the
-    batch has its own heads. Of more than 8 heads in all, 8 evenly spaced ones are returned, and `notes` says so.
+    Softmax and the gradient of the scores are computed in float64. Every sequence of the batch has its own heads. Of
+    more than 8 heads in all, 8 evenly spaced ones are returned.
 
     Args:
       step, layer: the training step and the layer's name.
@@ -283,9 +269,8 @@ def attention_products(
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
     """Return keys or values x, (..., tokens, size), with the queries' leading axes: (*lead, tokens, size).
 
-    `lead`: the queries' leading sizes, such as (batch, heads). If x has fewer heads, as in grouped-query attention,
-    each head is repeated for the consecutive heads of queries that share it. Missing leading axes are added by
-    broadcasting.
+    If x has fewer heads, as in grouped-query attention, each head is repeated for the consecutive heads of queries that
+    share it.
     """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)
@@ -297,9 +282,8 @@ def _softmax(
 ) -> tuple[Array, Array | None]:  # fmt: skip
     """Return the probabilities of one head, and the gradient of its scores (None without `dy`), both (queries, keys).
 
-    Both are computed in float64, and returned in the dtype of `q`. A query that sees no key has probabilities of 0.
-    `q`, `k`, `v`: the head's queries, keys and values, (tokens, size). `dy`: the gradient of the output. `scale`:
-    factor of q k^T. `mask`: added to the scaled scores.
+    `q`, `k`, `v`: (tokens, size). `dy`: the gradient of the output. `scale`: factor of q k^T. `mask`: added to the
+    scaled scores. A query that sees no key has probabilities of 0.
     """
     scores = scale * (q.astype(np.float64) @ k.astype(np.float64).T) + mask
     top = scores.max(axis=-1, keepdims=True)
@@ -314,10 +298,9 @@ def _softmax(
 
 
 def _matching(layers: Any, names: list[str]) -> set[str]:
-    """Return the names that at least one shell pattern matches.
+    """Return the names that at least one shell pattern of `layers`, one or several, matches.
 
-    `layers`: a pattern, or a sequence of several. Raise a ValueError for a pattern that matches none, and a TypeError
-    for another argument.
+    Raise a ValueError for a pattern that matches none, and a TypeError for another argument.
     """
     patterns = [layers] if isinstance(layers, str) else layers
     if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
@@ -329,9 +312,6 @@ def _matching(layers: Any, names: list[str]) -> set[str]:
 
 
 def unknown_layer(got: str, names: Sequence[str]) -> str:
-    """Return the error message for a layer without recorded operands, with the most similar names.
-
-    `got`: the name or pattern given. `names`: the layers with operands.
-    """
+    """Return the error message for a name or pattern `got` that is not among `names`, with the most similar ones."""
     near = ", ".join(map(repr, difflib.get_close_matches(got, names, SHOWN, cutoff=0.0)))
     return f"layers must be among the {len(names)} that were kept; got {shown(got)}. Near it: {near}."

@@ -35,7 +35,5 @@ class Notes:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence for each reason, with up to 8 of the names to which it applies, and the number of the other
-        names.
-        """
+        """A sentence for each reason, with up to 8 of the names to which it applies, and the number of the others."""
         return tuple(f"{reason}: {listed(list(names), SHOWN)}." for reason, names in self._names.items())

@@ -1,6 +1,4 @@
-"""The recipes that the products of each layer follow, given a recipe of linear layers or of training, and the
-hardware.
-"""
+"""The recipes that the products of each layer follow, given a recipe and the hardware."""
 
 from __future__ import annotations
 
@@ -35,12 +33,9 @@ class Followed(NamedTuple):
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
     """Return the recipes that a layer's products follow on some hardware.
 
-    `recipe`: a recipe of linear layers, which all three products follow; or a recipe of training, from which those of
-    the layer at the first step are taken. `layer`: the layer's name, which only a recipe of training reads. `hardware`:
-    as `on` in `fp.analysis.budget`: a chip, library, unit, schedule or accumulator, or None.
-
-    Raises:
-      ValueError: the hardware cannot compute one of the products.
+    A recipe of linear layers is that of all three products; of a recipe of training, those of the layer at the first
+    step are taken. `hardware`: as `on` in `fp.analysis.budget`. Raise a ValueError if it cannot compute one of the
+    products.
     """
     place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
     if isinstance(recipe, LinearRecipe):

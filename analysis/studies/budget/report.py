@@ -250,10 +250,7 @@ def added(rows: tuple[BudgetRow, ...]) -> tuple[BudgetRow, ...]:
 
 
 def cause_of(row: BudgetRow) -> str:
-    """Return the cause that contributes most to a product's error; "" if no cause was measured.
-
-    It is "rounding_a", "rounding_b", "scales", "sums" or "cast".
-    """
+    """Return the main cause of a product's error, such as "rounding_a", "scales" or "sums"; "" if unknown."""
     figures = {name: getattr(row, name) for name in ("rounding_a", "rounding_b", "scales", "sums", "cast")}
     if all(map(math.isnan, figures.values())):
         return ""
@@ -261,9 +258,7 @@ def cause_of(row: BudgetRow) -> str:
 
 
 def main_cause(row: BudgetRow) -> str:
-    """Return the cause that contributes most to a product's error as a phrase, such as "the rounding of the weight to
-    E4M3".
-    """
+    """Return the main cause of a product's error as a phrase, such as "the rounding of the weight to E4M3"."""
     a, b = row.operands
     return {
         "rounding_a": f"the rounding of the {a.replace('_', ' ')} to {row.formats[0]}",

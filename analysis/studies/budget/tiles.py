@@ -1,6 +1,4 @@
-"""The tiles of an operand whose rounding adds most to a product's error, with the worst values in them and their
-casts.
-"""
+"""The tiles of an operand whose rounding adds most to a product's error, with the worst values in them."""
 
 from __future__ import annotations
 
@@ -78,10 +76,7 @@ class WorstTile(NamedTuple):
         return "\n".join(lines)
 
     def _explained(self, worst: WorstValue) -> list[str]:
-        """Return the lines of text in which `fpsim.explain` describes the cast of one value, divided by its scale.
-
-        Return [] for integer formats and stochastic rounding. `worst`: the value and its scale.
-        """
+        """Return lines that explain a value's cast; [] for integer formats and stochastic rounding."""
         if not isinstance(self.fmt, Format) or self.rounding == "stochastic":
             return []
         with np.errstate(all="ignore"):
@@ -90,10 +85,7 @@ class WorstTile(NamedTuple):
 
 
 def worst_of(tiles: Iterable[WorstTile]) -> tuple[WorstTile, ...]:
-    """Return the 3 tiles whose rounding adds most to a product's error (attribute `energy`), the largest first.
-
-    If there are fewer tiles, all are returned.
-    """
+    """Return the 3 tiles whose rounding adds most to a product's error, the largest first; all if there are fewer."""
     return tuple(heapq.nlargest(KEPT, tiles, key=lambda tile: tile.energy))
 
 
@@ -127,10 +119,7 @@ class OperandSide(NamedTuple):
 def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]:
     """Return the (at most 3) tiles of an operand whose rounding adds most to the product's error, the worst first.
 
-    Args:
-      side: the operand with its cast and errors.
-      first: whether the operand is a, else b.
-      total: the sum of `WorstTile.energy` over all tiles of both operands.
+    `first`: whether the operand is a, else b. `total`: the sum of `WorstTile.energy` over all tiles of both operands.
     """
     with np.errstate(all="ignore"):
         energy = side.error**2 * (side.factors[None, :] if first else side.factors[:, None])
@@ -167,8 +156,8 @@ def _tile(
 ) -> WorstTile:
     """Return the operand's tile of the given size (rows, columns) that begins at index `start`, with its worst values.
 
-    `side`: the operand. `energy`: in the shape of the operand, the squared error of the product that each value causes.
-    `tile_energy`: the sum of `energy` in the tile. `total`: the sum of `energy` over both operands.
+    `energy`: in the shape of the operand, the squared error of the product that each value causes. `tile_energy`: its
+    sum in the tile. `total`: its sum over both operands.
     """
     stop = tuple(min(at + length, end) for at, length, end in zip(start, size, side.exact.shape, strict=True))
     part = energy[start[0] : stop[0], start[1] : stop[1]]
@@ -190,10 +179,7 @@ def _tile(
 
 
 def _scale(encoded: Any, row: int, column: int) -> float:
-    """Return the decode scale of the element at (row, column); 1 without scales.
-
-    `encoded`: the result of a cast: a Scaled, codes or values.
-    """
+    """Return the decode scale of the element at (row, column) after a cast; 1 without scales."""
     if not isinstance(encoded, Scaled):
         return 1.0
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)

@@ -1,1 +1,1 @@
-"""Diagnoses (fp.analysis.diagnose): a model's recording, error budgets, sensitivity and plan, and an answer as text."""
+"""Diagnoses (fp.analysis.diagnose): a model's recording, budgets, sensitivity and plan, and an answer as text."""

@@ -9,12 +9,7 @@ from fpsim.analysis.studies.diagnosis.unplanned import alone_sentences, overflow
 
 
 def sentences(diagnosis: Diagnosed) -> tuple[str, ...]:
-    """Return the answer of a diagnosis as sentences.
-
-    Their order: the judged share of the model, if it is less than half; products that overflow; which layers cannot use
-    few bits, or that all can; the recommended plan and other recipes; products judged by their own errors alone; parts
-    that were not judged.
-    """
+    """Return the answer of a diagnosis as sentences."""
     coverage = diagnosis.coverage
     first = [*filter(None, [coverage.headline]), *overflow_sentences(diagnosis)]
     if diagnosis.low:

@@ -1,6 +1,4 @@
-"""The recommendation of a diagnosis: the low-precision recipe that fits most products, and a 16-bit recipe for the
-others.
-"""
+"""The recommendation of a diagnosis: the low-precision recipe that fits most products, and one of 16 bits."""
 
 from __future__ import annotations
 
@@ -57,18 +55,16 @@ def chosen(
     """Return the plan chosen among the recipes that fit each product, with the recipes from which it was chosen.
 
     Without `bits`, a plan uses one low-precision recipe and the recipe of 16 bits. The chosen plan is the one of the
-    fewest bits whose errors, measured with all products at once, are within `limit`. They are errors of gradients, or
-    of outputs without a loss. To stay within it, the plan may leave products in 16 bits although their verdict is that
-    they fit. One low-precision recipe for every product is preferred to a mix of two recipes, if the mix saves less
-    than a quarter of that recipe's bits. A plan that saves
-    less than a tenth of the bits of the 16-bit recipe (`pays` is False) is replaced by that recipe for all products.
-    With `bits`, the plan of the least error with at most `bits` per value is chosen, which may mix all recipes that
-    fit.
+    fewest bits whose errors, measured with all products at once, are within `limit`; so it may leave products in 16
+    bits although they fit. One low-precision recipe for every product is preferred to a mix that saves less than a
+    quarter of its bits. A plan that saves less than a tenth of the bits of the 16-bit recipe (`pays` is False) is
+    replaced by that recipe. With `bits`, the plan of the least error with at most `bits` per value is chosen, which may
+    mix all recipes that fit.
 
     Args:
       report: the errors that each product alone causes; its model measures several at once.
       verdicts: which recipe fits which product.
-      limit: the largest relative error of gradients or outputs.
+      limit: the largest relative error of gradients, or of outputs without a loss.
       bits: the largest mean bits per value, or None.
       out: the folder in which plans store their joint measurements, as in `fp.analysis.plan`; or None.
     """
@@ -95,21 +91,13 @@ def chosen(
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
-    """Return the name of the recipe of 16 bits or more for products that fit no recipe of fewer bits.
-
-    It is the one in which the fewest products overflow; of several, the first. `recipes`: name -> recipe. `verdicts`:
-    one for each product and recipe.
-    """
+    """Return the recipe of 16 bits or more in which the fewest products overflow; of several, the first."""
     overflows = [verdict.recipe for verdict in verdicts if math.isinf(verdict.error)]
     return min((name for name, recipe in recipes.items() if is_high(recipe)), key=overflows.count)
 
 
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
-    """Return the mean number of bits per operand value over all products, if each follows its recipe in `slots`.
-
-    `slots`: (layer, product) -> recipe name. `verdicts`: have the bits and the number of values of each product in each
-    recipe.
-    """
+    """Return the mean number of bits per operand value if each product follows its recipe in `slots`."""
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
     chosen = [known[(*slot, name)] for slot, name in slots.items()]
     return math.fsum(verdict.bits * verdict.values for verdict in chosen) / sum(verdict.values for verdict in chosen)
@@ -119,11 +107,7 @@ def _fewest(
     report: Sensitivity, verdicts: Sequence[Verdict], offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow],
     high: str, limit: float, out: Path | None,
 ) -> tuple[str, Plan]:  # fmt: skip
-    """Return two values: the low-precision recipe to recommend, "" if there is none; the plan that uses it.
-
-    The plan assigns the low-precision recipe to every product that fits if the error with all of them at once is within
-    the limit, else to as many as the limit admits. Other products follow `high`. If another low-precision recipe fits
-    all products within the limit, it replaces a plan of two recipes that saves less than a quarter of its bits.
+    """Return the low-precision recipe to recommend, "" if there is none, and the plan that uses it.
 
     Args:
       report: the sensitivity, whose model measures plans.
@@ -158,17 +142,9 @@ def _best_alone(
     offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
     figure: str,
 ) -> str:  # fmt: skip
-    """Return the low-precision recipe that suits all products best; "" if there is none.
+    """Return the best low-precision recipe (see `_best`) that fits every product within `limit`; "" if there is none.
 
-    It fits every product, and its error with all products at once is at most `limit`. Of several such recipes, it is
-    the one of the fewest bits, or a more exact one of at most 5 % more bits, as `_best` decides.
-
-    Args:
-      offers: recipe -> (layer, product) -> recipe, which is the former wherever it fits.
-      joint: recipe -> measured errors with these products at once.
-      bits: recipe -> bits per value.
-      limit: the largest relative error.
-      figure: the metric, such as "gradient_error".
+    `offers`, `joint`: as in `_fewest`. `bits`: recipe -> bits per value. `figure`: the metric.
     """
     whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
     within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
@@ -178,15 +154,12 @@ def _best_alone(
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
     """Return the recipe of the fewest bits among those whose error is within the limit, or a more exact one.
 
-    The more exact one has the least error among recipes of at most 5 % more bits. It is returned if the two errors
-    differ by more than the larger of their standard deviations over batches. If no error is within the limit, all
-    recipes are compared. Return "" if there are no recipes.
+    The latter has the least error among recipes of at most 5 % more bits, and is returned if the errors differ by more
+    than the larger of their standard deviations over batches. If no error is within the limit, all recipes are
+    compared. Return "" if there are no recipes.
 
-    Args:
-      joint: recipe -> measured errors.
-      bits: recipe -> bits per value.
-      limit: the largest relative error.
-      figure: the attribute of the errors to compare, such as "gradient_error".
+    `joint`: recipe -> measured errors. `bits`: recipe -> bits per value. `figure`: the metric, such as
+    "gradient_error".
     """
     errors = {name: figure_of(row, figure) for name, row in joint.items()}
     within = [name for name in joint if errors[name] <= limit] or list(joint)
@@ -199,8 +172,7 @@ def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit:
 
 
 def alike_over_batches(first: SensitivityRow, second: SensitivityRow, figure: str) -> bool:
-    """Return whether the errors of two measurements differ by at most the larger of their standard deviations over
-    batches.
+    """Return whether two errors differ by at most the larger of their standard deviations over batches.
 
     With one batch, they must be equal. `figure`: the attribute to compare, such as "gradient_error".
     """
@@ -220,8 +192,8 @@ def with_shares(
     Args:
       report: the sensitivity.
       verdicts: the products' own errors, and whether they fit.
-      joint: recipe -> the model's errors with all products that fit this recipe in it at once. A recipe that is missing
-        here uses its row in `report.joint`, which has all products in it, whether they fit or not.
+      joint: recipe -> the model's errors with all products that fit this recipe in it at once. For other recipes, all
+        products count, as in `report.joint`.
     """
     if report.has_loss:
         return report
@@ -246,10 +218,7 @@ def with_shares(
 
 
 def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) -> Sensitivity:
-    """Return the sensitivity restricted to the recipes called `names`.
-
-    A row of a recipe below 16 bits is left out unless `verdicts` say that the product fits this recipe.
-    """
+    """Return the sensitivity restricted to the recipes called `names`, those below 16 bits where they fit."""
     fits = {(verdict.layer, verdict.product, verdict.recipe) for verdict in verdicts if verdict.fits}
     rows = tuple(
         row for row in report.rows
@@ -261,11 +230,9 @@ def _rows_of(report: Sensitivity, verdicts: Sequence[Verdict], names: set[str]) 
 def _within(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], limit: float, known: set[float], out: Path | None
 ) -> Plan:
-    """Return the plan of the fewest bits whose error, predicted and measured with all products at once, is at most
-    `limit`.
+    """Return the plan of the fewest bits whose error, predicted and measured at once, is at most `limit`.
 
-    If there is none, return the plan of the least predicted error. The plans tried are the optimal ones for growing
-    budgets of bits.
+    If there is none, return the plan of the least predicted error.
 
     Args:
       report: the sensitivity, whose model measures plans.
@@ -292,17 +259,9 @@ def _within(
 def _of_bits(
     report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
-    """Return two values: the plan of the least error with at most `bits` per value; None.
+    """Return the plan of the least error with at most `bits` per value, and None.
 
-    If every plan needs more bits, return the plan of the fewest bits, and `bits`.
-
-    Args:
-      report: the sensitivity.
-      verdicts: which recipe fits which product.
-      names: recipes that a plan may use.
-      high: the recipe of 16 bits among these.
-      bits: the largest mean bits per value.
-      out: the folder in which plans store their joint measurements, or None.
+    If every plan needs more bits, return the plan of the fewest bits, and `bits`. `names`: the recipes that it may use.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
@@ -317,17 +276,12 @@ def _of_bits(
 
 
 def _up(bits: float) -> float:
-    """Return a plan's mean bits per value raised by a relative 2^-40, so that this limit admits the plan despite
-    rounding.
-    """
+    """Return bits per value raised by a relative 2^-40, so that this limit admits a plan despite rounding."""
     return bits * (1 + 2.0**-40)
 
 
 def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return a plan without notes on products that were not offered to it, since they do not fit.
-
-    If `report` has a note that errors of single products are shares of a joint error, the plan gets this note.
-    """
+    """Return a plan without notes on products that were not offered to it, but with that of `report` on shares."""
     notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
     shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))
     return dataclasses.replace(made, notes=(*notes, *shared))

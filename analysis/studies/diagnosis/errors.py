@@ -51,14 +51,10 @@ class ProductErrors:
         self._largest: dict[str, float] = {}
 
     def measure(self, patterns: str | Sequence[str], report: Report) -> None:
-        """Measure the errors of the recorded forward products in every recipe, and store them in `budgets` and
-        `refused`.
+        """Measure the errors of the recorded forward products in every recipe into `budgets` and `refused`.
 
-        The products are those of each diagnosed layer, and of other recorded layers whose names match a shell pattern.
-
-        Args:
-          patterns: one shell pattern or several.
-          report: called with (share of the work done, text).
+        The products are those of each diagnosed layer, and of other recorded layers whose names match `patterns`, one
+        shell pattern or several. `report`: called with (share of the work done, text).
         """
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
@@ -83,8 +79,8 @@ class ProductErrors:
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
         """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
 
-        `layer`: its name in the recording. If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits;
-        in these budgets only the KV cache is in few bits.
+        If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits; in these only the KV cache is in
+        few bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -118,10 +114,7 @@ class ProductErrors:
         return {name: one for name, one in done.items() if one is not None}
 
     def _add(self, name: str, layer: str, one: Budget) -> None:
-        """Add the rows and notes of one layer's budget to the budget of a recipe.
-
-        `name`: the recipe. `layer`: name of the layer for the rows. `one`: the layer's budget.
-        """
+        """Add the rows and notes of one layer's budget to the budget of the recipe called `name`."""
         mine = self.budgets[name]
         rows = tuple(dataclasses.replace(row, layer=layer) for row in one.rows)
         notes = tuple(dict.fromkeys((*mine.notes, *one.notes)))
@@ -130,7 +123,7 @@ class ProductErrors:
     def inherit(self, name: str, energies: Mapping[str, float]) -> None:
         """Add inherited errors, which are caused by inexact inputs, to the rows of the recipe called `name`.
 
-        `energies`: layer -> the sum of squared errors that its inexact input alone causes in its exact product.
+        `energies`: layer -> the sum of squared errors that its inexact input causes in its exact product.
         """
         rows = tuple(
             dataclasses.replace(row, squares=row.squares._replace(inherited=energies.get(row.layer)))
@@ -141,7 +134,7 @@ class ProductErrors:
     def replace(self, name: str, layer: str, one: Budget) -> None:
         """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause.
 
-        The inherited error of the old row remains. Nothing happens if `one` has no rows.
+        The inherited error of the old row remains.
         """
         if not one.rows:  # a note says why
             return
@@ -153,17 +146,11 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def misfits(self, limit: float) -> dict[str, set[str]]:
-        """Return recipe -> names of the layers with a product that is too inexact.
-
-        Its own error exceeds `limit` or is NaN, or the error of its single rows or columns exceeds three times `limit`.
-        """
+        """Return recipe -> names of the layers with a product that is too inexact, compared with `limit`."""
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
-        """Return verdicts on attention and other products that recipes of linear layers do not cover.
-
-        They are judged by their own errors. `limit`: the largest relative error that fits.
-        """
+        """Return verdicts on attention and other products that recipes of linear layers do not cover."""
         recording, stages = self._recording, self._stages
         verdicts = []
         for (name, layer), one in self._others.items():
@@ -181,11 +168,7 @@ class ProductErrors:
         return tuple(verdicts)
 
     def _with_causes(self, one: Budget, layer: str, recipe: LinearRecipe, limit: float) -> tuple[BudgetRow, ...]:
-        """Return the budget rows of a layer; if an error exceeds the limit, they are computed again, split by cause.
-
-        `one`: the layer's budget in `recipe`, without causes. `layer`: its name in the recording. `limit`: the largest
-        relative error that fits.
-        """
+        """Return the budget rows of a layer; if an error exceeds the limit, computed again and split by cause."""
         if not any(_is_off(row, limit) for row in one.rows):
             return one.rows
         return budget(self._recording, recipe=recipe, on=None, layers=glob.escape(layer)).rows

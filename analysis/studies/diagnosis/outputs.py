@@ -1,6 +1,4 @@
-"""The stages of a diagnosis without a loss: only forward products and outputs are measured, where a decision needs
-it.
-"""
+"""The stages of a diagnosis without a loss, which measure only forward products and outputs."""
 
 from __future__ import annotations
 
@@ -42,12 +40,7 @@ ENDS = {
 
 
 class OutputStages(Stages):
-    """The stages of a diagnosis without a loss, which measure a model's forward products and outputs.
-
-    They are made like `Stages`, with None as the loss: from the model, batches, layers (name -> number of elements of
-    the weight), recipes, hardware and seed as `fp.analysis.diagnose` accepts them, and a folder that stores each
-    measurement, or None.
-    """
+    """The stages of a diagnosis without a loss, made like `Stages` with None as the loss."""
 
     STANDING = (NO_LOSS,)
 
@@ -88,11 +81,7 @@ class OutputStages(Stages):
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
-        """Return the object that measures how forward products change the outputs.
-
-        Products in `errors.refused` are not measured. Finished measurements are stored in the folder `out`, unless it
-        is None.
-        """
+        """Return the object that measures how forward products change the outputs, except those in `errors.refused`."""
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
         content = digest(
             model_content(self.model), content_of(self.batches), content_of_loss(None), str(self.seed), "emulated"
@@ -109,13 +98,6 @@ class OutputStages(Stages):
         """Run the model once for each recipe, with all products in that recipe, and return a row per recipe.
 
         The inherited error of every layer, which its inexact input causes, is added to `errors`.
-
-        Args:
-          measurer: runs the model.
-          errors: the errors of the products.
-          arrivals: compares the inputs of layers with exact ones.
-          cells: the file of finished measurements, or None.
-          report: called with (share of the work done, text).
         """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
@@ -143,16 +125,10 @@ class OutputStages(Stages):
         self, recording: Recording, errors: ProductErrors, misfits: Mapping[str, set[str]], cells: Cells | None,
         report: Report,
     ) -> None:  # fmt: skip
-        """Split errors by cause for products that do not fit, and for the 6 worst layers of each recipe below 16 bits.
+        """Split errors by cause for products that do not fit, and for the 6 worst layers of each low recipe.
 
-        If all recipes have 16 bits or more, it is the 6 worst layers of each recipe. The rows of `errors` are replaced.
-
-        Args:
-          recording: the recorded operands.
-          errors: the errors of the products.
-          misfits: recipe -> layers with products that do not fit.
-          cells: the file of finished measurements, or None.
-          report: called with (share of the work done, text).
+        If all recipes have 16 bits or more, it is the 6 worst layers of each. `misfits`: recipe -> layers that do not
+        fit.
         """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
@@ -171,18 +147,11 @@ class OutputStages(Stages):
         self, measurer: OutputMeasurer, errors: ProductErrors, misfits: Mapping[str, set[str]], limit: float,
         report: Report,
     ) -> None:  # fmt: skip
-        """Measure products one at a time in those low-precision recipes with which the outputs' error exceeds the
-        limit.
+        """Measure products one at a time in those low-precision recipes whose error of the outputs exceeds the limit.
 
-        That error is measured with all fitting products in the recipe at once, and the other products in the 16-bit
-        recipe. If there is such a recipe, products are measured alone in the 16-bit recipe too.
-
-        Args:
-          measurer: runs the model.
-          errors: the errors of the products.
-          misfits: recipe -> layers with products that do not fit, which are not measured alone.
-          limit: the largest relative error of the outputs.
-          report: called with (share of the work done, text).
+        That error is measured with all fitting products in the recipe at once, and the others in the 16-bit recipe. If
+        there is such a recipe, products are measured alone in the 16-bit recipe too. `misfits`: recipe -> layers that
+        do not fit.
         """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]
@@ -225,11 +194,7 @@ class OutputStages(Stages):
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:
-    """Return a verdict for each measured row from the product's own error alone.
-
-    Other errors are NaN, and every verdict says that the product fits. `errors`: the products' own errors. `measured`:
-    a row for each layer and recipe.
-    """
+    """Return a verdict for each measured row from the product's own error alone, which says that it fits."""
     rows = {(row.layer, name): row for name, budget in errors.budgets.items() for row in budget.rows}
     nan, plain = math.nan, []
     for row in measured:

@@ -75,11 +75,7 @@ class Paged(Diagnosed, Protocol):
 
 
 def page(diagnosis: Paged) -> str:
-    """Return the whole page of a diagnosis as HTML.
-
-    Raises:
-      ImportError: jinja2 is not installed.
-    """
+    """Return the whole page of a diagnosis as HTML; raise an ImportError without jinja2."""
     drawn = importlib.util.find_spec("matplotlib") is not None
     figure = diagnosis.sensitivity.figure
     verdicts, has_loss = (*diagnosis.verdicts, *diagnosis.alone), diagnosis.sensitivity.has_loss
@@ -121,7 +117,7 @@ def page(diagnosis: Paged) -> str:
 
 
 def _lead(diagnosis: Paged) -> str:
-    """Return the line above the answer: the model, and how many layers, products, batches and recipes were measured."""
+    """Return the line above the answer: the model, and the numbers of layers, products, batches and recipes."""
     products = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
     batches = plural(len(diagnosis.sensitivity.losses), "batch", "batches")
     layers, recipes = plural(len(diagnosis.layers), kind_of(diagnosis)), len(diagnosis.sensitivity.recipes)
@@ -145,10 +141,7 @@ def _share(value: float) -> TableCell:
 
 
 def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
-    """Return the headings and the rows of the table of layers.
-
-    If some layers cannot use the recipe `diagnosis.low`, their rows are marked, and the last column says why.
-    """
+    """Return the headings and the rows of the table of layers; those that cannot use `low` are marked, with reasons."""
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])
     if not bad:
@@ -167,11 +160,7 @@ def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
 
 
 def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
-    """Return the table row of a recipe called `name`.
-
-    It has the mean bits per value, the number of products that fit, and the model's error of gradients (without a loss,
-    of outputs) with all products in the recipe at once. With a loss, the errors of outputs and loss follow.
-    """
+    """Return the table row of a recipe called `name`, with the model's errors if all products follow it."""
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
     fits = sum(verdict.fits for verdict in rows)
     bits = math.fsum(row.bits * row.values for row in rows) / max(sum(row.values for row in rows), 1)
@@ -207,7 +196,7 @@ def _candidates(diagnosis: Paged) -> list[TableRow]:
 
 
 def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
-    """Return the table row of one plan (a PlanCandidate). `methods`: names of the searches that found the plan."""
+    """Return the table row of one plan (a PlanCandidate). `methods`: names of the searches that found it."""
     measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
     return TableRow((
         " = ".join(methods), TableCell(f"{plan.cost:.4g}", plan.cost), _share(plan.predicted), _share(measured),
@@ -229,10 +218,7 @@ CAUSES = {
 
 
 def _product_row(row: Verdict, has_loss: bool) -> TableRow:
-    """Return the table row of one product in one recipe, given the verdict on it.
-
-    `has_loss`: whether errors of gradients are shown, else of outputs.
-    """
+    """Return the table row of one product in one recipe, with its effect on gradients, or without a loss on outputs."""
     effect = (row.gradient_error, row.gradient_spread) if has_loss else (row.output_error, row.output_spread)
     return TableRow((
         printable(row.layer) or "the model", row.product, row.recipe, TableCell(f"{row.bits:.4g}", row.bits),
@@ -247,11 +233,7 @@ RANGE_HEADS = (
 
 
 def _range_row(row: Any) -> TableRow:
-    """Return the table row of one recorded tensor.
-
-    It has the tensor's range, the share of values below E4M3's smallest subnormal, and the SQNR in E4M3 with one scale.
-    `row`: a row of a Recording.
-    """
+    """Return the table row of one recorded tensor, a row of a Recording."""
     spread, median = row.range, row.range.magnitude(0.5)
     ratio = spread.amax / median if median > 0 else math.nan
     below = spread.shares("e4m3")["below"]
@@ -268,10 +250,7 @@ def _range_row(row: Any) -> TableRow:
 
 
 def _drawn(diagnosis: Paged) -> list[str]:
-    """Return the names of the recipes for which causes are drawn, the recommended one first.
-
-    They are the recipes below 16 bits that have budget rows; if there is none, all recipes with budget rows.
-    """
+    """Return the recipes below 16 bits that have budget rows, `low` first; if there is none, all that have rows."""
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes
     lows = [name for name, recipe in recipes.items() if not is_high(recipe) and name in budgeted]
@@ -279,9 +258,7 @@ def _drawn(diagnosis: Paged) -> list[str]:
 
 
 def _causes(diagnosis: Paged, name: str) -> Picture:
-    """Return a picture of errors by cause in the recipe called `name`, with a bar for each product of the 24 worst
-    layers.
-    """
+    """Return a picture of errors by cause in the recipe called `name`, for the products of the 24 worst layers."""
     import dataclasses
 
     from fpsim.analysis.studies.budget.figure import BAR, EDGES, GAP
@@ -307,7 +284,7 @@ def _effects(diagnosis: Paged) -> Picture:
 
 
 def _axes(height: float) -> Any:
-    """Return the matplotlib axes of a new figure, `height` inches tall and as wide as the figures of other reports."""
+    """Return the matplotlib axes of a new figure, `height` inches tall."""
     from fpsim.display.figure import WIDTH, figure_style
     from fpsim.display.optional import load
 
@@ -317,10 +294,7 @@ def _axes(height: float) -> Any:
 
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
-    """Return the figure of `ax`, which is drawn already, as an SVG picture with a title.
-
-    `name`: prefix of the ids in the SVG.
-    """
+    """Return the figure of `ax` as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
     from fpsim.display.figure import to_svg
 
     plain = "".join(sign if sign.isalnum() else "-" for sign in name)

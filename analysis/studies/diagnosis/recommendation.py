@@ -23,10 +23,7 @@ from fpsim.display.wording import listed, plural
 
 
 def joint_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a list of one sentence on the model's error if all products that fit the recipe `low` follow it at once.
-
-    The list is empty if no product fits. Other products follow the recipe `high` of the diagnosis.
-    """
+    """Return a sentence on the model's error if all products that fit `low` follow it at once; [] if none fits."""
     row, low = diagnosis.joint, [verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low]
     if row is None or not any(low):
         return []
@@ -61,10 +58,7 @@ def beside_batches(row: SensitivityRow) -> str:
 
 
 def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences on the recommended plan: its recipes, bits and error.
-
-    If it needs more bits than requested, the first sentence says so.
-    """
+    """Return the sentences on the recommended plan: its recipes, bits and error."""
     plan, limit = diagnosis.plan, relative(diagnosis.limit)
     said = []
     if diagnosis.missed is not None:
@@ -86,11 +80,7 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
-    """Return the sentences that recommend the recipe `high` for all products.
-
-    They say why: `low` would save less than a tenth of the bits, or its error with all products that fit at once is
-    beyond the limit.
-    """
+    """Return the sentences that recommend the recipe `high` for all products, and say why."""
     high, judged, limit = diagnosis.high, judged_by(diagnosis), relative(diagnosis.limit)
     fits = sum(verdict.fits for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.low)
     head = (
@@ -112,10 +102,7 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
 
 
 def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share of the bits, 0 to 1, that the recipe `low` saves if every product that fits follows it.
-
-    Other products follow the recipe `high`. The bits are compared with those of `high` for all products.
-    """
+    """Return the share of the bits of `high` for all products that is saved if those that fit follow `low`."""
     high, low = (
         {
             (verdict.layer, verdict.product): verdict.bits * verdict.values
@@ -147,10 +134,7 @@ def _assignment(diagnosis: Diagnosed) -> str:
 
 
 def rival_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each recipe below 16 bits other than `low`, the one that the answer is about.
-
-    It says which layers the recipe does not fit; or, if it fits all, the model's error with all products in it.
-    """
+    """Return a sentence for each recipe below 16 bits other than `low`: which layers it does not fit, or its error."""
     joint = {row.recipe: row for row in diagnosis.sensitivity.joint}
     said = []
     for recipe in diagnosis.sensitivity.recipes:
@@ -172,10 +156,7 @@ def rival_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _misfit(diagnosis: Diagnosed, recipe: str, ill: Sequence[str]) -> str:
-    """Return the sentence saying which layers a recipe does not fit, and why not the worst one.
-
-    `recipe`: its name. `ill`: these layers, the worst first.
-    """
+    """Return the sentence saying which layers a recipe does not fit, `ill`, and why not the first of them."""
     failed = [verdict for verdict in diagnosis.verdicts if verdict.recipe == recipe and not verdict.fits]
     more = [plural(len(ill) - NAMED, "more layer")] if len(ill) > NAMED else []
     layers = listed([*map(name_of, ill[:NAMED]), *more])

@@ -23,13 +23,8 @@ Loss = Callable[[Any, Any], Any] | None
 def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recording:
     """Record a copy of a model on some batches, with the operands of its products; with a loss, also the backward pass.
 
-    Args:
-      model: a torch.nn.Module, which is not changed.
-      batches: the batches, each a second argument of the loss, or the model's arguments without a loss.
-      loss: called as loss(model, batch), or None.
-      seed: seed of the random draws of the first batch.
-    Raises:
-      TypeError, ValueError: a batch or the loss does not fit the model, or the loss does not call the model.
+    `seed`: seed of the random draws of the first batch. Raise a TypeError or ValueError if a batch or the loss does not
+    fit the model, or if the loss does not call the model.
     """
     recording = _recorded(Twin(model, (), loss, seed, "emulated"), batches)
     if not recording.operands and loss is not None:
@@ -43,12 +38,9 @@ def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recor
 def recorded_low(
     model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
 ) -> Recording:
-    """Record a copy of a model on some batches, with all three products of the given layers in one recipe.
+    """Record as `recorded` does, with all three products of the given layers in one recipe.
 
-    `model`, `batches`, `loss`, `seed`: as for `recorded`. `layers`: names of the layers.
-
-    Raises:
-      ValueError: a layer cannot follow the recipe.
+    Raise a ValueError if a layer cannot follow the recipe.
     """
     low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
     # only the operands and their amax are needed, not their errors in formats
@@ -58,10 +50,9 @@ def recorded_low(
 def _recorded(
     twin: Twin, batches: Sequence[Any], low: Assignment | None = None, formats: Sequence[str] = FORMATS
 ) -> Recording:
-    """Record runs of a copy of a model on some batches; warnings that the diagnosis reports as notes are suppressed.
+    """Record runs of a copy of a model on some batches, without warnings that the diagnosis reports as notes.
 
-    `twin`: the copy. `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in which errors
-    are measured.
+    `low`: (layer, product) -> its recipe; None for exact products. `formats`: formats in which errors are measured.
     """
     with warnings.catch_warnings(), layer_by_layer():
         # the notes of the diagnosis say the same
@@ -79,17 +70,12 @@ def _recorded(
 
 
 def recorded_name(layer: str) -> str:
-    """Return the name of a layer in a recording: a layer that is the whole model, named "", is recorded as "weight"."""
+    """Return the name of a layer in a recording, which is "weight" for the whole model, named ""."""
     return layer or "weight"
 
 
 def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
-    """Return layer -> why it stays exact, for the layers with weights that were not recorded.
-
-    Args:
-      model: a torch.nn.Module.
-      layers: names of the recorded layers.
-    """
+    """Return layer -> why it stays exact, for the layers of a model with weights that are not among those recorded."""
     there = tuple(layers)
     return {
         name: why

@@ -1,6 +1,4 @@
-"""Sentences of a diagnosis on the layers that cannot use the low-precision recipe, why not, and what to do about
-each.
-"""
+"""Sentences of a diagnosis on the layers that cannot use the low-precision recipe, why not, and what to do."""
 
 from __future__ import annotations
 
@@ -26,10 +24,7 @@ from fpsim.recipes.linear_recipe import PRODUCTS
 
 
 def layer_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the layers that cannot use the recipe `diagnosis.low`, the worst first.
-
-    A last sentence counts the layers that can; if all can, it is the only one.
-    """
+    """Return sentences on the layers that cannot use the recipe `diagnosis.low`, the worst first, and on the others."""
     layers = verdicts_by_layer(diagnosis, diagnosis.low)
     ill = ill_layers(diagnosis, diagnosis.low)
     recipe = f"{diagnosis.low} on {diagnosis.on}"
@@ -56,10 +51,7 @@ def layer_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], recipe: str) -> str:
-    """Return the sentence saying that all layers can use the recipe, with the largest error of a product.
-
-    `layers`: layer -> its verdicts. `recipe`: name of the recipe and its hardware.
-    """
+    """Return the sentence saying that all layers can use the recipe, with the largest error of a product."""
     worst = max((verdict for verdicts in layers.values() for verdict in verdicts), key=lambda verdict: verdict.error)
     kind = kind_of(diagnosis)
     largest = f"{worst.off} ({worst.product} of {name_of(worst.layer)}), and the limit is {relative(diagnosis.limit)}."
@@ -69,10 +61,7 @@ def _all_fit(diagnosis: Diagnosed, layers: Mapping[str, Sequence[Verdict]], reci
 
 
 def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
-    """Return, as the end of a sentence, why a layer's worst product does not fit, and the remedy.
-
-    `verdicts`: those on the layer's products in one recipe.
-    """
+    """Return, as the end of a sentence, why a layer's worst product does not fit a recipe, and the remedy."""
     failed = [verdict for verdict in verdicts if not verdict.fits]
     worst = max(failed, key=lambda verdict: (_severity(diagnosis, verdict), -PRODUCTS.index(verdict.product)))
     others = [verdict.product for verdict in failed if verdict is not worst]
@@ -81,11 +70,7 @@ def _reason(diagnosis: Diagnosed, verdicts: Sequence[Verdict]) -> str:
 
 
 def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
-    """Return a sort key that is largest for the worst product of a layer.
-
-    A product whose own errors (capped at 1) exceed the limit ranks above one that only causes too large errors in
-    gradients or outputs.
-    """
+    """Return a sort key that is largest for the worst product of a layer: one with too large errors of its own."""
     if harms_by_effect(diagnosis, verdict):
         return False, effect_of(diagnosis, verdict)
     if math.isnan(verdict.error):
@@ -94,12 +79,7 @@ def _severity(diagnosis: Diagnosed, verdict: Verdict) -> tuple[bool, float]:
 
 
 def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
-    """Return advice on a product that does not fit, as the end of a sentence; only measured remedies are named.
-
-    These are: to add the sums to a float32 total every 128 terms, if the error is then within the limit; the recipe of
-    the fewest bits below 16 that fits the product; and the recipe of 16 bits. Each is named with the error that
-    remains.
-    """
+    """Return advice on a product that does not fit, as the end of a sentence; only measured remedies are named."""
     others = [
         other for other in diagnosis.verdicts
         if (other.layer, other.product) == (verdict.layer, verdict.product) and other.recipe != verdict.recipe
@@ -119,7 +99,7 @@ def remedy(diagnosis: Diagnosed, verdict: Verdict) -> str:
 
 
 def _beyond_too(diagnosis: Diagnosed, high: Verdict) -> str:
-    """Return a clause saying that the product in 16 bits (`high`) does not fit either; "" if it fits."""
+    """Return a clause saying that the product in 16 bits does not fit either; "" if it fits."""
     if high.fits:
         return ""
     if harms_by_effect(diagnosis, high):

@@ -109,8 +109,8 @@ class Stages:
         return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
 
     def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
-        """Return `budgets` (recipe -> budget) with their `coverage` set: the share of the recorded model in their rows.
-        `has_all`: whether all layers are requested; if not, the coverage says that the user chose some."""
+        """Return the budgets with the share of the recorded model in their rows as `coverage`. `has_all`: whether all
+        layers are requested; if not, the coverage says that the user chose some."""
         return {
             name: dataclasses.replace(
                 one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
@@ -317,9 +317,7 @@ class Stages:
 
 
 def own_verdict(row: BudgetRow, name: str, recipe: LinearRecipe, recording: Recording, context: OwnError) -> Verdict:
-    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN.
-    `row`: that error by cause. `recording`: has the operands' ranges, which explain it. `context`: the layer, the limit
-    and the largest exact results."""
+    """Return the verdict on a product, in the recipe called `name`, by its own error alone; other errors are NaN."""
     (m, n, k), largest = row.shape, context.largest[row.layer] if row.product == "fprop" else math.nan
     sizes = (0, n * k) if context.called else (m * k, n * k)  # for a cache only the operand that it holds
     why = reason(row, None, context.limit, recipe, recording, context.layer, largest, context.called)

@@ -1,4 +1,4 @@
-"""Sentences of a diagnosis on products that recipes of linear layers do not cover, and on layers without a verdict."""
+"""Sentences of a diagnosis on products that recipes of linear layers do not cover, and on unjudged layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ def judged_alone(diagnosis: Diagnosed) -> set[str]:
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a sentence for each product whose result contains Inf or NaN, in the order in which layers run.
+    """Return sentences on products whose result contains Inf or NaN, in the order in which layers run.
 
-    Products of linear layers and convolutions in the recipe `low` are left out, since other sentences name them. At
-    most 3 products are named; a further sentence counts the others.
+    Products of `verdicts` in the recipe `low` are left out, since other sentences name them.
     """
     others = [verdict for verdict in diagnosis.verdicts if verdict.recipe != diagnosis.low]
     order = {layer: place for place, layer in enumerate(diagnosis.recording.layers)}
@@ -37,10 +36,7 @@ def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def alone_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return sentences on the errors of attention and of weights multiplied by hand.
-
-    They are about the recipe `low` of the diagnosis, or `high` if `low` is "". Return [] without such products.
-    """
+    """Return sentences on attention and weights multiplied by hand in the recipe `low`, or `high`; [] without such."""
     recipe = diagnosis.low or diagnosis.high
     rows = [verdict for verdict in diagnosis.alone if verdict.recipe == recipe and verdict.product != KV_CACHE]
     if not rows:
@@ -60,10 +56,7 @@ def alone_sentences(diagnosis: Diagnosed) -> list[str]:
 
 
 def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
-    """Return a list of one sentence on a KV cache stored in a recipe; [] if no product reads one.
-
-    It says the largest error of the products that read the cache, or which of them do not fit.
-    """
+    """Return a sentence on a KV cache stored in a recipe; [] if no product reads one."""
     rows = [verdict for verdict in diagnosis.alone if (verdict.recipe, verdict.product) == (recipe, KV_CACHE)]
     if not rows:
         return []
@@ -83,7 +76,7 @@ def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
 
 
 def unjudged_sentences(diagnosis: Diagnosed) -> list[str]:
-    """Return a list of one sentence that names the layers without a verdict; [] if all have one."""
+    """Return a sentence that names the layers without a verdict; [] if all have one."""
     names = unjudged_layers(diagnosis)
     stay = "as it is" if len(names) == 1 else "as they are"
     return [f"Not judged, and left {stay}: {listed(names, NAMED)}."] if names else []

@@ -139,8 +139,7 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
 
     `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name, for formats that the
-    arithmetic leaves open. With None, a matrix unit or a probed product has operands in its own formats; other
-    arithmetics follow the recipes of `_base`, whose default is FP32 for an accumulator.
+    arithmetic leaves open; None for those of `_base`, or of the operands of a matrix unit or a probed product.
     """
     if isinstance(spec, str):
         spec = _object(argument, spec)
@@ -208,11 +207,7 @@ def _base(recipe: Any, default: LinearRecipe = DEFAULT) -> Follow:
 
 
 def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
-    """Return a function from a Site (one call of a layer) to its recipes of fprop, dgrad and wgrad.
-
-    They are `recipe` itself for a recipe of linear layers. A recipe of training has its own for each layer, of which
-    those of the first step are taken.
-    """
+    """Return a function from a Site to its recipes: `recipe`, or those of the first step of a recipe of training."""
     if isinstance(recipe, LinearRecipe):
         return lambda _: (recipe,) * 3
 
@@ -224,10 +219,7 @@ def _of_recipe(recipe: LinearRecipe | Recipe) -> Follow:
 
 
 def _changed(base: Follow, change: Change) -> Follow:
-    """Return a function from a Site (one call of a layer) to its recipes: those of `base`, each changed by `change`.
-
-    It returns None where `base` returns None. `change`: called with a recipe; returns the changed one.
-    """
+    """Return a function from a Site to its recipes: those of `base`, each changed by `change`, or None as `base`."""
 
     def follow(site: Site) -> Recipes | None:
         recipes = base(site)
@@ -242,11 +234,9 @@ def _changed(base: Follow, change: Change) -> Follow:
 
 
 def _word(word: str, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware".
+    """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware", as in `fp.analysis.diff`.
 
-    "torch" leaves all products to torch, and "float32" adds with fused multiply-adds in float32, in the order of K. The
-    others compute the products of `recipe` on the CPU, by a GPU's emulation, or on its tensor cores; the last two raise
-    a GpuError without a GPU. `recipe`: a recipe or its name; None as for `_base`.
+    The last two raise a GpuError without a GPU. `recipe`: a recipe or its name; None as for `_base`.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
@@ -261,8 +251,8 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 def _chip(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a chip: the recipe's products on the chip's matrix units.
 
-    `word`: name of the chip; if a library's name follows, products have its schedules. `recipe`: a recipe or its name;
-    None as for `_base`. Raise a ValueError if no product of the recipe uses a matrix unit.
+    `word`: name of the chip, perhaps followed by that of a library. `recipe`: a recipe or its name; None as for
+    `_base`. Raise a ValueError if no product of the recipe uses a matrix unit.
     """
     base, remarks = _base(recipe), dict[str, None]()
 
@@ -328,12 +318,9 @@ def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
 def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of the first unit and schedule, or accumulator, that a probed product behaves like.
 
-    `argument`: name of the user's argument, for messages. `model`: the result of fp.probe. `recipe`: a recipe or its
-    name; None is one whose operands are in the formats of the probed product's operands.
-
-    Raises:
-      ValueError: the model is of a sum, not of a product; or its order of additions was probed for one K alone, and no
-        unit or accumulator has that order.
+    `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name; None is one whose operands
+    are in the formats of the probed product's operands. Raise a ValueError if the model is of a sum, or if no unit or
+    accumulator has its order of additions.
     """
     if model.kind == "sum" or not model.alike:
         why = "a sum, which has one operand" if model.kind == "sum" else f"an order for exactly {model.n} terms"
@@ -359,11 +346,7 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
 
 
 def _schedule(schedule: Schedule, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a recipe with its schedules replaced by `schedule`.
-
-    If the schedule belongs to a chip, the matrix units are that chip's. `recipe`: a recipe or its name; None as for
-    `_base`.
-    """
+    """Return the arithmetic of a recipe with its schedules replaced by `schedule`, on the schedule's chip if any."""
 
     def change(of: LinearRecipe) -> LinearRecipe:
         on_chip = placed(of, schedule.arch).recipe if schedule.arch else of

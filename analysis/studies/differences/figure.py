@@ -24,10 +24,9 @@ class Grown(Protocol):
 
 
 def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
-    """Draw the difference between two runs for each product, and return the axes.
+    """Draw the difference between two runs for each product into `ax` (None for new axes), and return the axes.
 
-    Lines show the relative difference, bars the share of elements that differ. `ax`: the axes to draw into; None for
-    new ones.
+    Lines show the relative difference, bars the share of elements that differ.
     """
     rows = divergence.growth
     with figure_style():

@@ -95,11 +95,7 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal.
-
-    `growth`: a row for each product. `names`: those of the arithmetics. `kl`: KL divergence of the outputs in nats, or
-    None. `coverage`: the share of the model that was compared.
-    """
+    """Return the report of two runs whose bits are all equal."""
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
@@ -114,11 +110,7 @@ def no_difference(
 def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models in which a module returned different bits.
-
-    `difference`: the first outputs that differ. `names`: those of the arithmetics. `kl`: KL divergence of the outputs
-    in nats, or None. `coverage`: the share of the model that was compared.
-    """
+    """Return the report of two models in which a module returned different bits."""
     first, second = difference.first, difference.second
     assert first is not None
     assert second is not None
@@ -142,10 +134,9 @@ def output_divergence(
 
 
 def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
-    """Return a sentence on how many products (or outputs of modules) differ.
+    """Return a sentence on how many products (or outputs of modules) differ, and how much the last forward one.
 
-    It adds by how much the last forward product (or output) differs. `growth`: a row for each product. `kl`: KL
-    divergence of the outputs in nats, which is added unless it is None.
+    `kl`: KL divergence of the outputs in nats, which is added unless it is None.
     """
     count = sum(row.differing > 0 for row in growth)
     noun = "output" if growth and growth[0].product == "output" else "product"

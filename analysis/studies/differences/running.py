@@ -56,10 +56,8 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
     """Run a copy of a model under an arithmetic, and call `seen` with each product.
 
     `model`: a torch.nn.Module. `batch`: its arguments, as `called_with` passes them. `loss`: called as loss(model,
-    batch); its backward pass runs too. None for the forward pass alone.
-
-    Raises:
-      ValueError: the batch does not fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
+    batch), and its backward pass runs too; None for the forward pass alone. Raise a ValueError if the batch does not
+    fit the model, a layer cannot follow its recipe, or the loss is not a scalar.
     """
     twin, batch = copied(model, "model"), copied(batch, "batch")
     mode = _Products(twin, arithmetic, frozenset(map(id, model.parameters())))
@@ -80,8 +78,7 @@ def run(model: Any, batch: Any, arithmetic: ModelArithmetic, loss: Any, seen: Se
 
 
 def _placed(call: ProductCall, arithmetic: ModelArithmetic, plain: Collection[str]) -> Product:
-    """Return a call's product, whose `place` says where it was computed: the library for a layer in `plain`, such as
-    "(MKL)"; else the arithmetic's processor, such as "on the GPU", or "" for the CPU.
+    """Return a call's product, with the library, such as "(MKL)", or else the processor as its `place`.
 
     `plain`: names of the layers that torch multiplied in their own dtype, which the product then has as `dtype`.
     """
@@ -100,10 +97,8 @@ def outputs_of(
     """Run a model forwards, call `seen` with the outputs of its modules, and return its output.
 
     `model`: a torch.nn.Module. `batch`: its arguments. `arithmetic`: computes the linear layers and convolutions. A
-    compiled model is not copied, since its graphs belong to its modules; its buffers are restored afterwards.
-
-    Raises:
-      ValueError: the batch does not fit the model.
+    compiled model is not copied, since its graphs belong to its modules; its buffers are restored afterwards. Raise a
+    ValueError if the batch does not fit the model.
     """
     compiled = is_compiled(model)
     twin, batch = model if compiled else copied(model, "model"), copied(batch, "batch")
@@ -125,11 +120,7 @@ def outputs_of(
 
 
 def copied(x: Any, noun: str) -> Any:
-    """Return a deep copy of a model or batch; `noun`: its name in messages.
-
-    Raises:
-      ValueError: x cannot be copied.
-    """
+    """Return a deep copy of a model or batch, called `noun` in messages; raise a ValueError if it cannot be copied."""
     try:
         return copy.deepcopy(x)
     except Exception as reason:  # its own code may raise anything
@@ -156,9 +147,7 @@ def _computed(model: Any, batch: Any, loss: Any) -> None:
 
 
 def _fitting(batch: Any, compute: Callable[[], Any]) -> Any:
-    """Return what `compute` returns; raise a ValueError that describes the batch if the batch does not fit the
-    model.
-    """
+    """Return what `compute` returns; raise a ValueError describing the batch if it does not fit the model."""
     try:
         return compute()
     except LayerError:
@@ -201,9 +190,7 @@ class _Products(TorchFunctionMode):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Multiply by the arithmetic inside a `with` block; hooks on the model's modules then tell which module
-        runs.
-        """
+        """Multiply by the arithmetic inside a `with` block, in which hooks on the modules tell which one runs."""
         handles = []
         for module in self._model.modules():
             if not isinstance(module, torch.jit.ScriptModule):
@@ -260,10 +247,7 @@ class _Products(TorchFunctionMode):
         return y.reshape(*x.shape[:-1], weight.shape[0])
 
     def _convolution(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """Return the output of a torch convolution function, with its products computed by the layer's arithmetic.
-
-        `args`, `kwargs`: the arguments of the function `func`.
-        """
+        """Return the output of the torch convolution `func`, with its products computed by the layer's arithmetic."""
         of = convolution(func, args, kwargs)
         layer = self._layer(of.weight)
         bias = None if of.bias is None else _autocast(of.bias)
@@ -281,12 +265,11 @@ class _Products(TorchFunctionMode):
     def _quantized(
         self, x: torch.Tensor, weight: torch.Tensor, bias: Any, step: Any, state: Any, live: Any, plan: str
     ) -> Any:
-        """Return the output and new state of an already quantised layer, computed by the arithmetic, or by the layer's
-        own plan if the arithmetic leaves the layer unchanged.
+        """Return the output and new state of an already quantised layer, by the arithmetic, or by the layer's own plan.
 
-        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes, for stochastic rounding. `state`:
-        delayed scales that this pass uses. `live`: buffer of delayed scales that the backward pass updates. Each may be
-        None, as `bias`. `plan`: the layer's plan as text.
+        `x`: (tokens, in). `weight`: (out, in). `step`: count of forward passes. `state`, `live`: delayed scales that
+        this pass uses, and their buffer that the backward pass updates. Each may be None, as `bias`. `plan`: the
+        layer's, as text.
         """
         module = self._stack[-1] if self._stack else None
         recipe = module.recipe if isinstance(module, QuantLinear) else None
@@ -301,7 +284,7 @@ class _Products(TorchFunctionMode):
         return QUANTIZED(x, weight, bias, *self._states(new, step, state), live if new.delayed else None, new.text)
 
     def _count(self, layer: str, weight: torch.Tensor, count: int) -> None:
-        """Count `count` multiplications of a forward product as compared, in `tally`, unless in a backward pass."""
+        """Count `count` multiplications of a forward product as compared, unless in a backward pass."""
         if not in_backward():
             self.tally.saw(layer, self._stack[-1] if self._stack else self._model, weight, count)
 
@@ -310,10 +293,9 @@ class _Products(TorchFunctionMode):
     def _multiplied(
         self, layer: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, called: str = ""
     ) -> torch.Tensor:
-        """Return x @ weight^T + bias by the layer's arithmetic.
+        """Return x @ weight^T + bias by the layer's arithmetic; raise a LayerError if it cannot be computed.
 
-        `layer`: name of the product. `called`: name of its layer, if that is another one. Raise a LayerError if the
-        product cannot be computed.
+        `layer`: name of the product. `called`: name of its layer, if that is another one.
         """
         if not (x.is_floating_point() and weight.is_floating_point()):
             raise LayerError(f"layer {layer!r} must multiply floats; got {x.dtype} by {weight.dtype}.")
@@ -331,10 +313,7 @@ class _Products(TorchFunctionMode):
         return output
 
     def _states(self, plan: LayerPlan, step: Any, state: Any) -> tuple[Any, Any]:
-        """Return (step count, state of delayed scales) as a layer's plan needs them.
-
-        Initial values replace None. The state is None if the plan has no delayed scales.
-        """
+        """Return (step count, state of delayed scales or None) as a plan needs them; initial values replace None."""
         if plan.draws and step is None:
             step = torch.zeros((), dtype=torch.int64)
         if plan.delayed is None:
@@ -344,8 +323,8 @@ class _Products(TorchFunctionMode):
     def _plan(self, layer: str, called: str, dtype: torch.dtype, recipe: LinearRecipe | None) -> LayerPlan | None:
         """Return the plan of a layer's products by the arithmetic; None if torch computes the layer unchanged.
 
-        `layer`: name of the product. `called`: name of its layer, for patterns. `dtype`: that of the operands.
-        `recipe`: the layer's own, or None. Raise a LayerError if the layer cannot follow the arithmetic.
+        `layer`: name of the product. `called`: name of its layer, for patterns. `recipe`: the layer's own, or None.
+        Raise a LayerError if the layer cannot follow the arithmetic.
         """
         self.layers[called] = None
         way = self._arithmetic.of(called)
@@ -363,11 +342,10 @@ class _Products(TorchFunctionMode):
         return self._plans[key]
 
     def _layer(self, weight: torch.Tensor) -> str:
-        """Return the name of the layer that multiplies by a weight.
+        """Return the name of the layer that multiplies by a weight: the running layer, else the weight's owner.
 
-        It is the running module's name if that is a linear layer or convolution, else the name of the module that owns
-        the weight. Without an owner, it is the running module's name, or "weight". Raise a LayerError if the weight is
-        the original model's.
+        Without either, it is the running module's name, or "weight". Raise a LayerError if the weight is the original
+        model's.
         """
         if id(weight) in self._originals:
             raise LayerError(

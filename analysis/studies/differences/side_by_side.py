@@ -121,9 +121,8 @@ def _by_products(
 ) -> ModelDivergence:  # fmt: skip
     """Compare every product of the two runs of `diff`, and return the report.
 
-    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `loss`, `logits`:
-    as in `diff`. Raise a ValueError if the model runs no such product, if a pattern matches no layer, or if all results
-    are NaN.
+    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. Raise a ValueError
+    if the model runs no such product, if a pattern matches no layer, or if all results are NaN.
     """
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence, no_difference
@@ -164,11 +163,9 @@ def _by_products(
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
-    """Return whether any of two models is compiled by torch.compile. `torch`: the module. `ways`: the arithmetic of
-    each.
+    """Return whether any of two models is compiled by torch.compile.
 
-    Raises:
-      ValueError: the arithmetic of a compiled model is not "torch".
+    Raise a ValueError if the arithmetic of such a model is not "torch".
     """
     from fpsim.analysis.studies.differences.outputs import is_compiled
 
@@ -188,8 +185,7 @@ def _by_outputs(
 ) -> ModelDivergence:  # fmt: skip
     """Compare the outputs of the modules of two models, at least one of them compiled, and return the report.
 
-    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `logits`: as in
-    `diff`. Raise a ValueError if there is a loss, or if the models have no modules in common.
+    The arguments are those of `_by_products`. Raise a ValueError if there is a loss, or if no modules are in common.
     """
     from fpsim.analysis.models.compiled import coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
@@ -222,10 +218,7 @@ def _by_outputs(
 
 
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
-    """Raise a ValueError unless all weights of a model, and the tensors of its batch, are in the CPU's memory.
-
-    `torch`: the module. `batch`: a tensor, or a tuple, list or dictionary of these.
-    """
+    """Raise a ValueError unless all weights of a model, and the tensors of its batch, are in the CPU's memory."""
     named = [*model.named_parameters(), *model.named_buffers()]
     parts = [*batch.values()] if hasattr(batch, "values") and callable(batch.values) and isinstance(batch, dict) else []
     parts = parts or (list(batch) if isinstance(batch, (tuple, list)) else [batch])
@@ -236,11 +229,7 @@ def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
 
 
 def _names(first: ModelArithmetic, second: ModelArithmetic) -> tuple[str, str]:
-    """Return two different names for the first and second arithmetic, for sentences.
-
-    They are the arithmetics' own names. A name that is empty or longer than 40 characters is replaced by "the first" or
-    "the second"; equal names are both replaced.
-    """
+    """Return two different names for the arithmetics, for sentences: their own, or "the first" and "the second"."""
     if first.name == second.name:
         return "the first", "the second"
     names = [
@@ -270,10 +259,9 @@ class _ProductComparison:
         self.growth: list[LayerDifference] = []
 
     def see(self, mine: Product) -> None:
-        """Compare the next product of the second run with the next of the first.
+        """Compare the next product of the second run with the next of the first; later only their results.
 
-        After the first difference, only results are compared. If the two are products of different layers, no later
-        products are compared.
+        If the two are products of different layers, no later products are compared.
         """
         from fpsim.analysis.studies.differences.growth import layer_difference
 
@@ -290,10 +278,7 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        """Return the first difference between a product of the first run and one of the second; None if they are equal.
-
-        `other`: the product of the first run. `mine`: that of the second. Either is None if its run has ended.
-        """
+        """Return the first difference between a product of each run, or None; a run that has ended has None."""
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 

@@ -30,10 +30,10 @@ class Drawn(Protocol):
 
 
 def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
-    """Draw the errors of a plan over its cost, compared with other plans, and return the matplotlib axes.
+    """Draw the errors of a plan and of others over their costs into `ax` (None for new axes); return the axes.
 
     Curves show the predicted errors of the optimal and greedy plans for several budgets. Each candidate of `plan` is a
-    ring at its predicted error and a disc at its measured error. `ax`: the axes to draw into; None for new ones.
+    ring at its predicted error and a disc at its measured error.
     """
     kind, budget = plan.budget
     with figure_style():
@@ -76,8 +76,8 @@ def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
     """Return pairs (cost, predicted error) of the plans to draw for a search, the cheapest first.
 
-    `points`: the `Point`s of both searches. `method`: "greedy" for the plans of the greedy search; "milp" for those
-    plans of both searches that have a smaller predicted error than every cheaper plan.
+    For "greedy", they are those of the greedy search; for "milp", the plans of both searches that no cheaper plan
+    equals.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
@@ -89,7 +89,7 @@ def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
 
 
 def _tint(method: str) -> str:
-    """Return the colour (#rrggbb) of plans found by a search. `method`: its name, such as "greedy" or "random 1"."""
+    """Return the colour (#rrggbb) of plans found by a search, such as "greedy" or "random 1"."""
     return {"milp": SHADES[0], "greedy": SHADES[1], "uniform": SHADES[2]}.get(method.partition(" ")[0], QUIET)
 
 
@@ -110,11 +110,9 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of plans next to the vertical line of the budget, in the order of their errors; random plans have
-    none.
+    """Write the names of plans, except random ones, next to the vertical line at `budget`, ordered by error.
 
-    `candidates`: the plans (`PlanCandidate`). `budget`: position of the line. Plans with equal recipes share a line of
-    text.
+    Plans with equal recipes share a line of text.
     """
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}

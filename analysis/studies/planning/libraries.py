@@ -49,8 +49,7 @@ class ChoiceLike(Protocol):
 def settings_of(
     choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
-    """Return the closest settings of torchao and Transformer Engine: for each library, one per set of layers with equal
-    recipes.
+    """Return the closest settings of torchao and Transformer Engine, each for a set of layers with equal recipes.
 
     Args:
       choices: the choices of a plan.
@@ -91,12 +90,10 @@ def _instead(
     assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
     lost: Callable[[Sequence[str], str], str],
 ) -> str:  # fmt: skip
-    """Return sentences on how the plan's predicted metric changes if all products of some layers follow one recipe that
-    a library supports.
+    """Return sentences on how the plan's predicted metric changes if some layers follow one recipe that a library has.
 
-    `say`: called with product -> recipe; returns the library's setting, or None. `layers`: names of the layers.
-    `assigned`: (product, name of its recipe) pairs of the plan. `recipes`: name -> recipe. `lost`: called with layers
-    and the name of a recipe; returns such a sentence, or "" if unknown.
+    `say`: called with product -> recipe; returns the library's setting, or None. `assigned`: (product, name of its
+    recipe) pairs of the plan. `lost`: as in `settings_of`.
     """
     possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
     candidates = [name for name in possible if name in dict(assigned).values()] or possible

@@ -1,6 +1,4 @@
-"""The choice of recipes with the least total harm (squared errors, or changes of the loss) within a budget, found by
-integer programming.
-"""
+"""The choice of recipes with the least total harm within a budget, found by integer programming."""
 
 from __future__ import annotations
 
@@ -34,15 +32,14 @@ class Optimum(NamedTuple):
 
 
 def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> Optimum | None:
-    """Return the choice of least total harm at a price of at most `limit`; of equal ones, the cheapest. None if none is
-    found.
+    """Return the choice of least total harm at a price of at most `limit`; of equal ones, the cheapest.
 
-    The harm of a unit (set of products with one recipe) is its squared error or change of the loss. Harms and prices
-    are integers, with which every answer of the float64 solver is checked. If the solver stops early, the better of its
-    choice and `rival` is returned; `proven` says whether the solver's lower bound rules out a choice of less harm.
+    Harms and prices are integers, with which every answer of the float64 solver is checked. If the solver stops early,
+    the better of its choice and `rival` is returned; `proven` says whether the solver's lower bound rules out a choice
+    of less harm. Return None if no choice is found.
 
     Args:
-      problem: the problem of choosing a recipe for each unit.
+      problem: the problem of choosing a recipe for each unit (set of products with one recipe).
       limit: the largest price, as an integer multiple of the problem's `coin`.
       rival: a known choice within the limit, whose harm bounds the search; None for the choice that `greedy` finds.
     """
@@ -60,10 +57,7 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 
 
 def cheapest(problem: ChoiceProblem) -> Choice:
-    """Return the choice (index of a recipe for each unit) of the lowest price.
-
-    Of choices with equal price, it is the one of the least total harm (squared errors, or changes of the loss).
-    """
+    """Return the choice of the lowest price, and of the least total harm among those."""
     program = _Program(problem)
     cheap = program.cheapest().choice
     assert cheap is not None  # every unit has a recipe
@@ -75,8 +69,8 @@ class _Answer(NamedTuple):
 
     Attributes:
       choice: index of a recipe for each unit; None if none was found.
-      bound: a sum of harms (errors) or a price, whichever was minimised, in the problem's integers; -Inf if nothing is
-        proven, Inf if no choice meets the limits.
+      bound: a total harm or a price, whichever was minimised; -Inf if nothing is proven, Inf if no choice meets the
+        limits.
     """
 
     choice: Choice | None
@@ -86,8 +80,7 @@ class _Answer(NamedTuple):
 class _Program:
     """The problem of choosing recipes as an integer program, for SciPy's solver `milp`.
 
-    It has a 0-1 variable for each unit (set of products with one recipe) and recipe. It has another variable for each
-    item of cost that several of these share, such as a copy of a weight.
+    It has a 0-1 variable for each unit and recipe, and another for each item of cost that several of these share.
     """
 
     def __init__(self, problem: ChoiceProblem) -> None:
@@ -112,36 +105,23 @@ class _Program:
                     self._add({self.place[user]: 1.0, i: -1.0}, 0.0)
 
     def _add(self, row: dict[int, float], high: float) -> None:
-        """Add the constraint that the sum of coefficient times variable is at most `high`.
-
-        `row`: index of the variable -> coefficient.
-        """
+        """Add the constraint that the sum of `row`, index of the variable -> coefficient, is at most `high`."""
         self.rows.append(row)
         self.low.append(-math.inf)
         self.high.append(high)
 
     def least_harm(self, limit: int, most: int | None = None) -> _Answer:
-        """Minimise the total harm (squared errors, or changes of the loss) at a price of at most `limit`.
-
-        Both are in the problem's integers. `most`: the harm of a known choice; None if none is known. Return the
-        solver's answer.
-        """
+        """Minimise the total harm at a price of at most `limit`; `most` is the harm of a known choice, or None."""
         return self._solved(self.harms, limit, most)
 
     def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
-        """Minimise the price at a price of at most `limit` and a total harm of at most `most`; None stands for no
-        limit.
-
-        Both are in the problem's integers; harms are squared errors, or changes of the loss. Return the solver's
-        answer.
-        """
+        """Minimise the price at a price of at most `limit` and a total harm of at most `most`; None for no limit."""
         return self._solved(self.prices, limit, most)
 
     def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
         """Minimise the sum of `goal` times variable, at a price of at most `limit` and a total harm of at most `most`.
 
-        `goal`: a float64 number for each variable, shape (variables,). `limit`, `most`: in the problem's integers; None
-        for no limit. Harms are squared errors, or changes of the loss. Return the solver's answer.
+        `goal`: float64 of shape (variables,). `limit`, `most`: in the problem's integers; None for no limit.
         """
         kept = len(self.rows)
         try:
@@ -161,10 +141,8 @@ class _Program:
     ) -> _Answer:
         """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
 
-        The choice of the returned answer is None if there is no such answer, or if 64 answers did not meet the limits.
-        `goal`: numbers whose sum over the chosen variables is minimised. `top`: upper bound of each variable. Both are
-        float64 of shape (variables,). `limit`, `most`: largest price, and largest total harm (squared errors, or
-        changes of the loss), or None.
+        The choice of the answer is None if none of 64 does. `top`: upper bound of each variable, float64 of shape
+        (variables,). The other arguments are those of `_solved`.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

@@ -44,12 +44,10 @@ def scaling_of(recipe: LinearRecipe, operand: str, *, backward: bool) -> Scaling
 
 
 def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: bool) -> Fraction:
-    """Return the number of bits in which a recipe stores `values` values of an operand, scales included, without
-    padding.
+    """Return the number of bits in which a recipe stores `values` values of an operand, scales included.
 
-    `operand`: "input", "weight" or "grad". `backward`: whether a backward product reads it. All tiles are counted as
-    full. Scales per row or column are not counted, since the sizes of rows and columns are not known. An operand that
-    is not cast has 32 bits per value.
+    The arguments are those of `scaling_of`. All tiles are counted as full. Scales per row or column are not counted,
+    since the sizes of rows and columns are not known. An operand that is not cast has 32 bits per value.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import operand_bits
@@ -75,8 +73,8 @@ def operand_bits(recipe: LinearRecipe, operand: str, values: int, *, backward: b
 def product_bits(recipe: LinearRecipe, product: str, values: tuple[int, int]) -> Fraction:
     """Return the number of bits of both operands of a product, scales included.
 
-    `product`: "fprop", "dgrad" or "wgrad". `values`: number of values of each operand: (input, weight) for fprop,
-    (output gradient, weight) for dgrad, (output gradient, input) for wgrad.
+    `values`: number of values of each operand: (input, weight) for fprop, (output gradient, weight) for dgrad, (output
+    gradient, input) for wgrad.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import product_bits
@@ -92,12 +90,7 @@ def weight_copy(recipe: LinearRecipe, product: str, values: int) -> tuple[str, F
     """Return (key, bits) of the copy of a weight that a product reads; None for wgrad, which reads no weight.
 
     The key is the text of the weight's cast (format, scaling, rounding, overflow), "" without a cast. Products of a
-    layer with equal keys read the same codes, and share a copy.
-
-    Args:
-      recipe: the recipe of the product.
-      product: "fprop", "dgrad" or "wgrad".
-      values: number of values of the weight.
+    layer with equal keys share a copy. `values`: number of values of the weight.
 
     Example:
       >>> from fpsim.analysis.studies.planning.prices import weight_copy

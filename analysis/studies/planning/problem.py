@@ -1,6 +1,4 @@
-"""The choice of recipes as a problem in integers: units (groups of products that share a recipe), their prices, and
-their harms (squared errors, or changes of the loss).
-"""
+"""The choice of recipes as a problem in integers: units (products that share a recipe), prices and harms."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ class Item(NamedTuple):
 
     Attributes:
       price: the cost as a multiple of the problem's `coin`.
-      users: pairs of indices, (unit, recipe), where a unit is a set of products that share a recipe.
+      users: pairs (index of the unit, index of the recipe).
     """
 
     price: int
@@ -69,51 +67,37 @@ class ChoiceProblem(NamedTuple):
     coin: Fraction
 
     def open(self, unit: int) -> list[int]:
-        """Return the indices of the recipes that a unit (products that share a recipe), given by index, can follow."""
+        """Return the indices of the recipes that a unit, given by index, can follow."""
         return [recipe for recipe, harm in enumerate(self.harms[unit]) if harm is not None]
 
     def harm_of(self, unit: int, recipe: int) -> int:
-        """Return the harm (squared error, or change of the loss) of a unit in a recipe, as an integer multiple of
-        `step`.
-
-        `unit`, `recipe`: given by index; the unit must be able to follow the recipe.
-        """
+        """Return the harm of a unit in a recipe that it can follow, both by index, as a multiple of `step`."""
         harm = self.harms[unit][recipe]
         assert harm is not None
         return harm
 
     def harm(self, choice: Sequence[int]) -> int:
-        """Return the total harm (squared errors, or changes of the loss) of a choice, as an integer multiple of `step`.
-
-        `choice`: index of a recipe for each unit.
-        """
+        """Return the total harm of a choice, as an integer multiple of `step`."""
         return sum(self.harm_of(unit, recipe) for unit, recipe in enumerate(choice))
 
     def price(self, choice: Sequence[int]) -> int:
-        """Return the price of a choice (index of a recipe for each unit), as an integer multiple of `coin`."""
+        """Return the price of a choice, as an integer multiple of `coin`."""
         return sum(item.price for item in self.items if any(choice[unit] == recipe for unit, recipe in item.users))
 
     def rank(self, choice: Choice) -> tuple[int, int, Choice]:
-        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes).
-
-        The harm is the sum of squared errors, or of changes of the loss.
-        """
+        """Return a sort key that is smallest for the best choice: (total harm, price, indices of the recipes)."""
         return self.harm(choice), self.price(choice), choice
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of a choice (index of a recipe for each unit), in bits per value or bytes as the budget
-        is.
-        """
+        """Return the cost of a choice, in bits per value or bytes as the budget is."""
         return float(self.price(choice) * self.coin)
 
     def limit(self, budget: float) -> int:
-        """Return the largest price within a budget, as an integer multiple of `coin`. `budget`: in bits per value, or
-        bytes.
-        """
+        """Return the largest price within a budget (bits per value, or bytes), as an integer multiple of `coin`."""
         return math.floor(Fraction(budget) / self.coin)
 
     def assignment(self, choice: Sequence[int]) -> dict[Slot, str]:
-        """Return (layer, product) -> name of its recipe, for a choice (index of a recipe for each unit)."""
+        """Return (layer, product) -> name of its recipe, for a choice."""
         return {slot: self.names[r] for unit, r in zip(self.units, choice, strict=True) for slot in unit.slots}
 
 
@@ -155,11 +139,9 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return two values: an item of cost for each unit and recipe; the factor that converts a price to bits per value.
+    """Return an item of cost for each unit and recipe, and the factor that converts a price to bits per value.
 
-    A unit is a set of products that must share a recipe. An item's price, an integer, is proportional to the bits of
-    both operands of the unit's products, scales included. Bits per value are averaged over the operands of all units.
-    `recipes`: name -> recipe. `values`: (layer, product) -> number of values of each operand.
+    The arguments are those of `problem_of`.
     """
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
@@ -172,11 +154,10 @@ def _items_of_bits(
 def _items_of_bytes(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], weights: Mapping[str, int]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return two values: an item of cost for each copy of a weight; the factor that converts a price to bytes.
+    """Return an item of cost for each copy of a weight, and the factor that converts a price to bytes.
 
-    An item's price, an integer, is proportional to the size of the copy. Its users are the pairs (unit, recipe), by
-    index, whose products read the copy. Copies with the same users are one item. `recipes`: name -> recipe. `weights`:
-    layer -> number of values of its weight.
+    The users of an item are the pairs (unit, recipe) whose products read the copy. Copies with the same users are one
+    item.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
@@ -198,11 +179,9 @@ def _items_of_bytes(
 def _in_coins(
     prices: Mapping[tuple[tuple[int, int], ...], Fraction], worth: Fraction
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return two values: items whose prices are integers without a common divisor; the cost for which a price of 1
-    stands.
+    """Return items whose prices are integers without a common divisor, and the cost for which a price of 1 stands.
 
-    `prices`: users of an item, pairs of indices (unit, recipe) -> its bits. `worth`: the cost of one bit in bits per
-    value or in bytes, whichever the budget is in.
+    `prices`: users of an item -> its bits. `worth`: the cost of one bit, in the unit of the budget.
     """
     if not prices:  # products that read no weight
         return (), worth

@@ -22,11 +22,10 @@ from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 
 
 def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's closest setting for a layer; None if it has none.
+    """Return Transformer Engine's closest setting for a layer, given product -> recipe; None if it has none.
 
-    It has one if all products are uncast or in the same 16-bit format, or if all follow one FP8 or FP4 recipe. It also
-    has one if fprop follows such a recipe, without delayed scales, and both backward products are uncast, or in BF16 or
-    FP16. `products`: product -> its recipe.
+    It has one if all products are uncast or in the same 16-bit format, if all follow one FP8 or FP4 recipe, or if fprop
+    alone follows such a recipe, without delayed scales, and the backward products have 16 bits or more.
     """
     kinds = {product: kind_of(recipe, product) for product, recipe in products.items()}
     high = setting_without_fp8(list(kinds.values()))
@@ -56,10 +55,9 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
-    """Return Transformer Engine's name for a recipe's formats: "HYBRID" if gradients are in E5M2, else "E4M3".
+    """Return "HYBRID" if gradients are in E5M2, else "E4M3"; None unless input and weight are in E4M3.
 
-    Return None unless input and weight are in E4M3. `low`: product -> recipe, for the products in FP8 or FP4; if that
-    is fprop alone, return "E4M3" for any format of gradients.
+    `low`: product -> recipe, for the products in FP8 or FP4; if that is fprop alone, gradients do not count.
     """
     forward = {element_format(fmt) for fmt in (recipe.input_fmt, recipe.weight_fmt)}
     grad = None if list(low) == ["fprop"] else element_format(recipe.grad_fmt)
@@ -130,10 +128,7 @@ def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | N
 
 
 def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
-    """Return Transformer Engine's setting for NVFP4.
-
-    `recipe`: the recipe of the products in NVFP4. `low`: product -> recipe, for these products.
-    """
+    """Return Transformer Engine's setting for NVFP4."""
     words = []
     if not recipe.hadamard and "wgrad" in low:
         words.append("disable_rht=True")

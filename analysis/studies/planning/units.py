@@ -1,4 +1,4 @@
-"""The units of a plan, each a set of products that must follow the same recipe, and the layers that stay exact."""
+"""The units of a plan, each a set of products that must follow the same recipe."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that the patterns `keep` exclude from the plan, in the model's order.
+    """Return the layers that the pattern or patterns `keep` exclude from the plan, in the model's order.
 
-    `keep`: a shell pattern, or a sequence of several. Raise a ValueError for a pattern without a match, a TypeError for
-    other arguments.
+    Raise a ValueError for a pattern without a match, a TypeError for other arguments.
     """
     patterns = _patterns(keep, "keep")
     for pattern in patterns:
@@ -58,8 +57,7 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
-    """Return lists of layers that share recipes: each group of the user's, and each other layer alone, in the model's
-    order.
+    """Return lists of layers that share recipes: each of the user's groups, and each other layer alone.
 
     `groups`: a sequence of shell patterns and tuples of patterns, or one pattern. Raise a ValueError if two groups
     share a layer, or if a pattern matches none.

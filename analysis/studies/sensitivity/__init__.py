@@ -1,3 +1,1 @@
-"""Sensitivity (fp.analysis.sensitivity): the errors that one product of one layer in low precision causes in loss,
-outputs and gradients.
-"""
+"""Sensitivity (fp.analysis.sensitivity): the errors that one product in low precision causes in a model."""

@@ -14,8 +14,8 @@ Tensors = Sequence[Any]
 class Distance(NamedTuple):
     """Two metrics of a vector x compared with y: `error`, |x - y| / |y|, and `cosine`, the cosine of their angle.
 
-    The error is infinite if an element of x or y is Inf or NaN, or if only y is 0. The cosine is 1 if the vectors are
-    equal, even if both are 0. It is NaN if x or y alone is 0, or if one of them is not finite.
+    The error is infinite if an element of x or y is not finite, or if only y is 0. The cosine is 1 if the vectors are
+    equal. It is NaN if x or y alone is 0, or if one of them is not finite.
     """
 
     error: float
@@ -55,7 +55,7 @@ def distance(got: Tensors, wanted: Tensors) -> Distance:
 
 
 def from_sums(apart: float, got_size: float, size: float, product: float) -> Distance:
-    """Return the Distance (relative error and cosine) of a vector x from a vector y.
+    """Return the Distance of a vector x from a vector y.
 
     `apart`: |x - y|^2. `got_size`: |x|^2. `size`: |y|^2. `product`: <x, y>.
     """

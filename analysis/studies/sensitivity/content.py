@@ -54,11 +54,7 @@ def model_content(model: Any) -> str:
 
 
 def content_of_loss(loss: Any) -> str:
-    """Return a text that identifies a loss function by its code, for use in digests.
-
-    `loss`: a function of (model, batch); a Criterion, which wraps a criterion of torch; or None if only outputs are
-    measured.
-    """
+    """Return a text that identifies a loss by its code: a function of (model, batch), a Criterion, or None."""
     if loss is None:
         return "outputs alone"
     return loss.content if isinstance(loss, Criterion) else source_of(loss)
@@ -71,10 +67,9 @@ def recipe_words(recipe: LinearRecipe) -> str:
 
 
 def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add a value, with its type, to a hash. `sha`: the hashlib object, which is updated.
+    """Add a value, with its type, to the hashlib object `sha`.
 
-    `value`: a tensor, array, bytes, number, text, container or other object. `above`: ids of the containers that
-    contain it, so that a container that contains itself ends the recursion.
+    `above`: ids of the containers that contain it, so that a container that contains itself ends the recursion.
     """
     if id(value) in above:  # an object that holds itself
         sha.update(b"again;")
@@ -91,10 +86,9 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
-    """Add the items of a container, or the attributes of another object, to a hash; a value without either counts as
-    text.
+    """Add the items of a container, or the attributes of another object, to a hash; else the value as text.
 
-    `sha`: the hashlib object, which is updated. `above`: ids of `value` and of the containers that contain it.
+    `above`: ids of `value` and of the containers that contain it.
     """
     parts: list[Any]
     if isinstance(value, Mapping):
@@ -123,10 +117,7 @@ def _text(value: Any) -> str:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
-    """Add the dtype, shape, layout and bytes of a tensor to a hash. `sha`: the hashlib object, which is updated.
-
-    A tensor on the meta device has no bytes. Sparse and quantised tensors count by their dense values.
-    """
+    """Add the dtype, shape, layout and bytes of a tensor to a hash; a tensor on the meta device has no bytes."""
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

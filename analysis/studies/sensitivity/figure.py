@@ -28,11 +28,10 @@ class DrawnSensitivity(Protocol):
 
 
 def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
-    """Draw a sensitivity report: a row for each layer, and in it a mark for each product and recipe. Return the axes.
+    """Draw a row for each layer, a mark for each product and recipe, into `ax` (None for new axes); return the axes.
 
-    The position is the relative error of the gradients, or of the outputs for a report without a loss. The layer with
-    the largest error is on top, and 24 layers are drawn at most. Bars show the standard deviation over batches. `ax`:
-    the axes to draw into; None for new ones.
+    The position is the relative error of the gradients, or of the outputs for a report without a loss; bars show its
+    standard deviation over batches. The 24 layers with the largest errors are drawn.
     """
     worst: dict[str, float] = {}
     figure = report.figure
@@ -90,9 +89,7 @@ def _draw(
 
 
 def _legend(ax: Axes, products: set[str], recipes: list[str]) -> None:
-    """Draw the legend into `ax`: marks for the products, which are "fprop", "dgrad" or "wgrad", and colours for the
-    recipes.
-    """
+    """Draw the legend into `ax`: marks for the products, and colours for the recipes."""
     handles = [
         ax.plot([], [], mark, color=QUIET, markersize=4.5, label=product)[0]
         for product, mark in MARKS.items()

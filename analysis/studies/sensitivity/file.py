@@ -43,9 +43,7 @@ class WrittenSensitivity(Protocol):
 
 
 def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file as JSON, from which `read` returns equal fields; if it fails, no half-written file is
-    left.
-    """
+    """Write a report to a file as JSON, from which `read` returns equal fields; an error leaves no half a file."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions),
@@ -57,10 +55,7 @@ def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the fields of a report that `write` wrote, name -> value, as keyword arguments of Sensitivity.
-
-    Raise a ValueError for any other file, and for a damaged one.
-    """
+    """Return the fields of a report that `write` wrote; raise a ValueError for any other file."""
     file = path_of(path)
     text = file.read_bytes()
     try:
@@ -83,9 +78,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _plain(row: SensitivityRow) -> dict[str, Any]:
-    """Return a row as a dictionary of values that JSON can represent, with the metrics of each batch instead of their
-    means.
-    """
+    """Return a row as a dictionary that JSON can represent, with the metrics of each batch instead of means."""
     return {
         "layer": row.layer, "product": row.product, "recipe": row.recipe, "elements": list(row.elements),
         "batches": [list(figures) for figures in row.batches],
@@ -93,7 +86,7 @@ def _plain(row: SensitivityRow) -> dict[str, Any]:
 
 
 def _row(fields: dict[str, Any]) -> SensitivityRow:
-    """Return the SensitivityRow of the fields that `_plain` returned and a file stored."""
+    """Return the SensitivityRow of the fields that `_plain` returned."""
     left, right = fields["elements"]
     batches = [BatchFigures.of(*map(float, figures)) for figures in fields["batches"]]
     return SensitivityRow.of(fields["layer"], fields["product"], fields["recipe"], (left, right), batches)

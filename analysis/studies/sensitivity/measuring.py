@@ -104,15 +104,11 @@ class Measurer:
         return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
 
     def _row(self, key: Key, batches: list[BatchFigures]) -> SensitivityRow:
-        """Return the row of a product in a recipe, given the metrics of each batch. `key`: (layer, product, recipe
-        name).
-        """
+        """Return the row of (layer, product, recipe name), given the metrics of each batch."""
         return SensitivityRow.of(*key, self.elements[key[:2]], batches)
 
     def _keys(self) -> list[Key]:
-        """Return (layer, product, recipe name) for every recipe and every product that was found in the batches run so
-        far.
-        """
+        """Return (layer, product, recipe name) for every recipe and every product seen in the batches run so far."""
         return [
             (layer, product, recipe)
             for layer in self.twin.spots
@@ -122,20 +118,16 @@ class Measurer:
         ]
 
     def _try_all(self) -> list[float]:
-        """Return the loss of every batch with exact products, and count the model's multiplications in `coverage`.
-
-        An unusable batch raises an error here, before the long work begins.
-        """
+        """Return the loss of every batch with exact products, and count the model's multiplications."""
         with counting(self.twin.model) as tally:
             losses = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
         self.coverage = tally.coverage
         return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
-        """Measure, on batch number `index`, all products and recipes whose results are not stored yet.
+        """Measure all products and recipes whose results on batch number `index` are not stored yet.
 
         Return the results of the batch with exact products. `cells`: the file of finished measurements, or None.
-        `progress`: called with (share of the work done, text).
         """
         missing = [
             (layer, product, name)
@@ -168,13 +160,8 @@ class Measurer:
     def _one(self, exact: ExactRun, index: int, key: Key, seer: OnePass) -> BatchFigures:
         """Return how one product in one recipe changes the metrics of batch number `index`.
 
-        For wgrad, it is computed from `seer` if the weight is a parameter. Otherwise the model runs again. For a
-        backward product only the backward pass runs if `exact` still has its graph.
-
-        Args:
-          exact: the results of the batch with exact products.
-          key: (layer, product, recipe name).
-          seer: the errors of products in low precision, computed during an exact backward pass.
+        `exact`: the results of the batch with exact products; with its graph, a backward product needs no other forward
+        pass. `key`: (layer, product, recipe name). `seer`: has the errors of weight gradients.
         """
         layer, product, name = key
         if product == "wgrad":
@@ -238,11 +225,8 @@ class Measurer:
     def joint(self, assignment: Mapping[tuple[str, str], LinearRecipe], name: str) -> SensitivityRow:
         """Measure how the metrics of all batches change if several products follow recipes at once.
 
-        Args:
-          assignment: (layer, product) -> recipe.
-          name: name of the recipe in the returned row.
-        Raises:
-          ValueError: a product cannot be computed in its recipe.
+        `assignment`: (layer, product) -> recipe. `name`: name of the recipe in the returned row. Raise a ValueError if
+        a product cannot be computed in its recipe.
         """
         parts = [text for pair in sorted(assignment) for text in (*pair, recipe_words(assignment[pair]))]
         figures = []
@@ -266,10 +250,7 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Store the exact results of batch number `index` in memory for `joint`, and return them.
-
-        Nothing is stored if those of all batches would need more than 1 GiB.
-        """
+        """Store the exact results of a batch for `joint`, unless those of all batches need over 1 GiB; return them."""
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
             self._kept[index] = exact
@@ -278,9 +259,7 @@ class Measurer:
     # ---- cells
 
     def _cells(self) -> Any:
-        """Return a context manager that opens the file of finished measurements (Cells); it yields None without a
-        folder.
-        """
+        """Return a context manager that opens the file of finished measurements, or yields None without a folder."""
         if self.out is None:
             return nullcontext(None)
         return Cells(
@@ -289,19 +268,12 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest under which the result for a key and batch number `index` is stored.
-
-        `key`: (layer, product, recipe name); the recipe counts by its contents.
-        """
+        """Return the digest under which the result for (layer, product, recipe name) and a batch is stored."""
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the metrics stored under a digest, in memory or in the file of finished measurements; None if there
-        are none.
-
-        `key`: the digest. `cells`: the file, or None.
-        """
+        """Return the metrics stored under a digest, in memory or in a file; None if there are none."""
         if key in self._known:
             return self._known[key]
         cell = None if cells is None else cells.finished.get(key)
@@ -311,10 +283,9 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store the metrics of a batch under a digest, in memory and in the file of finished measurements, and return
-        them.
+        """Store the metrics of a batch under a digest, in memory and in a file if any, and return them.
 
-        `key`: the digest. `point`: names of what was measured, which the file stores too. `cells`: the file, or None.
+        `point`: names of what was measured, which the file stores too.
         """
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
@@ -324,11 +295,10 @@ class Measurer:
     # ---- words
 
     def _notes(self, unsteady: float) -> list[str]:
-        """Return sentences on limits of the measurements: runs that differ, layers that were not called, refused
-        products.
+        """Return sentences on limits of the measurements: runs that differ, layers not called, refused products.
 
-        `unsteady`: the largest difference between two exact runs of the same batch. It is a difference of losses;
-        without a loss, the relative difference of outputs.
+        `unsteady`: the largest difference of the loss, or without a loss of the outputs, between exact runs of one
+        batch.
         """
         notes = []
         if unsteady:
@@ -352,10 +322,7 @@ def _value(loss: Any) -> float:
 
 
 def _terms(outputs: Sequence[Any]) -> int:
-    """Return the number of rows of the model's first output tensor; 1 without outputs.
-
-    It is taken as the number of terms whose mean is the loss. `outputs`: all float tensors that the model returned.
-    """
+    """Return the number of terms whose mean is the loss: the rows of the model's first output; 1 without outputs."""
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 

@@ -1,6 +1,4 @@
-"""The report of a sensitivity: rows, their summed effects compared with joint effects, and the agreement of estimates
-with measured changes.
-"""
+"""The report of a sensitivity: rows, their effects added and at once, and the agreement of estimates with changes."""
 
 from __future__ import annotations
 
@@ -319,19 +317,14 @@ class Sensitivity:
 
 
 def estimated(figures: BatchFigures, estimate: str) -> float:
-    """Return an estimate of a loss change for one batch by its name.
-
-    `estimate`: "first_order", "fisher", or "second_order" for the sum of both.
-    """
+    """Return an estimate of a loss change for one batch; "second_order" is the sum of "first_order" and "fisher"."""
     if estimate == "second_order":
         return figures.first_order + figures.fisher
     return float(getattr(figures, estimate))
 
 
 def _spearman(x: Any, y: Any) -> float:
-    """Return Spearman's rank correlation of two 1-d float arrays; NaN for fewer than 3 values, or if all of one are
-    equal.
-    """
+    """Return Spearman's rank correlation of two 1-d arrays; NaN for fewer than 3 values, or if all of one are equal."""
     if len(x) < 3:
         return math.nan
     first, second = (_ranks(values) - (len(x) + 1) / 2 for values in (x, y))
@@ -346,11 +339,7 @@ def _ranks(x: Any) -> Any:
 
 
 def _cells(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report with a loss.
-
-    They are the names; error, its standard deviation, and cosine of the gradients; error of the outputs; change of the
-    loss and its standard deviation.
-    """
+    """Return the table cells of a row of a report with a loss."""
     return (
         row.layer or "(model)", row.product, row.recipe, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}",
         f"{row.gradient_cosine:.5f}", f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
@@ -358,9 +347,6 @@ def _cells(row: SensitivityRow) -> tuple[str, ...]:
 
 
 def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report without a loss.
-
-    They are the names; error, its standard deviation, and cosine of the outputs.
-    """
+    """Return the table cells of a row of a report without a loss."""
     figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
     return (row.layer or "(model)", row.product, row.recipe, *figures)

@@ -23,11 +23,9 @@ MOST_BATCHES = 1000  # batches that an iterable may yield; more is a data set in
 
 
 def model_checked(model: Any) -> Any:
-    """Return the model unchanged, if its products can be emulated.
+    """Return the model unchanged, if it is a torch.nn.Module whose products can be emulated.
 
-    Raises:
-      TypeError: model is not a torch.nn.Module.
-      ValueError: model is compiled, or has a parameter or buffer on a GPU or on the meta device.
+    Raise a TypeError for another object, a ValueError if it is compiled, or not in the CPU's memory.
     """
     if isinstance(model, torch.nn.Module):
         for name, parameter in itertools.chain(model.named_parameters(), model.named_buffers()):
@@ -41,15 +39,10 @@ def model_checked(model: Any) -> Any:
 
 
 def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
-    """Return name -> number of weight elements, for the linear layers and convolutions whose names match shell
-    patterns.
+    """Return name -> number of weight elements, for the linear layers and convolutions that match shell patterns.
 
-    `model`: a torch.nn.Module. `layers`: one pattern or several. The names are in the model's order; a layer with
-    several names has its first.
-
-    Raises:
-      TypeError: layers are not texts.
-      ValueError: the model has no such layers, or a pattern matches none of them.
+    The names are in the model's order; a layer with several names has its first. Raise a TypeError if `layers` are not
+    texts, a ValueError if the model has no such layers, or if a pattern matches none of them.
 
     Example:
       >>> import torch
@@ -86,10 +79,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
 
 
 def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, str]:
-    """Return name -> reason, for the layers with weights whose names match shell patterns, but whose products stay
-    exact.
-
-    `model`: a torch.nn.Module. `layers`: one pattern or several.
+    """Return name -> reason, for the layers with weights that match shell patterns, but whose products stay exact.
 
     Example:
       >>> import torch
@@ -105,8 +95,7 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
     """Return a sentence for each reason why layers whose names match the patterns `layers` stay exact.
 
-    A further sentence names fp.torch.QuantLinears without casts. Their products in low precision are compared with
-    torch's float32 products, not with the sums that the model computes, which add float32 terms one after another.
+    A further sentence names fp.torch.QuantLinears without casts, which add float32 terms one after another.
 
     Example:
       >>> import torch
@@ -125,13 +114,9 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def batches_listed(batches: Any) -> list[Any]:
-    """Return the batches as a list, since each batch runs many times.
+    """Return 1 to 1,000 batches as a list, since each batch runs many times.
 
-    `batches`: an iterable of 1 to 1,000 batches, not a single tensor, text or mapping.
-
-    Raises:
-      TypeError: batches is not an iterable of batches.
-      ValueError: there is no batch, or there are more than 1,000.
+    Raise a TypeError for a single tensor, text or mapping, a ValueError for another number of batches.
     """
     if isinstance(batches, (str, bytes, Mapping, torch.Tensor)) or not isinstance(batches, Iterable):
         raise TypeError(
@@ -187,12 +172,9 @@ def recipes_named(recipes: Any) -> dict[str, LinearRecipe]:
 
 
 def products_named(products: Any, has_loss: bool = True) -> tuple[str, ...]:
-    """Return the named products in the order "fprop", "dgrad", "wgrad"; without a loss (`has_loss` False) only "fprop".
+    """Return the product or products named in the order "fprop", "dgrad", "wgrad"; without a loss only "fprop".
 
-    `products`: one name, or a sequence of several.
-
-    Raises:
-      TypeError, ValueError: a product is unknown, there is none, or "fprop" is missing without a loss.
+    Raise a TypeError or ValueError if a product is unknown, there is none, or "fprop" is missing without a loss.
     """
     names = (products,) if isinstance(products, str) else products
     if not isinstance(names, Sequence) or not names:

@@ -1,6 +1,4 @@
-"""The function fp.analysis.sensitivity, which measures one product of one layer at a time in low precision, everything
-else exact.
-"""
+"""The function fp.analysis.sensitivity, which measures one product of one layer at a time in low precision."""
 
 from __future__ import annotations
 
@@ -147,10 +145,7 @@ def sensitivity(
 
 
 def _no_rows(measurer: Any, notes: Sequence[str]) -> str:
-    """Return the error message that says why no product could be measured.
-
-    `measurer`: the Measurer that tried. `notes`: sentences on what was not measured.
-    """
+    """Return the error message that says why no product could be measured."""
     if measurer.refused:
         return f"recipes must allow a product of the layers; none does: {notes[-1]}"
     if measurer.elements:

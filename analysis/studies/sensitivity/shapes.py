@@ -32,8 +32,7 @@ CONVOLUTIONS = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
 
 
 class Shape(Protocol):
-    """A converter of a layer's operands to those of its matrix products, and of the products' results back to the
-    layer's.
+    """A converter between a layer's operands and results and those of its matrix products.
 
     The methods' x, weight and bias are the layer's own operands; dy is the gradient of its output.
 
@@ -51,27 +50,19 @@ class Shape(Protocol):
         """Return the layer's output, computed by torch's own function."""
 
     def parts(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> list[Part]:
-        """Return (rows (M, K), weight matrix (N, K), bias or None) of each matrix product of the layer, one for each
-        group.
-        """
+        """Return (rows (M, K), weight matrix (N, K), bias or None) of each matrix product of the layer."""
 
     def gradients(self, dy: Tensor, x: Tensor, weight: Tensor) -> list[Tensor]:
-        """Return the gradient, (M, N), of the result of each matrix product, given the gradient dy of the layer's
-        output.
-        """
+        """Return the gradient, (M, N), of the result of each matrix product."""
 
     def output(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the layer's output, given `rows`, the result (M, N) of each matrix product."""
+        """Return the layer's output, given the result (M, N) of each matrix product."""
 
     def input_gradient(self, rows: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's input, given `rows`, the gradient (M, K) of each matrix product's left
-        operand.
-        """
+        """Return the gradient of the layer's input, given that, (M, K), of each product's left operand."""
 
     def weight_gradient(self, matrices: list[Tensor], x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient of the layer's weight, given `matrices`, the gradient (N, K) of each product's weight
-        matrix.
-        """
+        """Return the gradient of the layer's weight, given that, (N, K), of each product's weight matrix."""
 
 
 class Linear:
@@ -102,11 +93,9 @@ class Linear:
 
 
 class PatchProducts:
-    """The conversion between a convolution's operands and those of a matrix product of patches for each group of
-    channels; implements `Shape`.
+    """The conversion between a convolution's operands and those of a product of patches for each group of channels.
 
-    Args:
-      layer: a torch.nn.Conv1d, Conv2d or Conv3d.
+    `layer`: a torch.nn.Conv1d, Conv2d or Conv3d.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -115,9 +104,7 @@ class PatchProducts:
         self.groups = int(layer.groups)
 
     def _of(self, x: Tensor, weight: Tensor) -> Convolution:
-        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's stride, padding, dilation
-        and groups.
-        """
+        """Return the convolution of x by `weight`, both in torch's shapes, with the layer's settings."""
         return with_settings(x, weight, self._settings)
 
     def read(self, x: Tensor) -> Tensor:
@@ -147,9 +134,7 @@ class PatchProducts:
 
 
 def shape_of(layer: Any) -> Shape:
-    """Return the Shape that converts between the operands and results of a layer and those of its matrix products.
-
-    `layer`: a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
+    """Return the Shape of a layer, a torch.nn.Conv1d, Conv2d, Conv3d or a linear layer.
 
     Example:
       >>> import torch
@@ -172,7 +157,7 @@ def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int,
 
 
 def multiplies(layer: Any) -> bool:
-    """Return whether a layer, a torch.nn.Module, computes matrix products that can follow recipes.
+    """Return whether a torch.nn.Module computes matrix products that can follow recipes.
 
     Such layers are torch.nn.Linear, Conv1d to Conv3d unless depthwise, and an fp.torch.QuantLinear without casts, but
     not their subclasses.
@@ -205,7 +190,7 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer of a class derived from torch's linear layer or convolution stays exact; "" for other modules.
+    """Return why a layer of a class derived from torch's layers stays exact; "" for other modules.
 
     `layer`: a module that `multiplies` rejects.
     """

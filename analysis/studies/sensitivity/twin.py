@@ -80,7 +80,6 @@ class Twin:
 
         `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
         batch, from which random draws are seeded. `low`: (layer, product) -> recipe; other products are torch's.
-        Exceptions of the model and the loss are passed on.
         """
         self._reset()
         self.assign(low or {}, index)
@@ -96,14 +95,10 @@ class Twin:
         return TwinRun(loss, outputs)
 
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
-        """Run a batch, check the loss (without a loss, the outputs), and return the results.
+        """Run a batch as `run` does, and return the results if the loss (without a loss, the outputs) is valid.
 
-        `batch`: the second argument of the loss, or, without a loss, the model's arguments. `index`: number of the
-        batch, which seeds random draws and is named in messages. `low`: (layer, product) -> recipe, or None.
-
-        Raises:
-          TypeError, ValueError: the batch does not fit the model, the loss is not one finite value with a gradient, or
-            the outputs are not finite floats.
+        Raise a TypeError or ValueError if the batch does not fit the model, the loss is not one finite value with a
+        gradient, or the outputs are not finite floats.
         """
         try:
             outcome = self.run(batch, index, low)
@@ -119,28 +114,21 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Set the recipes of some products; all other products become torch's own.
-
-        `low`: (layer, product) -> recipe. `index`: number of the batch, from which stochastic rounding is seeded.
-        """
+        """Set the recipes of some products, (layer, product) -> recipe; all others become torch's own."""
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
         for (layer, product), recipe in low.items():
             self.spots[layer].low[product] = recipe
 
     def place_of(self, layer: str) -> int | None:
-        """Return the index of a layer's weight in the list that `gradients` returns.
-
-        Return None if the weight is not a trainable parameter, for example since it is computed from others.
-        """
+        """Return the index of a layer's weight in the list that `gradients` returns; None if it is not trained."""
         weight = self.spots[layer].layer.weight
         return next((i for i, parameter in enumerate(self.weights) if parameter is weight), None)
 
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
         """Return the gradient of every trainable parameter, in the order of the model; None for an unused one.
 
-        `loss`: a loss with its graph. `index`: number of the batch, which seeds random draws. `keep`: whether the graph
-        stays usable for another backward pass.
+        `index`: number of the batch, which seeds random draws. `keep`: whether the graph stays usable.
         """
         assert loss is not None
         for weight in self.weights:
@@ -163,11 +151,7 @@ class Twin:
             module.training = training
 
     def _keep_outputs(self, module: Any, inputs: Any, output: Any) -> None:
-        """Store copies of the float tensors that the model returned; torch calls this hook after each forward pass.
-
-        `module`, `inputs`, `output`: the module, its arguments and its result. Forward passes during a backward pass,
-        as of checkpoints, are ignored.
-        """
+        """Store copies of the tensors that the model returned, as a hook after each forward pass."""
         if not in_backward():
             self._outputs += [x.detach().clone() for x in floats_of(output)]
 
@@ -189,9 +173,7 @@ def _drawing(seed: int) -> Iterator[None]:
 
 @contextmanager
 def layer_by_layer() -> Iterator[None]:
-    """Enable gradients in a `with` block, on one torch thread, and disable torch's fused kernels, which bypass
-    layers.
-    """
+    """Enable gradients in a `with` block, on one torch thread, without torch's fused kernels, which bypass layers."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -202,13 +184,9 @@ def layer_by_layer() -> Iterator[None]:
 
 
 def loss_checked(loss: Any, index: int) -> Tensor:
-    """Return a loss unchanged, if it is a tensor of one finite value with a gradient.
+    """Return a loss unchanged, if it is a tensor of one finite value with a gradient; else raise an error.
 
     `index`: number of the batch, for messages.
-
-    Raises:
-      TypeError: the loss is not a tensor.
-      ValueError: the loss has several values, no gradient, or is Inf or NaN.
     """
     where = f"loss(model, batch) must return one value with a gradient; for batches[{index}] got"
     if not isinstance(loss, Tensor):
@@ -225,11 +203,7 @@ def loss_checked(loss: Any, index: int) -> Tensor:
 
 
 def outputs_checked(outputs: Sequence[Tensor], index: int) -> None:
-    """Check that a model returned floats, all finite. `index`: number of the batch, for messages.
-
-    Raises:
-      ValueError: the model returned no floats, or an Inf or NaN.
-    """
+    """Raise a ValueError unless a model returned floats, all finite, for batch number `index`."""
     if not any(x.numel() for x in outputs):
         raise ValueError(
             f"model must return tensors of floats, whose errors are measured without a loss; for batches[{index}] it "
