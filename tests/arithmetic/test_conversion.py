@@ -67,7 +67,7 @@ TARGETS = [fp.E2M1, fp.E4M3, fp.E5M2, fp.E8M0, fp.E5M2FNUZ, fp.format("p3109_k8p
 
 @pytest.mark.parametrize("fmt", ALL, ids=str)
 def test_edges_convert_as_fractions_say(fmt: fp.Format) -> None:
-    codes = thinned(operands.level_one(fmt), 50)
+    codes = thinned(operands.level_one(fmt), 30)
     for number, to in enumerate(TARGETS):
         for rounding in casts.MODES[number % 3 :: 3]:
             check_convert(codes, fmt, to, rounding=rounding, tininess=ao.TININESS[number % 2])
@@ -75,7 +75,7 @@ def test_edges_convert_as_fractions_say(fmt: fp.Format) -> None:
 
 @in_turn("to", ALL)
 def test_every_format_takes_float32_and_float64_edges(to: fp.Format) -> None:
-    near = [operands.exact_value(to, int(code)) for code in thinned(operands.level_one(to), 16)
+    near = [operands.exact_value(to, int(code)) for code in thinned(operands.level_one(to), 8)
             if ao.read(to, int(code)).kind == "finite"]  # fmt: skip
     steps = [Fraction(0), Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)]
     targets = [x + casts.spacing(to, abs(x)) * steps[i % 4] for i, x in enumerate(near)]

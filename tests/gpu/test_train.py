@@ -95,6 +95,6 @@ def test_reports_of_something_else_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", list(torch_trainers.TRAINERS))
 def test_torchs_trainers_run(name: str) -> None:
     """On the CPU, where torch has the same functions."""
-    seen = torch_trainers.TRAINERS[name](128, 2, None, "cpu")
+    seen = torch_trainers.TRAINERS[name](32, 2, None, "cpu")
     assert len(seen.losses) == len(seen.seconds) == 2
     assert all(4.0 < loss < 5.5 for loss in seen.losses)  # of a guess among some hundred characters: 4.6

@@ -20,7 +20,7 @@ from llvmlite import binding
 
 from tests.soak.__main__ import AT_A_TIME, DIGESTS, ROOT
 
-PROCESSORS = ("generic", "haswell", "skylake-avx512", "znver4", "")  # "" is this one
+PROCESSORS = ("generic", "haswell", "znver4", "")  # "" is this one
 RECORD = """
 import json, numba
 from fpsim.runtime.compile import KERNELS
