@@ -26,11 +26,10 @@ HIGHEST = np.float32(1) / np.float32(127)  # difference of adjacent INT8 values,
 
 
 def dynamic_table() -> Array:
-    """Return the 256 values of the 8-bit codes of scales: bitsandbytes' signed "dynamic" data type.
+    """Return the 256 values of the 8-bit codes of scales: bitsandbytes' signed "dynamic" data type, in rising order.
 
     The values are 0 and 1, and for i = 0 to 6 the midpoints of 2^i equal parts of the interval from 0.1 to 1, times
-    10^(i - 6), and their negatives; in rising order, float32. The interval is divided as by torch.linspace, each end of
-    a part computed with one rounding.
+    10^(i - 6), and their negatives. The interval is divided as by torch.linspace, each end of a part with one rounding.
 
     Source: nested_quant_map of files of bitsandbytes 0.50.2.
 
@@ -53,14 +52,9 @@ def dynamic_table() -> Array:
 def table_blocks(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes weight in NF4 or FP4, whose 4-bit codes index a table of 16 values.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     A value is table[code] * scale of its block, in float32. The high nibble of a byte comes first. Blocks run over the
     flat matrix, so they cross rows. With scales of scales ("double quantisation") a scale is `nested table[code] *
     nested scale + offset`, each step rounded to float32.
-
-    Raises:
-      LayoutError: the tensors contradict each other, or the state is not JSON.
 
     Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """
@@ -105,20 +99,12 @@ def table_blocks(parts: WeightParts) -> Tensor:
 
 
 def is_nf4(parts: WeightParts) -> bool:
-    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor.
-
-    parts: the stored tensors of the weight.
-    """
+    """Return whether a 4-bit bitsandbytes weight is NF4, and not FP4, by the name of its state tensor."""
     return parts.beside["state"].name.endswith("nf4")
 
 
 def int8_rows(parts: WeightParts) -> Tensor:
     """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
-
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
-    Raises:
-      LayoutError: the number of scales is not that of the rows, or the stored weight format is not 0, plain rows.
 
     Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """
@@ -143,10 +129,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
 def _state(parts: WeightParts) -> dict[str, Any]:
     """Return the quantisation state of a 4-bit bitsandbytes weight, which is stored as JSON, as a dictionary.
 
-    parts: the stored tensors of the weight.
-
-    Raises:
-      LayoutError: the state is not JSON, or a key is missing.
+    Raises a LayoutError if it is not JSON, or a key is missing.
     """
     try:
         state = json.loads(parts.text("state"))
@@ -162,10 +145,9 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 
 
 def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
-    """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if the scales are quantised
-    themselves.
+    """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if it is quantised itself.
 
-    `state`: the weight's quantisation state. parts: the stored tensors of the weight.
+    state: the weight's quantisation state.
     """
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)

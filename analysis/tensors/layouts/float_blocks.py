@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
-from fpsim.analysis.tensors.layouts.unpacking import is_swizzled, powers, rounded_like, unswizzled, values_of
+from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts, whole
+from fpsim.analysis.tensors.layouts.unpacking import powers, rounded_like, swizzled_shape, unswizzled, values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import FORMAT_OF, Array
 
@@ -47,14 +47,8 @@ def blocks_of(
 ) -> ScaleBlocks:
     """Return the size of the blocks that share a scale, inferred from the shapes of the matrix and of its scales.
 
-    Args:
-      shape: shape of the matrix; leading axes number separate matrices.
-      scales: shape of the matrix's scales.
-      configured: (rows, columns) of a block by the checkpoint's configuration, which are returned if they fit; None if
-        it names none.
-
-    Raises:
-      LayoutError: no blocks fit both shapes.
+    Leading axes of `shape` number separate matrices. configured: (rows, columns) of a block by the checkpoint's
+    configuration, which are returned if they fit; None if it names none. Raises a LayoutError if no blocks fit.
 
     Example:
       >>> blocks_of((576, 7168), (5, 56))
@@ -85,9 +79,7 @@ def blocks_of(
 
 
 def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the block size (rows, columns) that a checkpoint's configuration names; None if it names none.
-
-    settings: the quantisation settings of the configuration, field -> value.
+    """Return the block size (rows, columns) that a checkpoint's quantisation settings name; None if they name none.
 
     Example:
       >>> configured_block({"quant_method": "fp8", "weight_block_size": [128, 128]})
@@ -107,9 +99,7 @@ def configured_block(settings: Mapping[str, Any]) -> tuple[int, int] | None:
 def _side(length: int, count: int) -> int:
     """Return the length of blocks if `count` of them cover an axis of `length` elements; 0 if no length fits.
 
-    One block is the whole axis, and `length` blocks have one element each. Otherwise lengths of known checkpoints are
-    tried first: 128, 32, 16, 64, 256, 512 and 1024, where the last block may be shorter. If none of them needs `count`
-    blocks, the length is `length` / `count` if this is an integer of 16 or more.
+    Lengths of known checkpoints are tried first; the last block may be shorter. Other lengths must divide the axis.
     """
     if count == 1:
         return max(length, 1)
@@ -120,11 +110,9 @@ def _side(length: int, count: int) -> int:
     return next((side for side in sides if side and -(-length // side) == count), 0)
 
 
-def scale_values(one: Tensor, array: Array) -> Array:
-    """Return stored scales as float32: floats converted, and bytes decoded as E8M0 codes (powers of two).
-
-    `one`: the tensor of the scales. `array`: its elements.
-    """
+def scale_values(one: Tensor) -> Array:
+    """Return the elements of a tensor of scales as float32, in its shape; bytes are E8M0 codes (powers of two)."""
+    array = whole(one)
     if one.dtype in ("uint8", "float8_e8m0fnu"):
         return powers(array)
     return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
@@ -133,8 +121,7 @@ def scale_values(one: Tensor, array: Array) -> Array:
 def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int, count: int) -> Array:
     """Return the scale of each element, (count, columns), for `count` rows of a weight from row `first` on.
 
-    `scales`: the stored scales. `blocks`: which elements share a scale. `shape`: shape of the weight; rows of its
-    separate matrices follow each other.
+    scales: the stored scales. shape: shape of the weight; rows of its separate matrices follow each other.
     """
     height, columns = shape[-2:]
     rows = np.arange(first, first + count)
@@ -147,12 +134,7 @@ def spread(scales: Array, blocks: ScaleBlocks, shape: Sequence[int], first: int,
 def float_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as one-byte codes (E4M3, E5M2, INT8 or UINT8) with scales, and perhaps zero points.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     A value is (code - zero point) * scale, computed in float32, and rounded to the scales' dtype if that has 16 bits.
-
-    Raises:
-      LayoutError: the shape of the scales or zero points does not fit the codes.
 
     Source: transformers, compressed-tensors and ModelOpt, whose own readers return the same bits.
     """
@@ -160,8 +142,9 @@ def float_blocks(parts: WeightParts) -> Tensor:
     if len(codes.shape) < 2:
         raise LayoutError(f"it has scales, and the shape {codes.shape}; wanted a matrix")
     shape, tiled = stored.shape, False
-    if len(codes.shape) == 2 and is_swizzled(shape, codes.shape[0], codes.shape[1] // MX_BLOCK):
-        shape, tiled = (codes.shape[0], codes.shape[1] // MX_BLOCK), True
+    mx_scales = codes.shape[0], codes.shape[1] // MX_BLOCK
+    if len(codes.shape) == 2 and shape == swizzled_shape(*mx_scales):
+        shape, tiled = mx_scales, True
     blocks = blocks_of(codes.shape, shape, configured_block(parts.settings))
     if "zero_point" in parts.beside and parts.beside["zero_point"].size != math.prod(blocks.scales):
         of_zeros = parts.beside["zero_point"].shape
@@ -169,7 +152,7 @@ def float_blocks(parts: WeightParts) -> Tensor:
     fmt, dtype = FORMAT_OF.get(dtype_of(codes.dtype)), dtype_of(stored.dtype)
 
     def load() -> Decoder:
-        scales = scale_values(stored, parts.array("scale"))
+        scales = scale_values(stored)
         scales = unswizzled(scales, *shape) if tiled else scales
         zeros = parts.array("zero_point").astype(np.float32) if "zero_point" in parts.beside else None
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.float_blocks import float_blocks, scale_values
 from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
-from fpsim.analysis.tensors.layouts.unpacking import fp4_values, is_swizzled, nibbles, unswizzled
+from fpsim.analysis.tensors.layouts.unpacking import fp4_values, nibbles, swizzled_shape, unswizzled
 from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.arrays import Array
 
@@ -14,15 +14,10 @@ NVFP4, MXFP4 = 16, 32  # codes that share a scale
 
 
 def packed_pairs(parts: WeightParts) -> Tensor:
-    """Return a weight of later DeepSeek checkpoints, in FP4 or FP8.
-
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
+    """Return a weight of later DeepSeek checkpoints: experts in FP4, all other layers in FP8.
 
     A tensor of int8 stores two E2M1 codes in a byte, the low nibble first, with an E8M0 scale per 32 elements; a tensor
-    of another dtype stores one FP8 code in a byte. Experts are FP4, all other layers FP8.
-
-    Raises:
-      LayoutError: the shape of the scales does not fit the codes.
+    of another dtype stores one FP8 code in a byte.
 
     Source: transformers 5.24, integrations/finegrained_fp8.py.
     """
@@ -36,13 +31,8 @@ def packed_pairs(parts: WeightParts) -> Tensor:
 def fp4_blocks(parts: WeightParts) -> Tensor:
     """Return a weight stored as E2M1 codes with scales of blocks, and perhaps of the tensor.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     The tensor's scale multiplies the blocks' scales (ModelOpt's weight_scale_2), or divides them (compressed-tensors'
     weight_global_scale); the result is rounded to float32 before it multiplies the codes' values.
-
-    Raises:
-      LayoutError: the shape of the scales does not fit the codes.
 
     Source: compressed-tensors and ModelOpt, whose own readers return the same bits.
     """
@@ -53,7 +43,7 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
         shape, width = (*codes.shape[:-1], codes.shape[-1] * 2), 0
     of_scales = stored.shape
     side = NVFP4 if stored.dtype == "float8_e4m3fn" else MXFP4
-    if len(shape) == 2 and is_swizzled(of_scales, shape[0], shape[1] // side):
+    if len(shape) == 2 and of_scales == swizzled_shape(shape[0], shape[1] // side):
         of_scales = shape[0], shape[1] // side
     fits = len(shape) > 1 and of_scales[:-1] == shape[:-1] and of_scales[-1] and shape[-1] % of_scales[-1] == 0
     block = shape[-1] // of_scales[-1] if fits else 0
@@ -63,7 +53,7 @@ def fp4_blocks(parts: WeightParts) -> Tensor:
     table = fp4_values() if parts.minus_zero else fp4_values() + np.float32(0)
 
     def load() -> Decoder:
-        scales = scale_values(stored, parts.array("scale"))
+        scales = scale_values(stored)
         if of_scales != stored.shape:
             scales = unswizzled(scales, *of_scales)
         with np.errstate(all="ignore"):

@@ -30,66 +30,42 @@ class BlockKind(NamedTuple):
 
 
 def _offset_nibbles(blocks: Array) -> Array:
-    """Return the values of Q4_0 blocks, step * (code - 8), as float32 (blocks, 32).
-
-    blocks: (blocks, 18) uint8; bytes 0 and 1 are the step, the others two 4-bit codes each.
-    """
+    """Return the values of Q4_0 blocks, step * (code - 8)."""
     return np.asarray(step(blocks, 0) * (nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)))
 
 
 def _lifted_nibbles(blocks: Array) -> Array:
-    """Return the values of Q4_1 blocks, step * code + smallest value, as float32 (blocks, 32).
-
-    blocks: (blocks, 20) uint8; bytes 0 to 3 are step and smallest value, the others two 4-bit codes each.
-    """
+    """Return the values of Q4_1 blocks, step * code + smallest value."""
     return step(blocks, 0) * nibbles(blocks[:, 4:]).astype(np.float32) + step(blocks, 2)
 
 
 def _offset_fives(blocks: Array) -> Array:
-    """Return the values of Q5_0 blocks, step * (code - 16), as float32 (blocks, 32).
-
-    blocks: (blocks, 22) uint8; bytes 0 and 1 are the step, the others 5-bit codes.
-    """
+    """Return the values of Q5_0 blocks, step * (code - 16)."""
     return step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
 
 
 def _lifted_fives(blocks: Array) -> Array:
-    """Return the values of Q5_1 blocks, step * code + smallest value, as float32 (blocks, 32).
-
-    blocks: (blocks, 24) uint8; bytes 0 to 3 are step and smallest value, the others 5-bit codes.
-    """
+    """Return the values of Q5_1 blocks, step * code + smallest value."""
     return step(blocks, 0) * _fives(blocks[:, 4:]) + step(blocks, 2)
 
 
 def _bytes(blocks: Array) -> Array:
-    """Return the values of Q8_0 blocks, step * code, as float32 (blocks, 32).
-
-    blocks: (blocks, 34) uint8; bytes 0 and 1 are the step, the others int8 codes.
-    """
+    """Return the values of Q8_0 blocks, step * code."""
     return step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
 
 
 def step(blocks: Array, first: int) -> Array:
-    """Return the float16 number stored at byte `first` of each block, as float32 (blocks, 1).
-
-    blocks: (blocks, bytes) uint8. The number is a step or a smallest value.
-    """
+    """Return the float16 number (a step or a smallest value) at byte `first` of each block, as float32 (blocks, 1)."""
     return np.asarray(np.ascontiguousarray(blocks[:, first : first + 2]).view("<f2"), np.float32)
 
 
 def nibbles(pairs: Array) -> Array:
-    """Return the 4-bit codes in bytes: (blocks, B) uint8 become (blocks, 2 B).
-
-    In each row the low nibbles of all bytes come first, then their high nibbles.
-    """
+    """Return the 4-bit codes in bytes, (blocks, B) to (blocks, 2 B): in each row low nibbles, then the high ones."""
     return np.concatenate([pairs & np.uint8(15), pairs >> np.uint8(4)], axis=1)
 
 
 def _fives(fields: Array) -> Array:
-    """Return the 5-bit codes of blocks, (blocks, 20) uint8, as float32 (blocks, 32).
-
-    The first four bytes of a block store the fifth bit of each code, the other 16 bytes the lower four bits.
-    """
+    """Return the 5-bit codes of blocks, (blocks, 20) uint8, as float32 (blocks, 32); the fifth bits come first."""
     fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
     return np.asarray(nibbles(fields[:, 4:]).astype(np.float32) + fifth * np.float32(16))
 

@@ -1,8 +1,8 @@
-"""Values of GGUF's blocks of 256 elements (types K and IQ4_XS), of IQ4_NL, and of MXFP4 and NVFP4 in GGUF's order of
-nibbles.
+"""Values of GGUF's blocks of 256 elements (types K and IQ4_XS), of IQ4_NL, and of MXFP4 and NVFP4.
 
-A function takes blocks of bytes, (blocks, bytes), and returns float32 values, (blocks, elements). Each product and sum
-is rounded to float32. Formulas: ggml 0.13.1, whose files are read with the same bits.
+A function takes blocks of bytes, (blocks, bytes) uint8, and returns float32 values, (blocks, elements). d and dmin are
+float16 numbers of a block; docstrings say which bytes hold what. Each product and sum is rounded to float32. Formulas:
+ggml 0.13.1, whose files are read with the same bits.
 """
 
 from __future__ import annotations
@@ -19,89 +19,77 @@ HALVES = np.arange(0, 8, 2, dtype=np.uint8)[:, None]  # shifts of a byte's 2-bit
 
 
 def _q2_k(blocks: Array) -> Array:
-    """Return the values of Q2_K blocks, (blocks, 84) uint8, as float32 (blocks, 256).
+    """Return the values of Q2_K blocks, (d * scale) * code - dmin * minimum, with a scale and minimum for each 16
+    elements.
 
-    A value is (d * scale) * code - dmin * minimum, with a 4-bit scale and minimum for each 16 elements. d and dmin are
-    float16 numbers of the block. Bytes 0 to 15: scales (low nibbles) and minima (high nibbles). Bytes 16 to 79: 2-bit
-    codes (see `_pairs`). Bytes 80 and 81: d. Bytes 82 and 83: dmin.
+    Bytes 0 to 15: scales (low nibbles) and minima (high nibbles). Bytes 16 to 79: 2-bit codes (see `_pairs`). Bytes 80
+    and 81: d. Bytes 82 and 83: dmin.
     """
-    scales, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
-    d, least = step(blocks, 80) * _low(scales), step(blocks, 82) * _high(scales)
+    packed, codes = blocks[:, :16], _pairs(blocks[:, 16:80]).reshape(len(blocks), 16, 16)
+    scales, minima = (packed & np.uint8(15)).astype(F32), (packed >> np.uint8(4)).astype(F32)
+    d, least = step(blocks, 80) * scales, step(blocks, 82) * minima
     return _rows(d[..., None] * codes - least[..., None])
 
 
 def _q3_k(blocks: Array) -> Array:
-    """Return the values of Q3_K blocks, (blocks, 110) uint8, as float32 (blocks, 256).
+    """Return the values of Q3_K blocks, (d * (scale - 32)) * (code - 4), with a 6-bit scale for each 16 elements.
 
-    A value is (d * (scale - 32)) * (code - 4), with a 6-bit scale for each 16 elements. d is a float16 number of the
-    block. Bytes 0 to 31: third bits of codes; bit j of byte l belongs to element 32 j + l. Bytes 32 to 95: lower two
-    bits of codes (see `_pairs`). Bytes 96 to 103: lower four bits of scales 0 to 7 in low nibbles, of 8 to 15 in high
-    ones. Bytes 104 to 107: upper two bits of scales; the field at bit 2 s of byte b belongs to scale 4 s + b. Bytes 108
-    and 109: d.
+    Bytes 0 to 31: third bits of codes; bit j of byte l belongs to element 32 j + l. Bytes 32 to 95: lower two bits of
+    codes (see `_pairs`). Bytes 96 to 103: lower four bits of scales 0 to 7 in low nibbles, of 8 to 15 in high ones.
+    Bytes 104 to 107: upper two bits of scales; the field at bit 2 s of byte b belongs to scale 4 s + b. Bytes 108 and
+    109: d.
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     third = (blocks[:, None, :32] >> places & np.uint8(1)).reshape(len(blocks), 256)
     codes = _pairs(blocks[:, 32:96]).reshape(len(blocks), 256) + third.astype(F32) * F32(4) - F32(4)
     packed = blocks[:, 96:108]
-    low = np.concatenate([packed[:, :8] & np.uint8(15), packed[:, :8] >> np.uint8(4)], axis=1)
     high = (packed[:, None, 8:] >> HALVES & np.uint8(3)).reshape(len(blocks), 16)
-    scales = (low | high << np.uint8(4)).astype(F32) - F32(32)
+    scales = (nibbles(packed[:, :8]) | high << np.uint8(4)).astype(F32) - F32(32)
     return _rows((step(blocks, 108) * scales)[..., None] * codes.reshape(len(blocks), 16, 16))
 
 
 def _q4_k(blocks: Array) -> Array:
-    """Return the values of Q4_K blocks, (blocks, 144) uint8, as float32 (blocks, 256).
-
-    A value is (d * scale) * code - dmin * minimum, with a 6-bit scale and minimum for each 32 elements. d and dmin are
-    float16 numbers of the block. Bytes 0 to 15: d, dmin, scales and minima (see `_lifted`). Bytes 16 to 143: 4-bit
-    codes (see `_halves_of_32`).
+    """Return the values of Q4_K blocks: bytes 0 to 15 are those of `_lifted`, bytes 16 to 143 4-bit codes (see
+    `_fours`).
     """
-    return _lifted(blocks, _halves_of_32(blocks[:, 16:]))
+    return _lifted(blocks, _fours(blocks[:, 16:]))
 
 
 def _q5_k(blocks: Array) -> Array:
-    """Return the values of Q5_K blocks, (blocks, 176) uint8, as float32 (blocks, 256).
+    """Return the values of Q5_K blocks, whose bytes 0 to 15 are those of `_lifted`.
 
-    A value is (d * scale) * code - dmin * minimum, with 5-bit codes, and a 6-bit scale and minimum for each 32
-    elements. d and dmin are float16 numbers of the block. Bytes 0 to 15: d, dmin, scales and minima (see `_lifted`).
-    Bytes 16 to 47: fifth bits of codes. Bytes 48 to 175: lower four bits of codes (see `_halves_of_32`).
+    Bytes 16 to 47: fifth bits of codes. Bytes 48 to 175: lower four bits of codes (see `_fours`).
     """
     places = np.arange(8, dtype=np.uint8)[:, None]
     fifth = blocks[:, None, 16:48] >> places & np.uint8(1)  # bit j of byte l belongs to element l of sub-block j
-    return _lifted(blocks, _halves_of_32(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
+    return _lifted(blocks, _fours(blocks[:, 48:]) + fifth.astype(F32) * F32(16))
 
 
 def _q6_k(blocks: Array) -> Array:
-    """Return the values of Q6_K blocks, (blocks, 210) uint8, as float32 (blocks, 256).
+    """Return the values of Q6_K blocks, (d * scale) * (code - 32), with a signed 8-bit scale for each 16 elements.
 
-    A value is (d * scale) * (code - 32), with a signed 8-bit scale for each 16 elements. d is a float16 number of the
-    block. Bytes 0 to 127: lower four bits of codes; of each 64 bytes, the low nibbles come first, then the high ones.
-    Bytes 128 to 191: upper two bits of codes (as in `_pairs`). Bytes 192 to 207: scales. Bytes 208 and 209: d.
+    Bytes 0 to 127: lower four bits of codes; of each 64 bytes, the low nibbles come first, then the high ones. Bytes
+    128 to 191: upper two bits of codes (as in `_pairs`). Bytes 192 to 207: scales. Bytes 208 and 209: d.
     """
     count = len(blocks)
-    low = blocks[:, :128].reshape(count, 2, 1, 64) >> np.array([0, 4], np.uint8)[:, None] & np.uint8(15)
+    low = nibbles(blocks[:, :128].reshape(-1, 64)).reshape(count, 256)
     high = blocks[:, 128:192].reshape(count, 2, 1, 32) >> HALVES & np.uint8(3)
-    codes = (low.reshape(count, 256) | high.reshape(count, 256) << np.uint8(4)).astype(F32) - F32(32)
+    codes = (low | high.reshape(count, 256) << np.uint8(4)).astype(F32) - F32(32)
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(F32)
     return _rows((step(blocks, 208) * scales)[..., None] * codes.reshape(count, 16, 16))
 
 
 def _iq4_nl(blocks: Array) -> Array:
-    """Return the values of IQ4_NL blocks, (blocks, 18) uint8, as float32 (blocks, 32).
-
-    A value is d, a float16 number of the block, times the entry of the table IQ4 at the element's 4-bit code.
-    Bytes 0 and 1: d. Bytes 2 to 17: codes, of elements 0 to 15 in low nibbles, of elements 16 to 31 in high nibbles.
-    """
+    """Return the values of IQ4_NL blocks, d (bytes 0 and 1) times the entry of the table IQ4 at each 4-bit code."""
     return step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]
 
 
 def _iq4_xs(blocks: Array) -> Array:
-    """Return the values of IQ4_XS blocks, (blocks, 136) uint8, as float32 (blocks, 256).
+    """Return the values of IQ4_XS blocks, d * (scale - 32) * the entry of the table IQ4 at each 4-bit code.
 
-    A value is d * (scale - 32), times the entry of the table IQ4 at the element's 4-bit code. There is a 6-bit scale
-    for each 32 elements; d is a float16 number of the block. Bytes 0 and 1: d. Bytes 2 and 3: upper two bits of scales,
-    those of the first in the lowest bits. Bytes 4 to 7: lower four bits of scales, low nibble first. Bytes 8 to 135:
-    codes, 16 bytes for each 32 elements, in the order of IQ4_NL.
+    A 6-bit scale belongs to 32 elements. Bytes 0 and 1: d. Bytes 2 and 3: upper two bits of scales, those of the first
+    in the lowest bits. Bytes 4 to 7: lower four bits of scales, low nibble first. Bytes 8 to 135: codes, 16 bytes for
+    each 32 elements, in the order of IQ4_NL.
     """
     count = len(blocks)
     upper = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
@@ -112,25 +100,21 @@ def _iq4_xs(blocks: Array) -> Array:
 
 
 def _mxfp4(blocks: Array) -> Array:
-    """Return the values of MXFP4 blocks, (blocks, 17) uint8, as float32 (blocks, 32).
+    """Return the values of MXFP4 blocks, 2^(exponent - 127) times the value of an E2M1 code.
 
-    A value is 2^(exponent - 127) times the value of an E2M1 code. The exponent 255 means 2^128, not NaN.
-    Byte 0: exponent. Bytes 1 to 16: codes, of elements 0 to 15 in low nibbles, of elements 16 to 31 in high nibbles.
+    Byte 0: exponent, of which 255 means 2^128, not NaN. Bytes 1 to 16: codes.
     """
     scales = np.ldexp(F32(1), blocks[:, :1].astype(np.int32) - 128)
     return scales * E2M1_TWICE[nibbles(blocks[:, 1:])]
 
 
 def _nvfp4(blocks: Array) -> Array:
-    """Return the values of NVFP4 blocks, (blocks, 36) uint8, as float32 (blocks, 64).
+    """Return the values of NVFP4 blocks, those of E2M1 codes times a scale in unsigned E4M3 for each 16 elements.
 
-    A value is that of an E2M1 code times a scale in unsigned E4M3, one for each 16 elements. The scale 0x7F means 0.
-    Bytes 0 to 3: scales. Bytes 4 to 35: codes, 8 bytes for each 16 elements, all low nibbles before the high ones.
+    Bytes 0 to 3: scales, of which 0x7F means 0. Bytes 4 to 35: codes, 8 bytes for each 16 elements.
     """
-    field, fraction = (
-        (blocks[:, :4] >> np.uint8(3) & np.uint8(15)).astype(np.int32),
-        (blocks[:, :4] & np.uint8(7)).astype(F32),
-    )
+    field = (blocks[:, :4] >> np.uint8(3) & np.uint8(15)).astype(np.int32)
+    fraction = (blocks[:, :4] & np.uint8(7)).astype(F32)
     sizes = np.where(field > 0, F32(8) + fraction, fraction) * np.ldexp(F32(1), np.maximum(field, 1) - 10)
     scales = np.where(blocks[:, :4] == 0x7F, F32(0), sizes) * F32(0.5)
     codes = nibbles(blocks[:, 4:].reshape(-1, 8)).reshape(len(blocks), 4, 16)
@@ -140,10 +124,10 @@ def _nvfp4(blocks: Array) -> Array:
 def _lifted(blocks: Array, codes: Array) -> Array:
     """Return the values of Q4_K or Q5_K blocks, (d * scale) * code - dmin * minimum, as float32 (blocks, 256).
 
-    blocks: the blocks' bytes, (blocks, bytes) uint8. codes: their codes as float32, (blocks, 8, 32).
-    Bytes 0 to 3 are d and dmin. Scales 0 to 3 are the lower six bits of bytes 4 to 7, minima 0 to 3 those of bytes 8 to
-    11. Bytes 12 to 15 store the lower four bits of scales 4 to 7 (low nibbles) and of minima 4 to 7 (high nibbles).
-    Their upper two bits are the upper two bits of bytes 4 to 7 (scales) and of bytes 8 to 11 (minima).
+    codes: float32, (blocks, 8, 32). 32 elements share a 6-bit scale and minimum. Bytes 0 to 3 are d and dmin. Scales 0
+    to 3 are the lower six bits of bytes 4 to 7, minima 0 to 3 those of bytes 8 to 11. Bytes 12 to 15 store the lower
+    four bits of scales 4 to 7 (low nibbles) and of minima 4 to 7 (high nibbles). Their upper two bits are the upper two
+    bits of bytes 4 to 7 (scales) and of bytes 8 to 11 (minima).
     """
     packed = blocks[:, 4:16]
     first, second, third = packed[:, :4], packed[:, 4:8], packed[:, 8:]
@@ -154,13 +138,12 @@ def _lifted(blocks: Array, codes: Array) -> Array:
     return _rows(d[..., None] * codes - least[..., None])
 
 
-def _halves_of_32(pairs: Array) -> Array:
+def _fours(pairs: Array) -> Array:
     """Return the 4-bit codes in bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32).
 
     For each 32 bytes, the low nibbles come first, then the high nibbles.
     """
-    groups = pairs.reshape(len(pairs), 4, 32)
-    return np.stack([groups & np.uint8(15), groups >> np.uint8(4)], axis=2).reshape(len(pairs), 8, 32).astype(F32)
+    return nibbles(pairs.reshape(-1, 32)).reshape(len(pairs), 8, 32).astype(F32)
 
 
 def _pairs(quads: Array) -> Array:
@@ -169,16 +152,6 @@ def _pairs(quads: Array) -> Array:
     For each 32 bytes, the lowest 2-bit fields of all bytes come first, then the next fields.
     """
     return (quads.reshape(len(quads), 2, 1, 32) >> HALVES & np.uint8(3)).astype(F32)
-
-
-def _low(pairs: Array) -> Array:
-    """Return the low nibbles of uint8 bytes as float32, in the same shape."""
-    return (pairs & np.uint8(15)).astype(F32)
-
-
-def _high(pairs: Array) -> Array:
-    """Return the high nibbles of uint8 bytes as float32, in the same shape."""
-    return (pairs >> np.uint8(4)).astype(F32)
 
 
 def _rows(values: Array) -> Array:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fpsim.analysis.tensors.layouts import naming
@@ -29,11 +30,12 @@ class CheckpointLayout(NamedTuple):
       codes: the end of the name of the codes.
       dtypes: dtypes that the codes may have.
       needed: end of the name of each tensor that must accompany the codes -> its key in `WeightParts.beside`.
-      more: like `needed`, for tensors that may accompany the codes.
-      join: function (WeightParts) -> the weight made of these parts, a Tensor.
-      weight: end of the weight's name, which replaces `codes`.
+      join: function (WeightParts) -> the weight made of these parts, a Tensor that is decoded when it is read; it
+        raises a LayoutError if they do not fit each other.
       source: the libraries that write the layout.
       named: function (WeightParts, the weight) -> name of the layout, such as "gptq_v2".
+      more: like `needed`, for tensors that may accompany the codes.
+      weight: end of the weight's name, which replaces `codes`.
       scales: dtypes that scales may have; () for any.
       exchanged: whether the unquantised model has the last two axes in the other order.
       minus_zero: whether the library reads the code of -0 as -0, and not as +0.
@@ -42,11 +44,11 @@ class CheckpointLayout(NamedTuple):
     codes: str
     dtypes: tuple[str, ...]
     needed: Mapping[str, str]
-    more: Mapping[str, str]
     join: Callable[[WeightParts], Tensor]
-    weight: str
     source: str
     named: Callable[[WeightParts, Tensor], str]
+    more: Mapping[str, str] = MappingProxyType({})
+    weight: str = ".weight"
     scales: tuple[str, ...] = ()
     exchanged: bool = False
     minus_zero: bool = True
@@ -55,8 +57,6 @@ class CheckpointLayout(NamedTuple):
 BYTES = tuple(ELEMENTS)
 FLOAT8 = tuple(name for name in ELEMENTS if name.startswith("float8"))
 TAILS = ("weight", "weight_packed", "qweight", "_weight_qdata", "W_q")  # names of codes inside their layer
-NVFP4_LEVELS = {".weight_scale": "scale", ".weight_scale_2": "tensor_scale"}
-
 NESTED = {".weight.nested_absmax": "nested_scale", ".weight.nested_quant_map": "nested_table"}
 HQQ_SETTINGS = (
     "axis", "group_size", "nbits", "channel_wise", "compute_dtype", "encoded_state_dict", "offload_meta", "optimize",
@@ -66,167 +66,56 @@ HQQ_SETTINGS = (
 # The first row whose codes and needed tensors exist is taken.
 LAYOUTS: tuple[CheckpointLayout, ...] = (
     CheckpointLayout(
-        ".qweight",
-        ("int32",),
-        {".scales": "scale", ".qzeros": "zero_point"},
-        {".g_idx": "group"},
-        packed_columns,
-        ".weight",
-        "GPTQ and AWQ",
-        naming.gptq_or_awq,
-        exchanged=True,
-    ),
+        ".qweight", ("int32",), {".scales": "scale", ".qzeros": "zero_point"}, packed_columns, "GPTQ and AWQ",
+        naming.gptq_or_awq, {".g_idx": "group"}, exchanged=True),
     CheckpointLayout(
-        ".weight_packed",
-        ("int32",),
-        {".weight_scale": "scale", ".weight_shape": "shape"},
-        {".weight_zero_point": "zero_point", ".weight_g_idx": "group"},
-        packed_rows,
-        ".weight",
-        "compressed-tensors, pack-quantized",
-        naming.packed_integers,
-    ),
+        ".weight_packed", ("int32",), {".weight_scale": "scale", ".weight_shape": "shape"}, packed_rows,
+        "compressed-tensors, pack-quantized", naming.packed_integers,
+        {".weight_zero_point": "zero_point", ".weight_g_idx": "group"}),
     CheckpointLayout(
-        ".weight_packed",
-        ("uint8",),
-        {".weight_scale": "scale"},
-        {".weight_global_scale": "tensor_divisor"},
-        fp4_blocks,
-        ".weight",
-        "compressed-tensors, nvfp4-pack-quantized and mxfp4-pack-quantized",
-        naming.fp4("compressed-tensors"),
-    ),
+        ".weight_packed", ("uint8",), {".weight_scale": "scale"}, fp4_blocks,
+        "compressed-tensors, nvfp4-pack-quantized and mxfp4-pack-quantized", naming.fp4("compressed-tensors"),
+        {".weight_global_scale": "tensor_divisor"}),
     CheckpointLayout(
-        ".weight",
-        ("uint8",),
-        NVFP4_LEVELS,
-        {},
-        fp4_blocks,
-        ".weight",
-        "ModelOpt, NVFP4",
-        naming.fp4("modelopt"),
-        minus_zero=False,
-    ),
+        ".weight", ("uint8",), {".weight_scale": "scale", ".weight_scale_2": "tensor_scale"}, fp4_blocks,
+        "ModelOpt, NVFP4", naming.fp4("modelopt"), minus_zero=False),
     CheckpointLayout(
-        ".weight",
-        ("uint8",),
-        {".weight_scale": "scale"},
-        {},
-        fp4_blocks,
-        ".weight",
-        "ModelOpt, MXFP4",
-        naming.fp4("modelopt"),
-        ("uint8", "float8_e8m0fnu", "float8_e4m3fn"),
-    ),
+        ".weight", ("uint8",), {".weight_scale": "scale"}, fp4_blocks, "ModelOpt, MXFP4", naming.fp4("modelopt"),
+        scales=("uint8", "float8_e8m0fnu", "float8_e4m3fn")),
     CheckpointLayout(
-        "_blocks",
-        ("uint8",),
-        {"_scales": "scale"},
-        {},
-        fp4_blocks,
-        "",
-        "gpt-oss, MXFP4",
-        naming.gpt_oss,
-        exchanged=True,
-    ),
+        "_blocks", ("uint8",), {"_scales": "scale"}, fp4_blocks, "gpt-oss, MXFP4", lambda *_: "mxfp4",
+        weight="", exchanged=True),
     CheckpointLayout(
-        "._weight_qdata",
-        ("uint8",),
-        {"._weight_scale": "scale"},
-        {"._weight_per_tensor_scale": "tensor_scale"},
-        fp4_blocks,
-        ".weight",
-        "torchao, MXFP4 and NVFP4",
-        naming.fp4("torchao"),
-    ),
+        "._weight_qdata", ("uint8",), {"._weight_scale": "scale"}, fp4_blocks, "torchao, MXFP4 and NVFP4",
+        naming.fp4("torchao"), {"._weight_per_tensor_scale": "tensor_scale"}),
     CheckpointLayout(
-        "._weight_qdata",
-        BYTES,
-        {"._weight_scale": "scale"},
-        {"._weight_zero_point": "zero_point"},
-        float_blocks,
-        ".weight",
-        "torchao, FP8, INT8 and MXFP8",
-        naming.torchao,
-    ),
-    *(
-        CheckpointLayout(
-            ".weight",
-            ("uint8", "bfloat16", "float16", "float32"),
-            {
-                ".weight.absmax": "scale",
-                ".weight.quant_map": "table",
-                f".weight.quant_state.bitsandbytes__{kind}": "state",
-            },
-            NESTED,
-            table_blocks,
-            ".weight",
-            f"bitsandbytes, {kind.upper()}",
-            naming.bitsandbytes,
-        )
-        for kind in ("nf4", "fp4")
-    ),
+        "._weight_qdata", BYTES, {"._weight_scale": "scale"}, float_blocks, "torchao, FP8, INT8 and MXFP8",
+        naming.torchao, {"._weight_zero_point": "zero_point"}),
+    *(CheckpointLayout(
+        ".weight", ("uint8", "bfloat16", "float16", "float32"),
+        {".weight.absmax": "scale", ".weight.quant_map": "table",
+         f".weight.quant_state.bitsandbytes__{kind}": "state"},
+        table_blocks, f"bitsandbytes, {kind.upper()}", naming.bitsandbytes, NESTED) for kind in ("nf4", "fp4")),
     CheckpointLayout(
-        ".weight",
-        ("int8",),
-        {".SCB": "scale"},
-        {".weight_format": "format"},
-        int8_rows,
-        ".weight",
-        "bitsandbytes, INT8",
-        naming.bitsandbytes,
-    ),
+        ".weight", ("int8",), {".SCB": "scale"}, int8_rows, "bitsandbytes, INT8", naming.bitsandbytes,
+        {".weight_format": "format"}),
     CheckpointLayout(
-        ".W_q",
-        ("uint8",),
-        {".scale": "scale", ".zero": "zero_point", ".shape": "shape"},
-        {f".{name}": name for name in HQQ_SETTINGS},
-        hqq_groups,
-        ".weight",
-        "HQQ",
-        naming.hqq,
-    ),
+        ".W_q", ("uint8",), {".scale": "scale", ".zero": "zero_point", ".shape": "shape"}, hqq_groups, "HQQ",
+        naming.hqq, {f".{name}": name for name in HQQ_SETTINGS}),
     CheckpointLayout(
-        ".weight", BYTES, {".weight_scale_inv": "scale"}, {}, packed_pairs, ".weight", "DeepSeek-V3", naming.deepseek
-    ),
+        ".weight", BYTES, {".weight_scale_inv": "scale"}, packed_pairs, "DeepSeek-V3", naming.deepseek),
     CheckpointLayout(
-        ".weight",
-        BYTES,
-        {".weight_scale": "scale"},
-        {".weight_zero_point": "zero_point"},
-        float_blocks,
-        ".weight",
-        "compressed-tensors and ModelOpt",
-        naming.one_byte,
-    ),
+        ".weight", BYTES, {".weight_scale": "scale"}, float_blocks, "compressed-tensors and ModelOpt",
+        naming.one_byte, {".weight_zero_point": "zero_point"}),
     CheckpointLayout(
-        ".weight", FLOAT8, {".scale": "scale"}, {}, float_blocks, ".weight", "DeepSeek, later files", naming.deepseek
-    ),
+        ".weight", FLOAT8, {".scale": "scale"}, float_blocks, "DeepSeek, later files", naming.deepseek),
     CheckpointLayout(
-        ".weight",
-        ("int8",),
-        {".scale": "scale"},
-        {},
-        packed_pairs,
-        ".weight",
-        "DeepSeek, later files",
-        naming.deepseek,
-        ("float8_e8m0fnu",),
-    ),
-    CheckpointLayout(
-        "",
-        FLOAT8,
-        {"_scale_inv": "scale"},
-        {},
-        float_blocks,
-        "",
-        "transformers, experts in one tensor",
-        naming.deepseek,
-    ),
-    CheckpointLayout(
-        "", FLOAT8, {"_scale": "scale"}, {}, float_blocks, "", "transformers, experts in one tensor", naming.deepseek
-    ),
-)
+        ".weight", ("int8",), {".scale": "scale"}, packed_pairs, "DeepSeek, later files", naming.deepseek,
+        scales=("float8_e8m0fnu",)),
+    *(CheckpointLayout(
+        "", FLOAT8, {end: "scale"}, float_blocks, "transformers, experts in one tensor", naming.deepseek,
+        weight="") for end in ("_scale_inv", "_scale")),
+)  # fmt: skip
 
 
 class Recognised(NamedTuple):
@@ -317,10 +206,7 @@ def recognised(tensors: Sequence[Tensor]) -> list[Recognised]:
 
 
 def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
-    """Return the weight that a layout makes of its stored tensors, or the reason why they do not fit each other.
-
-    parts: the stored tensors of the weight. The reason is the field `problem` of the result.
-    """
+    """Return the weight that a layout makes of its stored tensors, or the reason why they do not fit each other."""
     try:
         weight = layout.join(parts)
     except LayoutError as problem:
@@ -333,8 +219,7 @@ def _joined(layout: CheckpointLayout, parts: WeightParts) -> Recognised:
 def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLayout, str, dict[str, Tensor]] | None:
     """Return (layout, prefix of the name, key -> accompanying tensor) for a tensor of codes; None if no layout fits.
 
-    `by_name`: the tensors of the same file. Tensors of a model of one layer have no prefix: "weight" is read as
-    ".weight".
+    by_name: the tensors of the same file. In models of one layer, "weight" is read as ".weight".
     """
     name = one.name if "." in one.name or not one.name.endswith(TAILS) else f".{one.name}"
     for layout in LAYOUTS:
@@ -355,9 +240,7 @@ def _layout_of(one: Tensor, by_name: Mapping[str, Tensor]) -> tuple[CheckpointLa
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:
-    """Return the quantisation settings in a folder's config.json (or quantize_config.json, hf_quant_config.json); {} if
-    there are none.
-    """
+    """Return the quantisation settings in a folder's config.json or similar files; {} if there are none."""
     for name in CONFIGURATIONS:
         try:
             path = folder / name

@@ -1,6 +1,4 @@
-"""Integers of 2 to 8 bits packed into 32-bit words: along rows (compressed-tensors), along columns (GPTQ), or in AWQ's
-order.
-"""
+"""Integers of 2 to 8 bits packed into 32-bit words: along rows (compressed-tensors), columns (GPTQ), or as in AWQ."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import math
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import Decoder, LayoutError, WeightParts
-from fpsim.analysis.tensors.layouts.unpacking import WORD, awq_fields, fields, fields_down, rounded_like
+from fpsim.analysis.tensors.layouts.unpacking import WORD, awq_fields, fields, fields_down, rounded_like, word_of_ones
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.arrays import Array
 
@@ -18,14 +16,10 @@ WIDTHS = (2, 3, 4, 8)
 
 
 def packed_rows(parts: WeightParts) -> Tensor:
-    """Return a weight in compressed-tensors' pack-quantized layout: codes are packed along rows, zero points along
-    columns.
+    """Return a weight in compressed-tensors' pack-quantized layout: codes packed along rows, zero points along columns.
 
     A value is (code - zero point) * scale, rounded to the scales' dtype. Without zero points, 2^(bits - 1) is
-    subtracted. parts: the stored tensors of the weight. The result decodes its values when they are read.
-
-    Raises:
-      LayoutError: the shapes do not fit each other.
+    subtracted.
 
     Source: compressed-tensors, whose own reader returns the same bits.
     """
@@ -67,15 +61,10 @@ def packed_rows(parts: WeightParts) -> Tensor:
 def packed_columns(parts: WeightParts) -> Tensor:
     """Return a weight in GPTQ's or AWQ's layout, (inputs, outputs), whose last axis is that of the outputs.
 
-    parts: the stored tensors of the weight. The result decodes its values when they are read.
-
     A value is (code - zero point) * scale, rounded to the scales' dtype. GPTQ's first version stores zero points minus
     one: each 32-bit word of packed zero points minus a word of ones, so that a zero point of 0 borrows from the next.
     The version is that with which all zero points are the middle code, else the configuration's, else the one whose
     zero points are nearer to the mean codes of their groups.
-
-    Raises:
-      LayoutError: the shapes do not fit each other.
 
     Source: gptqmodel and autoawq, whose own readers return the same bits.
     """
@@ -117,8 +106,7 @@ def packed_columns(parts: WeightParts) -> Tensor:
 def _awq(parts: WeightParts, bits: int) -> Tensor:
     """Return a weight in AWQ's layout, (inputs, outputs): (code - zero point) * scale, rounded to the scales' dtype.
 
-    parts: the stored tensors of the weight. bits: bits of a code that follow from the shapes. Raises a LayoutError
-    unless they are 4 and the inputs are whole groups.
+    bits: bits of a code that follow from the shapes. Raises a LayoutError unless they are 4 and groups are whole.
     """
     if bits != 4:
         raise LayoutError(f"its zero points have the shape of AWQ in {bits} bits; wanted 4")
@@ -145,8 +133,8 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
     """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
 
-    The indices are those of the tensor g_idx if there is one; else groups are of equal size. Raises a LayoutError if
-    they do not fit. parts: the stored tensors of the weight.
+    The indices are those of the tensor g_idx; without one, groups are of equal size. Raises a LayoutError if they do
+    not fit.
     """
     if "group" not in parts.beside:
         if k % groups:
@@ -163,15 +151,10 @@ def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
 def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tuple[str, Array]:
     """Return (version of GPTQ that wrote the weight, "v1" or "v2"; its zero points, (groups, n) float32).
 
-    The version is that with which all zero points are the middle code, else the configuration's, else the one whose
-    zero points are nearer to the mean codes of their groups. `bits`: bits of a code. `n`: number of outputs.
-    `group_of`: index of the group of each input. parts: the stored tensors of the weight.
+    bits: bits of a code. n: number of outputs. group_of: index of the group of each input.
     """
-    words = parts.array("zero_point").view(np.uint32)
-    ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
-    with np.errstate(over="ignore"):
-        readings = {"v1": words + ones, "v2": words}
-    zeros = {version: fields(read, bits, n).astype(np.float32) for version, read in readings.items()}
+    readings = read_zero_points(parts, bits, n)
+    zeros = {f"v{version}": read.astype(np.float32) for version, read in readings.items()}
     said = {"gptq_v2": "v2", "gptq": "v1"}.get(str(parts.settings.get("checkpoint_format", "")))
     middle = 1 << bits - 1
     symmetric = [version for version, read in zeros.items() if (read == middle).all()]
@@ -192,11 +175,16 @@ def _zero_points(parts: WeightParts, bits: int, n: int, group_of: Array) -> tupl
     return version, zeros[version]
 
 
+def read_zero_points(parts: WeightParts, bits: int, n: int) -> dict[int, Array]:
+    """Return version of GPTQ -> zero points, (groups, n) uint8, that it reads from a weight with `n` outputs."""
+    words = parts.array("zero_point").view(np.uint32)
+    with np.errstate(over="ignore"):
+        return {1: fields(words + word_of_ones(bits), bits, n), 2: fields(words, bits, n)}
+
+
 def _refuse_floats(parts: WeightParts, *keys: str) -> None:
     """Raise a LayoutError if a stored tensor with one of the keys does not hold integers (for zero points, 32-bit
     words).
-
-    parts: the stored tensors of a weight. keys: keys of `parts.beside`; keys that are not in it are ignored.
     """
     for key in keys:
         dtypes = ("int32", "uint32") if key == "zero_point" else ("int32", "int64")
@@ -206,8 +194,5 @@ def _refuse_floats(parts: WeightParts, *keys: str) -> None:
 
 
 def _words(bits: int, k: int, groups: int) -> str:
-    """Return the integer format and the size of the groups as text, such as "INT4 in groups of 128".
-
-    bits: bits of a code. k: number of inputs. groups: number of groups.
-    """
+    """Return the integer format and the size of `groups` groups of `k` inputs as text, like "INT4 in groups of 128"."""
     return f"INT{bits} with row scales" if groups == 1 else f"INT{bits} in groups of {math.ceil(k / groups)}"

@@ -61,11 +61,7 @@ class WeightParts:
         return values_of(self.array(key), FORMAT_OF.get(dtype_of(self.beside[key].dtype)))
 
     def text(self, key: str) -> str:
-        """Return the UTF-8 text stored in the tensor `beside[key]`.
-
-        Raises:
-          LayoutError: the tensor does not contain UTF-8.
-        """
+        """Return the UTF-8 text stored in the tensor `beside[key]`; raise a LayoutError if it is none."""
         try:
             if self.beside[key].dtype == "uint8":
                 return self.array(key).tobytes().decode()
@@ -74,11 +70,7 @@ class WeightParts:
         raise LayoutError(f"its {key} is not a text in UTF-8, with a byte for each element")
 
     def number(self, key: str) -> float:
-        """Return the value of the tensor `beside[key]` with one element.
-
-        Raises:
-          LayoutError: the tensor has another number of elements.
-        """
+        """Return the value of the tensor `beside[key]`; raise a LayoutError unless it has one element."""
         if self.beside[key].size != 1:
             raise LayoutError(f"its {key} has the shape {self.beside[key].shape}; wanted one value")
         return float(np.asarray(self.array(key), np.float32).reshape(-1)[0])
@@ -88,12 +80,9 @@ class WeightParts:
     ) -> Tensor:
         """Return the weight as a tensor whose values are decoded in chunks, some rows of codes at a time.
 
-        Args:
-          shape: shape of the weight.
-          words: text on the format and scales, used in place of a dtype's name.
-          load: reads the scales, and returns a function of (rows of codes as stored, index of the first row) that
-            returns the rows' values, converted to float32 if they are not.
-          outputs_last: whether the weight's last axis is that of the outputs; None if unknown.
+        words: text on the format and scales, used in place of a dtype's name. load: reads the scales, and returns a
+        function of (rows of codes as stored, index of the first row) that returns the rows' values. outputs_last: as in
+        `Tensor`.
         """
         bands = self._bands(math.prod(shape), load)
         return self.weight_of(shape, words, bands, outputs_last)
@@ -101,23 +90,14 @@ class WeightParts:
     def weight_of(
         self, shape: Sequence[int], words: str, bands: Callable[[], Iterator[Array]], outputs_last: bool | None = None
     ) -> Tensor:
-        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
-
-        shape: shape of the weight. words: text on the format and scales, used in place of a dtype's name.
-        `outputs_last`: whether the weight's last axis is that of the outputs; None if unknown.
-        """
+        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order."""
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
             read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),
         )  # fmt: skip
 
     def _bands(self, size: int, load: Callable[[], Decoder]) -> Callable[[], Iterator[Array]]:
-        """Return a function that yields the decoded values of the weight as flat float32 arrays, some rows of codes at
-        a time.
-
-        `size`: number of values of the weight. `load`: returns a function (rows of codes, index of the first) -> rows
-        of values.
-        """
+        """Return a function that yields the `size` decoded values in flat float32 arrays, some rows of codes each."""
         codes = self.codes
         width = codes.shape[-1] if codes.shape else 1
         rows = max(codes.size // max(width, 1), 1)

@@ -17,16 +17,10 @@ AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)  # nibbles of a word, in the order of their
 
 
 def fields(words: Array, bits: int, count: int) -> Array:
-    """Return unsigned fields of `bits` bits unpacked from 32-bit words, lowest bits first; a field may extend into the
-    next word.
+    """Return unsigned fields of `bits` (1 to 8) bits unpacked from 32-bit words, lowest bits first.
 
-    Args:
-      words: (..., W) int32 or uint32.
-      bits: bits of a field, 1 to 8.
-      count: number of fields in each row.
-
-    Returns:
-      (..., count) uint8.
+    A field may extend into the next word. words: (..., W) int32 or uint32. count: number of fields in each row. The
+    result is (..., count) uint8.
 
     Example:
       >>> fields(np.int32([[0x76543210]]), 4, 8).tolist()
@@ -43,10 +37,13 @@ def fields(words: Array, bits: int, count: int) -> Array:
     return (pairs[..., first // WORD] >> shifts & np.uint64((1 << bits) - 1)).astype(np.uint8)
 
 
+def word_of_ones(bits: int) -> np.uint32:
+    """Return a 32-bit word whose fields of `bits` bits are all 1."""
+    return np.uint32(sum(1 << place for place in range(0, WORD, bits)))
+
+
 def fields_down(words: Array, bits: int, count: int) -> Array:
-    """Return fields of `bits` bits unpacked from words that are packed along the first axis: (W, N) words become
-    (count, N) uint8.
-    """
+    """Return fields of `bits` bits of words packed along the first axis: (W, N) words become (count, N) uint8."""
     if WORD % bits:  # a field may span two words
         return np.ascontiguousarray(fields(np.ascontiguousarray(words.T), bits, count).T)
     stored, per_word = np.ascontiguousarray(words).view(np.uint32), WORD // bits
@@ -94,9 +91,7 @@ def values_of(stored: Array, fmt: Format | None = None) -> Array:
 
 
 def rounded_like(values: Array, dtype: Any) -> Array:
-    """Return float32 values, rounded to `dtype` if that is a float of 16 bits, as in libraries that multiply in that
-    dtype.
-    """
+    """Return float32 values, rounded to `dtype` if that is a float of 16 bits."""
     fmt = FORMAT_OF.get(np.dtype(dtype))
     return quantize(values, fmt) if fmt is not None and fmt.bits == 16 else values
 
@@ -115,9 +110,9 @@ def unswizzled(tiles: Array, rows: int, columns: int) -> Array:
     return np.ascontiguousarray(grid.reshape(high * TILE_ROWS, wide * TILE_COLUMNS)[:rows, :columns])
 
 
-def is_swizzled(shape: tuple[int, ...], rows: int, columns: int) -> bool:
-    """Return whether a tensor of this shape stores (rows, columns) scales in swizzled order, as torchao writes them.
+def swizzled_shape(rows: int, columns: int) -> tuple[int, int]:
+    """Return the shape in which (rows, columns) scales are stored in swizzled order, as torchao writes them.
 
-    Its shape is then (32 * tiles down, 16 * tiles across), for tiles of 128 rows by 4 columns.
+    It is (32 * tiles down, 16 * tiles across), for tiles of 128 rows by 4 columns.
     """
-    return shape == (32 * -(-rows // TILE_ROWS), 16 * -(-columns // TILE_COLUMNS))
+    return TILE_ROWS // 4 * -(-rows // TILE_ROWS), TILE_COLUMNS * 4 * -(-columns // TILE_COLUMNS)
