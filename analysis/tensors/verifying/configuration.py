@@ -1,6 +1,4 @@
-"""Checks of a checkpoint's quantisation settings by themselves: fields whose values have another type than readers
-accept.
-"""
+"""Checks of a checkpoint's quantisation settings by themselves: fields whose values have a type that readers refuse."""
 
 from __future__ import annotations
 
@@ -10,67 +8,39 @@ from typing import Any
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.errors import shown
 
+Check = tuple[Callable[[Any], bool], str]  # test of a value that was read from JSON, and the values that pass it
+
 
 def _is_count(value: Any) -> bool:
     """Return whether a value read from JSON is an integer >= 1 (true is not)."""
     return type(value) is int and value >= 1
 
 
-def _is_group(value: Any) -> bool:
-    """Return whether a value read from JSON is a group size: an integer >= 1, or -1 for whole columns."""
-    return _is_count(value) or (type(value) is int and value == -1)
-
-
-def _is_flag(value: Any) -> bool:
-    """Return whether a value read from JSON is true or false."""
-    return isinstance(value, bool)
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value read from JSON is a string."""
-    return isinstance(value, str)
-
-
-def _is_pair(value: Any) -> bool:
-    """Return whether a value read from JSON is a list of two integers >= 1, the rows and columns of a block."""
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_count, value))
-
-
-def _is_list(value: Any) -> bool:
-    """Return whether a value read from JSON is a list of strings."""
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-# field -> (the check of its value, the values that readers accept)
-FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "quant_method": (_is_text, "a text"),
-    "quant_algo": (_is_text, "a text"),
-    "checkpoint_format": (_is_text, "a text"),
-    "fmt": (_is_text, "a text"),
-    "format": (_is_text, "a text"),
-    "scale_fmt": (_is_text, "a text"),
-    "bits": (_is_count, "an integer >= 1"),
-    "group_size": (_is_group, "an integer >= 1, or -1 for whole columns"),
-    "sym": (_is_flag, "true or false"),
-    "desc_act": (_is_flag, "true or false"),
-    "zero_point": (_is_flag, "true or false"),
-    "weight_block_size": (_is_pair, "a list of two integers >= 1, rows and columns"),
-    "ignore": (_is_list, "a list of texts"),
-    "exclude_modules": (_is_list, "a list of texts"),
-}
-SCHEME_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "num_bits": (_is_count, "an integer >= 1"),
-    "group_size": (_is_group, "an integer >= 1, or -1 for whole columns"),
-    "symmetric": (_is_flag, "true or false"),
-    "type": (_is_text, "a text"),
-    "strategy": (_is_text, "a text"),
-    "block_structure": (_is_pair, "a list of two integers >= 1, rows and columns"),
-}
+TEXT: Check = (lambda value: isinstance(value, str), "a text")
+FLAG: Check = (lambda value: isinstance(value, bool), "true or false")
+COUNT: Check = (_is_count, "an integer >= 1")
+GROUP: Check = (
+    lambda value: _is_count(value) or (type(value) is int and value == -1), "an integer >= 1, or -1 for whole columns",
+)  # fmt: skip
+PAIR: Check = (
+    lambda value: isinstance(value, list) and len(value) == 2 and all(map(_is_count, value)),
+    "a list of two integers >= 1, rows and columns",
+)
+TEXTS: Check = (
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value), "a list of texts",
+)  # fmt: skip
+FIELDS: dict[str, Check] = {
+    **dict.fromkeys(("quant_method", "quant_algo", "checkpoint_format", "fmt", "format", "scale_fmt"), TEXT),
+    "bits": COUNT, "group_size": GROUP, **dict.fromkeys(("sym", "desc_act", "zero_point"), FLAG),
+    "weight_block_size": PAIR, **dict.fromkeys(("ignore", "exclude_modules"), TEXTS),
+}  # fmt: skip
+SCHEME_FIELDS: dict[str, Check] = {
+    "num_bits": COUNT, "group_size": GROUP, "symmetric": FLAG, "type": TEXT, "strategy": TEXT, "block_structure": PAIR,
+}  # fmt: skip
 
 
 def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each field of a checkpoint's quantisation settings whose value has another type than readers
-    accept.
+    """Yield a finding for each field of a checkpoint's quantisation settings whose value readers refuse.
 
     Fields that are null count as absent. Fields that fpsim does not know are not checked.
     """
@@ -92,16 +62,21 @@ def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
             yield from _wrong(weights, SCHEME_FIELDS, f" of the weights of {name}")
 
 
-def _wrong(
-    settings: Mapping[str, Any], fields: Mapping[str, tuple[Callable[[Any], bool], str]], owner: str
-) -> Iterator[Finding]:
+def _wrong(settings: Mapping[str, Any], fields: Mapping[str, Check], owner: str) -> Iterator[Finding]:
     """Yield a finding for each field whose value fails its check.
 
-    settings: field -> value. fields: field -> (check, accepted values as text). `owner`: end of the field's name in
-    messages, such as " of the weights of group_0".
+    fields: field -> (check, accepted values as text). owner: end of the field's name in messages, such as " of the
+    weights of group_0".
     """
     for field, (fits, wanted) in fields.items():
         value = settings.get(field)
         if value is not None and not fits(value):
             text = f"the configuration's {field}{owner} must be {wanted}; got {shown(value)}."
             yield Finding("", f"{field}{owner} of another type", text)
+
+
+def only_scheme(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the scheme in a checkpoint's quantisation settings; {} unless they have exactly one for all weights."""
+    groups = settings.get("config_groups")
+    schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
+    return schemes[0] if len(schemes) == 1 else {}

@@ -1,6 +1,4 @@
-"""Notes on libraries that misread a checkpoint, and on faults that a file cannot show; neither is a fault of the
-checkpoint.
-"""
+"""Notes on libraries that misread a checkpoint, and on faults that a file cannot show."""
 
 from __future__ import annotations
 
@@ -21,60 +19,35 @@ UNTOLD = (
 
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield notes on how known readers of a weight's layout misread or refuse this weight.
-
-    They concern DeepSeek's rows in blocks of unequal size, asymmetric GPTQ v1 of other writers than gptqmodel, codes of
-    -0 in ModelOpt's NVFP4, and rows that are not whole blocks in bitsandbytes. one: the weight, with its stored tensors
-    and layout.
-    """
+    """Yield notes on how known readers of a weight's layout misread or refuse this weight."""
     assert one.weight is not None
     parts, name, layout = one.parts, one.parts.name, one.weight.layout
     if layout.startswith("deepseek_fp8"):
         rows, scales = parts.codes.shape[-2], parts.beside["scale"].shape
         count = scales[-2] if len(scales) > 1 else 1
         if count and rows % count:
-            yield Finding(
-                name,
-                "ragged blocks",
-                f"{name}: its {rows} rows do not divide into {count} equal blocks; transformers 5.24 computes the rows "
-                "of a block as rows // blocks and refuses the weight.",
-                False,
-            )
+            yield Finding.about(name, "ragged blocks", f"its {rows} rows do not divide into {count} equal blocks; "
+                                "transformers 5.24 computes the rows of a block as rows // blocks and refuses the "
+                                "weight.", False)  # fmt: skip
     if layout == "gptq" and parts.settings.get("sym") is False and not _names_gptqmodel(parts.settings):
-        yield Finding(
-            name,
-            "writer of GPTQ v1",
-            f"{name}: gptqmodel 7.7 refuses asymmetric files of GPTQ v1 whose configuration does not name gptqmodel in "
-            "meta.quantizer, because other writers store zero points of 0 otherwise.",
-            False,
-        )
+        yield Finding.about(name, "writer of GPTQ v1", "gptqmodel 7.7 refuses asymmetric files of GPTQ v1 whose "
+                            "configuration does not name gptqmodel in meta.quantizer, because other writers store zero "
+                            "points of 0 otherwise.", False)  # fmt: skip
     if layout == "modelopt:nvfp4":
         minus_zero = sum(int(np.sum(nibbles(piece.view(np.uint8)) == 8)) for piece in parts.codes.chunks())
         if minus_zero:
-            yield Finding(
-                name,
-                "code of -0",
-                f"{name}: {minus_zero} of its codes are the code of -0, which ModelOpt reads as 0 and other readers of "
-                "NVFP4 as -0.",
-                False,
-            )
+            yield Finding.about(name, "code of -0", f"{minus_zero} of its codes are the code of -0, which ModelOpt "
+                                "reads as 0 and other readers of NVFP4 as -0.", False)  # fmt: skip
     if layout.startswith("bitsandbytes:") and layout != "bitsandbytes:int8":
         k, block = one.weight.shape[-1], json.loads(parts.text("state"))["blocksize"]
         if k % block:
-            yield Finding(
-                name,
-                "blocks across rows",
-                f"{name}: its rows of {k} values are not a multiple of the block of {block}; bitsandbytes 0.50 reads "
-                "such weights wrongly on CPUs (its generic path reads them correctly).",
-                False,
-            )
+            yield Finding.about(name, "blocks across rows", f"its rows of {k} values are not a multiple of the block "
+                                f"of {block}; bitsandbytes 0.50 reads such weights wrongly on CPUs (its generic path "
+                                "reads them correctly).", False)  # fmt: skip
 
 
 def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
-    """Return whether a configuration names gptqmodel among the programs that quantised the model.
-
-    settings: the quantisation settings of the configuration, field -> value.
-    """
+    """Return whether quantisation settings name gptqmodel among the programs that quantised the model."""
     meta = settings.get("meta")
     writers = meta.get("quantizer") if isinstance(meta, Mapping) else None
     listed = writers if isinstance(writers, list) else [writers]
@@ -82,9 +55,6 @@ def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on the faults that a file of these layouts cannot show.
-
-    Yield nothing if there are no layouts, or if values are compared with the unquantised model's (`with_reference`).
-    """
+    """Yield a note on the faults that a file of these layouts cannot show, if there are any and no reference."""
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.joining import Recognised
 from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.analysis.tensors.verifying.configuration import only_scheme
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.values import floats
 
@@ -17,11 +18,7 @@ READABLE = ("float32", "float16", "bfloat16")
 
 
 def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) -> Iterator[Finding]:
-    """Yield a finding for each tensor of input scales that are not positive numbers, and for each scale that the
-    configuration requires but the checkpoint lacks.
-
-    `stored`: all tensors of the checkpoint. `quantised`: its quantised weights.
-    """
+    """Yield a finding for each scale of inputs that is not a positive number, or that is required and missing."""
     if not quantised:
         return
     names = {one.name for one in stored}
@@ -31,35 +28,21 @@ def input_findings(stored: Sequence[Tensor], quantised: Sequence[Recognised]) ->
             wrong = ~(np.isfinite(values) & (values > 0))
             if wrong.any():
                 first = float(values[np.argmax(wrong)])
-                yield Finding(
-                    one.name,
-                    f"{one.name.rpartition('.')[2]} not positive",
-                    f"{one.name}: scales of inputs must be finite and positive; got {first:g}.",
-                )
+                yield Finding.about(one.name, f"{one.name.rpartition('.')[2]} not positive", "scales of inputs must be "
+                                    f"finite and positive; got {first:g}.")  # fmt: skip
     for weight in quantised:
         end = _required(weight.parts.settings)
         name = weight.parts.name
         if weight.weight is not None and end and name.endswith(".weight"):
             wanted = name.removesuffix(".weight") + end
             if wanted not in names:
-                yield Finding(
-                    name,
-                    f"{end} missing",
-                    f"{name}: the configuration says that inputs are quantised with a stored scale, and {wanted} is "
-                    "missing.",
-                )
+                yield Finding.about(name, f"{end} missing", "the configuration says that inputs are quantised with a "
+                                    f"stored scale, and {wanted} is missing.")  # fmt: skip
 
 
 def _required(settings: Mapping[str, Any]) -> str:
-    """Return the end of the name of the input scale that a configuration requires.
-
-    It is "" if none is required, or if the configuration has no scheme or several schemes.
-
-    settings: the quantisation settings of the configuration, field -> value.
-    """
-    groups = settings.get("config_groups")
-    schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
-    inputs = schemes[0].get("input_activations") if len(schemes) == 1 else None
+    """Return the end of the name of the input scale that settings require; "" if none, or several schemes."""
+    inputs = only_scheme(settings).get("input_activations")
     if not isinstance(inputs, Mapping):
         return ""
     method, dynamic = settings.get("quant_method"), inputs.get("dynamic")

@@ -25,11 +25,7 @@ UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights bec
 
 
 def level_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for scales of 0 whose codes are not all 0, for scales far from all others, and for decoded scales
-    below 0.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding for scales of 0 with codes other than 0, scales far from all others, and negative ones."""
     assert one.weight is not None
     parts, words = one.parts, one.weight.dtype.partition(" ")[0]
     if "nested_scale" in parts.beside:
@@ -45,10 +41,9 @@ def level_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
-    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0; `values`: the weight's scales,
-    flat.
+    """Yield a finding if scales of 0 belong to blocks whose codes are not all 0.
 
-    one: the weight, with its stored tensors and layout.
+    values: the weight's scales, flat.
     """
     assert one.weight is not None
     parts, scale, words = one.parts, one.parts.beside["scale"], one.weight.dtype.partition(" ")[0]
@@ -59,19 +54,13 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
         lost = _lost_pairs(one, values)
     if lost:
         label = scale.name.rpartition(".")[2]
-        yield Finding(
-            parts.name,
-            f"{label} of 0",
-            f"{parts.name}: {len(lost)} of its {values.size} scales in {label} are 0, the first at index {min(lost)}, "
-            "although codes of their blocks are not 0: these blocks are read as 0.",
-        )
+        yield Finding.about(parts.name, f"{label} of 0", f"{len(lost)} of its {values.size} scales in {label} are 0, "
+                            f"the first at index {min(lost)}, although codes of their blocks are not 0: these blocks "
+                            "are read as 0.")  # fmt: skip
 
 
 def _lost_bytes(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count.
-
-    `values`: the weight's scales, flat. one: the weight, with its stored tensors and layout.
-    """
+    """Return the indices of scales of 0 whose blocks have one-byte codes of nonzero numbers; NaN does not count."""
     codes, scale = one.parts.codes, one.parts.beside["scale"]
     dtype = dtype_of(codes.dtype)
     blocks = blocks_of(codes.shape, scale.shape, configured_block(one.parts.settings))
@@ -87,11 +76,7 @@ def _lost_bytes(one: Recognised, values: Array) -> set[int]:
 
 
 def _lost_pairs(one: Recognised, values: Array) -> set[int]:
-    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0; `values`: the weight's
-    scales, flat.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Return the indices of scales of 0 whose 16 E2M1 codes, two in a byte, are not all 0."""
     lost, start = set[int](), 0
     for piece in one.parts.codes.chunks(1 << 20):
         used = np.any(piece.view(np.uint8).reshape(-1, NVFP4 // 2) & np.uint8(0x77), axis=1)
@@ -103,8 +88,7 @@ def _lost_pairs(one: Recognised, values: Array) -> set[int]:
 def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
     """Yield a finding if only the largest scale allows weights above 1000, and it exceeds 10,000 times the median.
 
-    The weights meant are scale * the format's largest value (* the tensor's scale, if any). `values`: the weight's
-    scales, flat. `words`: name of the format of the codes. one: the weight, with its stored tensors and layout.
+    The weights meant are scale * the format's largest value (* the tensor's scale, if any). words: the codes' format.
     """
     top, beside = TOP.get(words), one.parts.beside
     used = values[np.isfinite(values) & (values > 0)]
@@ -117,20 +101,14 @@ def _far(one: Recognised, values: Array, words: str) -> Iterator[Finding]:
     if largest > FAR * middle and top * largest * level > LARGEST >= top * middle * level:
         label = beside["scale"].name.rpartition(".")[2]
         place = int(np.argmax(np.where(np.isfinite(values), values, 0)))
-        yield Finding(
-            one.parts.name,
-            "scale far from others",
-            f"{one.parts.name}: the scale at index {place} of {label} makes weights as large as "
-            f"{top * largest * level:.3g}; with the median of its {values.size} scales they are at most "
-            f"{top * middle * level:.3g}.",
-        )
+        yield Finding.about(one.parts.name, "scale far from others", f"the scale at index {place} of {label} makes "
+                            f"weights as large as {top * largest * level:.3g}; with the median of its {values.size} "
+                            f"scales they are at most {top * middle * level:.3g}.")  # fmt: skip
 
 
 def _nested(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for scales of bitsandbytes' double quantisation that are negative, or all equal although their
-    codes differ.
-
-    one: the weight, with its stored tensors and layout.
+    """Yield findings for scales of bitsandbytes' double quantisation that are negative, or equal although their codes
+    differ.
     """
     parts = one.parts
     state = json.loads(parts.text("state"))
@@ -139,18 +117,11 @@ def _nested(one: Recognised) -> Iterator[Finding]:
     size = int(state["nested_blocksize"])
     below = values < -ROUNDED * nested[np.arange(codes.size) // size]
     if below.any():
-        yield Finding(
-            parts.name,
-            "absmax negative",
-            f"{parts.name}: {int(below.sum())} of its {values.size} scales are negative once nested_absmax and "
-            f"nested_offset are applied, the first at index {int(np.argmax(below))}; scales must be positive.",
-        )
+        yield Finding.about(parts.name, "absmax negative", f"{int(below.sum())} of its {values.size} scales are "
+                            "negative once nested_absmax and nested_offset are applied, the first at index "
+                            f"{int(np.argmax(below))}; scales must be positive.")  # fmt: skip
     for index in np.flatnonzero(nested == 0):
         if np.unique(codes[index * size : (index + 1) * size]).size > 1:
-            yield Finding(
-                parts.name,
-                "nested_absmax of 0",
-                f"{parts.name}: its nested_absmax at index {index} is 0, although codes of its absmax differ: all "
-                "scales there are read as nested_offset.",
-            )
+            yield Finding.about(parts.name, "nested_absmax of 0", f"its nested_absmax at index {index} is 0, although "
+                                "codes of its absmax differ: all scales there are read as nested_offset.")  # fmt: skip
             return

@@ -42,28 +42,22 @@ def missing_findings(stored: Sequence[Tensor], taken: set[int]) -> Iterator[Find
             missing = [stem + end for end in layout.needed if stem + end not in names]
             wanted = f"{missing[0]} is missing" if missing else "the dtype of its scales is not the layout's"
             name = stem + layout.weight
-            yield Finding(
-                name, "missing", f"{name}: {one.name} holds {one.dtype} codes ({layout.source}), and {wanted}."
-            )
+            yield Finding.about(name, "missing", f"{one.name} holds {one.dtype} codes ({layout.source}), and {wanted}.")
             continue
         for end, codes in BESIDE.items():
             stem = one.name.removesuffix(end)
             if one.name.endswith(end) and not any(stem + code in names for code in codes):
-                yield Finding(
-                    f"{stem}.weight",
-                    "codes missing",
-                    f"{stem}.weight: the checkpoint holds {one.name} without its codes, "
-                    f"{' or '.join(stem + code for code in codes)}.",
-                )
+                wanted = " or ".join(stem + code for code in codes)
+                text = f"the checkpoint holds {one.name} without its codes, {wanted}."
+                yield Finding.about(f"{stem}.weight", "codes missing", text)
                 break
 
 
 def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | None:
     """Return the likeliest layout of codes that lack companion tensors, such as scales; None if no layout fits.
 
-    A layout fits by the name and dtype of the codes, `one`. The likeliest has the most companions that are present;
-    then it is one of the library, then the one that lacks the fewest. `names`: all tensor names of the checkpoint.
-    `library`: the library that the configuration names, or "".
+    The likeliest has the most companions that are present; then it is one of the library, then the one that lacks the
+    fewest. names: all tensor names of the checkpoint. library: the one that the configuration names, or "".
     """
     fitting = [
         layout
@@ -84,11 +78,7 @@ def _nearest(one: Tensor, names: set[str], library: str) -> CheckpointLayout | N
 
 
 def _is_likely(one: Tensor, layout: CheckpointLayout, names: set[str]) -> bool:
-    """Return whether a tensor called "weight", `one`, is likely to be the codes of a layout.
-
-    It is if its dtype is FP8, INT8 or UINT8, or if a companion of the layout, such as its scales, is among `names`, the
-    tensors of the checkpoint.
-    """
+    """Return whether a tensor called "weight" is likely to be the codes of a layout, by its dtype or companions."""
     stem = one.name.removesuffix(layout.codes)
     ends = {**layout.needed, **layout.more}
     return one.dtype in FLOAT8 or one.dtype in ("int8", "uint8") or any(stem + end in names for end in ends)

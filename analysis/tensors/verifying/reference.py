@@ -19,30 +19,25 @@ NEAR = 0.5  # a change of the order explains an error if it leaves less than thi
 
 
 def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each weight with a relative error above 0.5 against the unquantised model's.
+    """Yield a finding for each weight that the unquantised model lacks, or from which it differs by more than half.
 
-    The finding says if exchanged neighbours or the other sign would at least halve the error. Another one is yielded
-    for a weight that the reference lacks or has in another shape. weights: the decoded tensors of the checkpoint.
-    reference: path of the unquantised model, or tensor name -> array.
+    The finding says if exchanged neighbours or the other sign would at least halve the error. weights: the decoded
+    tensors of the checkpoint. reference: path of the unquantised model, or tensor name -> array.
     """
     values = open_checkpoint(reference) if isinstance(reference, (str, Path)) else reference
     for one in weights:
         if not one.layout:
             continue
         if one.name not in values:
-            yield Finding(
-                one.name, "not in the reference", f"{one.name}: the reference has no tensor of that name.", False
-            )
+            yield Finding.about(one.name, "not in the reference", "the reference has no tensor of that name.", False)
             continue
         expected: Any = values[one.name]
         wanted = np.asarray(expected.detach().float().cpu().numpy() if is_torch(expected) else expected, np.float32)
         got = whole(one)
         got = np.swapaxes(got, -1, -2) if one.exchanged else got
         if got.shape != wanted.shape:
-            yield Finding(
-                one.name,
-                "shape of the reference",
-                f"{one.name}: its shape is {got.shape}, and the reference's {wanted.shape}.",
+            yield Finding.about(
+                one.name, "shape of the reference", f"its shape is {got.shape}, and the reference's {wanted.shape}."
             )
             continue
         error = _relative(got, wanted)
@@ -52,15 +47,13 @@ def reference_findings(weights: Sequence[Tensor], reference: str | Path | Mappin
         closer = {words: _relative(array, wanted) for words, array in swapped.items() if array is not None}
         best = min(closer, key=closer.__getitem__) if closer else ""
         why = f"; with {best} it would be {closer[best]:.2g}" if best and closer[best] < NEAR * error else ""
-        yield Finding(
-            one.name,
-            "far from the reference",
-            f"{one.name}: its relative error against the reference is {error:.2g}{why}.",
+        yield Finding.about(
+            one.name, "far from the reference", f"its relative error against the reference is {error:.2g}{why}."
         )
 
 
 def _relative(got: Array, wanted: Array) -> float:
-    """Return norm(got - wanted) / norm(wanted), with the reference's values `wanted`; infinity if it is not finite."""
+    """Return norm(got - wanted) / norm(wanted); infinity if it is not finite."""
     norm = float(np.linalg.norm(wanted.astype(np.float64)))
     with np.errstate(all="ignore"):
         error = float(np.linalg.norm(got.astype(np.float64) - wanted)) / max(norm, 1e-300)
@@ -68,9 +61,7 @@ def _relative(got: Array, wanted: Array) -> float:
 
 
 def _pairs_exchanged(values: Array) -> Array | None:
-    """Return values with the neighbours in each pair along the last axis exchanged; None if that axis has an odd
-    length.
-    """
+    """Return values with the neighbours in each pair along the last axis exchanged; None if its length is odd."""
     if values.shape[-1] % 2:
         return None
     return np.asarray(values.reshape(*values.shape[:-1], -1, 2)[..., ::-1].reshape(values.shape))

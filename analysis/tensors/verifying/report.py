@@ -32,6 +32,11 @@ class Finding(NamedTuple):
     text: str
     contradicts: bool = True
 
+    @classmethod
+    def about(cls, tensor: str, kind: str, text: str, contradicts: bool = True) -> Finding:
+        """Return a statement about a weight; `text` is put after the weight's name and a colon."""
+        return cls(tensor, kind, f"{tensor}: {text}", contradicts)
+
 
 @dataclass(frozen=True)
 class LayoutReport:
@@ -115,9 +120,7 @@ class LayoutReport:
 
 
 def _folded(findings: Iterator[Finding] | Any) -> Iterator[str]:
-    """Yield a sentence for each kind of statement: the first statement of that kind, and the number of further
-    weights.
-    """
+    """Yield a sentence for each kind of statement: the first of that kind, and the number of further weights."""
     by_kind: dict[str, list[Finding]] = {}
     for one in findings:
         by_kind.setdefault(one.kind, []).append(one)

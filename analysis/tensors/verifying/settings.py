@@ -11,6 +11,7 @@ import numpy as np
 
 from fpsim.analysis.tensors.layouts.float_blocks import configured_block
 from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.verifying.configuration import only_scheme
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.analysis.tensors.verifying.states import bitsandbytes_findings, hqq_findings, torchao_findings
 from fpsim.analysis.tensors.verifying.values import floats
@@ -38,10 +39,8 @@ GGUF = "gguf:"
 
 
 def shape_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield findings for scales whose shape fits the codes, but is not one that libraries write.
-
-    Also yield one if NVFP4's scale of the whole tensor is missing, and one if UINT8 codes have no zero points. one: the
-    weight, with its stored tensors and layout.
+    """Yield findings for scales whose shape fits the codes, but is not one that libraries write, and for missing
+    tensors.
     """
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
@@ -50,70 +49,44 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
     if words.startswith("E2M1 in 1x"):
         block = int(words.removeprefix("E2M1 in 1x").partition(" ")[0])
         wanted = BLOCKS.get(scale.dtype, 16)
-        yield Finding(
-            name,
-            "block size",
-            f"{name}: its {label} has one {scale.dtype} scale per {block} codes; expected one per {wanted}.",
+        yield Finding.about(
+            name, "block size", f"its {label} has one {scale.dtype} scale per {block} codes; expected one per {wanted}."
         )
     if words == "NVFP4" and not {"tensor_scale", "tensor_divisor"} & parts.beside.keys():
         missing = {".weight": "weight_scale_2", ".weight_packed": "weight_global_scale"}.get(one.layout.codes)
         if missing:
-            text = f"{name}: the layout has one more scale for the whole tensor, and {missing} is missing."
-            yield Finding(name, "tensor scale missing", text)
+            yield Finding.about(name, "tensor scale missing", "the layout has one more scale for the whole tensor, and "
+                                f"{missing} is missing.")  # fmt: skip
     integers = not one.weight.layout.startswith("deepseek_fp8")
     if integers and words.startswith("UINT8") and "zero_point" not in parts.beside:
-        yield Finding(
-            name,
-            "dtype of codes",
-            f"{name}: its codes are stored as uint8 without zero points, so that no weight is negative; libraries "
-            "store int8.",
-        )
+        yield Finding.about(name, "dtype of codes", "its codes are stored as uint8 without zero points, so that no "
+                            "weight is negative; libraries store int8.")  # fmt: skip
     if one.weight.layout == "mxfp4" and parts.codes.shape[:-1] != scale.shape:
-        yield Finding(
-            name,
-            "shape of blocks",
-            f"{name}: its blocks have the shape {parts.codes.shape}, and its scales {scale.shape}; gpt-oss's readers "
-            "need blocks of one more axis, 16 bytes for each scale.",
-        )
+        yield Finding.about(name, "shape of blocks", f"its blocks have the shape {parts.codes.shape}, and its scales "
+                            f"{scale.shape}; gpt-oss's readers need blocks of one more axis, 16 bytes for each "
+                            "scale.")  # fmt: skip
     if words.endswith("with column scales"):
-        yield Finding(
-            name,
-            "scales transposed",
-            f"{name}: its {label} of shape {scale.shape} has one scale per column; libraries multiply rows, so it "
-            "looks transposed.",
-        )
+        yield Finding.about(name, "scales transposed", f"its {label} of shape {scale.shape} has one scale per column; "
+                            "libraries multiply rows, so it looks transposed.")  # fmt: skip
     if words.startswith("E4M3 in ") and scale.dtype == "uint8" and "MX" not in words:
-        yield Finding(
-            name,
-            "block size",
-            f"{name}: its {label} of powers of two has the shape {scale.shape}; MXFP8 has one per 32 codes of a row.",
-        )
+        yield Finding.about(name, "block size", f"its {label} of powers of two has the shape {scale.shape}; MXFP8 has "
+                            "one per 32 codes of a row.")  # fmt: skip
 
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight and the configuration, or the file's metadata.
-
-    Method and layout must agree, and modules that the configuration ignores must not be quantised; further checks
-    depend on the layout. metadata: name -> text. one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding for each contradiction between a weight and the configuration, or the files' metadata."""
     assert one.weight is not None
     layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
     if method in METHODS and not layout.startswith(METHODS[method]):
-        yield Finding(
-            name,
-            "quant_method",
-            f"{name}: the configuration says quant_method {method!r}, and its tensors are those of {layout}.",
-        )
+        yield Finding.about(name, "quant_method", f"the configuration says quant_method {method!r}, and its tensors "
+                            f"are those of {layout}.")  # fmt: skip
         return
     module = name.removesuffix(".weight")
     for ignored in (*_words(settings.get("ignore")), *_words(settings.get("exclude_modules"))):
         if _names(ignored, module):
-            yield Finding(
-                name,
-                "ignored and quantised",
-                f"{name}: the configuration says that {ignored} is not quantised, and this weight is.",
-            )
+            yield Finding.about(name, "ignored and quantised", f"the configuration says that {ignored} is not "
+                                "quantised, and this weight is.")  # fmt: skip
     if layout in ("gptq", "gptq_v2", "awq"):
         yield from _packed(one)
     if layout == "awq":
@@ -133,106 +106,77 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 
 
 def _packed(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration.
-
-    Compared are bits, group_size (with the number of groups), and desc_act with the tensor g_idx. one: the weight, with
-    its stored tensors and layout.
-    """
+    """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration."""
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
     k, n = one.weight.shape
     groups = parts.beside["scale"].shape[0]
     bits = parts.beside["zero_point"].shape[1] * 32 // n
     if type(parts.settings.get("bits")) is int and parts.settings["bits"] != bits:
-        yield Finding(
-            name, "bits", f"{name}: the configuration says {parts.settings['bits']} bits, and its tensors have {bits}."
+        yield Finding.about(
+            name, "bits", f"the configuration says {parts.settings['bits']} bits, and its tensors have {bits}."
         )
     size = parts.settings.get("group_size")
     if type(size) is int:
         wanted = 1 if size <= 0 else -(-k // size)
         if wanted != groups:
-            yield Finding(
-                name,
-                "group size",
-                f"{name}: the configuration says groups of {size}, which makes {wanted} groups of {k} inputs, and "
-                f"there are scales for {groups}.",
-            )
+            yield Finding.about(name, "group size", f"the configuration says groups of {size}, which makes {wanted} "
+                                f"groups of {k} inputs, and there are scales for {groups}.")  # fmt: skip
         elif "group" in parts.beside:
             yield from _groups(one, size if size > 0 else k)
             plain = np.arange(k) // (size if size > 0 else k)
             equal = np.array_equal(parts.array("group").reshape(-1), plain)
             if not equal and parts.settings.get("desc_act") is False:
-                yield Finding(
-                    name,
-                    "g_idx",
-                    f"{name}: the configuration says desc_act false, and its g_idx is not input // {size}.",
+                yield Finding.about(
+                    name, "g_idx", f"the configuration says desc_act false, and its g_idx is not input // {size}."
                 )
             if equal and parts.settings.get("desc_act") is True and groups > 1:
-                yield Finding(
-                    name,
-                    "g_idx in order",
-                    f"{name}: the configuration says desc_act, and its g_idx is input // {size}, as without desc_act; "
-                    "the file does not show whether an order was lost.",
-                    False,
-                )
+                yield Finding.about(name, "g_idx in order", "the configuration says desc_act, and its g_idx is input "
+                                    f"// {size}, as without desc_act; the file does not show whether an order was "
+                                    "lost.", False)  # fmt: skip
     if parts.settings.get("desc_act") is True and "group" not in parts.beside and groups > 1:
-        yield Finding(name, "g_idx missing", f"{name}: the configuration says desc_act, and its g_idx is missing.")
+        yield Finding.about(name, "g_idx missing", "the configuration says desc_act, and its g_idx is missing.")
 
 
 def _groups(one: Recognised, size: int) -> Iterator[Finding]:
-    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input.
-
-    one: the weight, with its stored tensors and layout. size: the group size.
-    """
+    """Yield a finding if g_idx assigns a group more inputs than the group size, or no input."""
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[0]
     counts = np.bincount(parts.array("group").reshape(-1), minlength=groups)
     if counts.max() > size or not counts.all():
         index = int(np.argmax(counts > size)) if counts.max() > size else int(np.argmin(counts))
-        yield Finding(
-            name,
-            "g_idx groups",
-            f"{name}: its g_idx assigns {counts[index]} inputs to group {index}; groups have {size}, and each of the "
-            f"{groups} has some.",
-        )
+        yield Finding.about(name, "g_idx groups", f"its g_idx assigns {counts[index]} inputs to group {index}; groups "
+                            f"have {size}, and each of the {groups} has some.")  # fmt: skip
 
 
 def _awq(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between an AWQ weight and fields of the configuration that only AWQ has.
-
-    `version` must be one of those packed for gemm; with zero_point false, all zero points must be equal. one: the
-    weight, with its stored tensors and layout.
-    """
+    """Yield a finding for each contradiction between an AWQ weight and the configuration's fields for AWQ alone."""
     parts, name = one.parts, one.parts.name
     version = parts.settings.get("version")
     if isinstance(version, str) and version.lower() not in ("gemm", "exllama", "ipex"):
-        yield Finding(
-            name, "version", f"{name}: the configuration says version {version!r}, and its tensors are packed for gemm."
+        yield Finding.about(
+            name, "version", f"the configuration says version {version!r}, and its tensors are packed for gemm."
         )
     if parts.settings.get("zero_point") is False:
         words = parts.array("zero_point").view(np.uint32)
         if words.size and (words != np.uint32(0x11111111) * (words.flat[0] & np.uint32(15))).any():
-            text = f"{name}: the configuration says zero_point false, and its zero points are not all the same."
-            yield Finding(name, "not symmetric", text)
+            yield Finding.about(name, "not symmetric", "the configuration says zero_point false, and its zero points "
+                                "are not all the same.")  # fmt: skip
 
 
 def _deepseek(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration.
-
-    Compared are the codes' dtype and `fmt` with E4M3, `scale_fmt` with the scales, and weight_block_size with their
-    shape. one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding for each contradiction between a weight in DeepSeek's FP8 and its configuration."""
     parts, name = one.parts, one.parts.name
     shape, scale = parts.codes.shape, parts.beside["scale"]
     if not parts.codes.dtype.startswith("float8_e4m3"):
-        text = f"{name}: its codes are stored as {parts.codes.dtype}; the layout's readers take float8_e4m3fn."
-        yield Finding(name, "dtype of codes", text)
+        yield Finding.about(name, "dtype of codes", f"its codes are stored as {parts.codes.dtype}; the layout's "
+                            "readers take float8_e4m3fn.")  # fmt: skip
     said = parts.settings.get("fmt")
     if isinstance(said, str) and said != "e4m3":
-        yield Finding(name, "fmt", f"{name}: the configuration says fmt {said!r}; the layout's codes are e4m3.")
+        yield Finding.about(name, "fmt", f"the configuration says fmt {said!r}; the layout's codes are e4m3.")
     if parts.settings.get("scale_fmt") == "float" and scale.dtype == "float8_e8m0fnu":
-        yield Finding(
-            name, "scale_fmt", f"{name}: the configuration says scale_fmt float, and its scales are {scale.dtype}."
+        yield Finding.about(
+            name, "scale_fmt", f"the configuration says scale_fmt float, and its scales are {scale.dtype}."
         )
     block = configured_block(parts.settings)
     if block is not None and scale.size > 1:
@@ -240,31 +184,20 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
         if scale.shape[-2:] != wanted:
             turned = scale.shape[-2:] == wanted[::-1]
             more = ", the transpose" if turned else ""
-            yield Finding(
-                name,
-                "block size",
-                f"{name}: the configuration says blocks of {block[0]} x {block[1]}, for which the scales of a weight "
-                f"of shape {shape} have the shape {wanted}; these have {scale.shape}{more}.",
-            )
+            yield Finding.about(name, "block size", f"the configuration says blocks of {block[0]} x {block[1]}, for "
+                                f"which the scales of a weight of shape {shape} have the shape {wanted}; these have "
+                                f"{scale.shape}{more}.")  # fmt: skip
     if parts.settings.get("scale_fmt") == "ue8m0" and scale.dtype == "float32":
         values = floats(scale)
         odd = int(np.sum((values.view(np.uint32) & np.uint32(0x7FFFFF)) != 0))
         if odd:
-            yield Finding(
-                name,
-                "ue8m0 as floats",
-                f"{name}: the configuration says scale_fmt ue8m0, and {odd} of its {values.size} float32 scales are "
-                "not powers of two: readers that use only the exponents change them. fpsim reads the values.",
-                False,
-            )
+            yield Finding.about(name, "ue8m0 as floats", f"the configuration says scale_fmt ue8m0, and {odd} of its "
+                                f"{values.size} float32 scales are not powers of two: readers that use only the "
+                                "exponents change them. fpsim reads the values.", False)  # fmt: skip
 
 
 def _compressed(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration.
-
-    Compared is `format`, and if there is one scheme for all weights, its strategy, group or block size, num_bits, type,
-    and `symmetric` with the presence of zero points. one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding for each contradiction between a compressed-tensors weight and its configuration."""
     assert one.weight is not None
     parts, name, words = one.parts, one.parts.name, one.weight.dtype
     said = parts.settings.get("format")
@@ -272,98 +205,69 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
     if wanted_layout is not None and not one.weight.layout.removeprefix("compressed-tensors:").startswith(
         wanted_layout
     ):
-        text = f"{name}: the configuration says format {said}, and its tensors are those of {one.weight.layout}."
-        yield Finding(name, "format", text)
-    groups = parts.settings.get("config_groups")
-    schemes = [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
-    if len(schemes) != 1 or not isinstance(schemes[0].get("weights"), Mapping):
+        yield Finding.about(
+            name, "format", f"the configuration says format {said}, and its tensors are those of {one.weight.layout}."
+        )
+    weights = only_scheme(parts.settings).get("weights")
+    if not isinstance(weights, Mapping):
         return  # with several schemes, patterns of classes say which of them a weight has
-    weights: Mapping[str, Any] = schemes[0]["weights"]
     strategy, size = weights.get("strategy"), weights.get("group_size")
     strategy = strategy if isinstance(strategy, str) else ""
     if strategy in STRATEGIES and not any(part in words for part in STRATEGIES[strategy]):
-        yield Finding(
-            name,
-            "strategy",
-            f"{name}: the configuration says one scale per {strategy}, and with scales of shape "
-            f"{parts.beside['scale'].shape} the weight is {words}.",
-        )
+        yield Finding.about(name, "strategy", f"the configuration says one scale per {strategy}, and with scales of "
+                            f"shape {parts.beside['scale'].shape} the weight is {words}.")  # fmt: skip
     if strategy == "channel" and len(parts.beside["scale"].shape) == 1 and "with row scales" in words:
         shape = parts.beside["scale"].shape
-        text = f"{name}: its scales have the shape {shape}; compressed-tensors multiplies by scales of {(*shape, 1)}."
-        yield Finding(name, "shape of scales", text)
+        yield Finding.about(name, "shape of scales", f"its scales have the shape {shape}; compressed-tensors "
+                            f"multiplies by scales of {(*shape, 1)}.")  # fmt: skip
     if strategy in ("group", "tensor_group") and type(size) is int and size > 0:
         k = one.weight.shape[-1]
         if parts.beside["scale"].shape[-1] != -(-k // size):
-            yield Finding(
-                name,
-                "group size",
-                f"{name}: the configuration says groups of {size}, which makes {-(-k // size)} groups of {k} inputs, "
-                f"and there are scales for {parts.beside['scale'].shape[-1]}.",
-            )
+            yield Finding.about(name, "group size", f"the configuration says groups of {size}, which makes "
+                                f"{-(-k // size)} groups of {k} inputs, and there are scales for "
+                                f"{parts.beside['scale'].shape[-1]}.")  # fmt: skip
     block = configured_block(parts.settings)
     if strategy == "block" and block is not None:
         wanted = tuple(-(-n // side) for n, side in zip(one.weight.shape[-2:], block, strict=True))
         if parts.beside["scale"].shape[-2:] != wanted:
-            yield Finding(
-                name,
-                "block size",
-                f"{name}: the configuration says blocks of {block[0]} x {block[1]}, for which the scales have the "
-                f"shape {wanted}; these have {parts.beside['scale'].shape}.",
-            )
+            yield Finding.about(name, "block size", f"the configuration says blocks of {block[0]} x {block[1]}, for "
+                                f"which the scales have the shape {wanted}; these have "
+                                f"{parts.beside['scale'].shape}.")  # fmt: skip
     bits = weights.get("num_bits")
     kind = words.partition(" ")[0]
     stored = int(kind.removeprefix("INT")) if kind.startswith("INT") else WIDTHS.get(kind)
     if stored is not None and type(bits) is int and bits != stored:
-        yield Finding(name, "bits", f"{name}: the configuration says {bits} bits, and the weight is {words}.")
+        yield Finding.about(name, "bits", f"the configuration says {bits} bits, and the weight is {words}.")
     if stored is not None and weights.get("type") == ("float" if kind.startswith("INT") else "int"):
-        text = f"{name}: the configuration says type {weights['type']}, and the weight is {words}."
-        yield Finding(name, "type", text)
+        yield Finding.about(name, "type", f"the configuration says type {weights['type']}, and the weight is {words}.")
     symmetric, integers = weights.get("symmetric"), weights.get("type") == "int"
     if integers and symmetric is False and "zero_point" not in parts.beside:
-        yield Finding(
-            name,
-            "zero points missing",
-            f"{name}: the configuration says that the codes are not symmetric, and weight_zero_point is missing.",
-        )
+        yield Finding.about(name, "zero points missing", "the configuration says that the codes are not symmetric, and "
+                            "weight_zero_point is missing.")  # fmt: skip
     if integers and symmetric is True and "zero_point" in parts.beside:
-        yield Finding(
-            name,
-            "zero points of symmetric codes",
-            f"{name}: the configuration says that the codes are symmetric, and the weight has zero points.",
-        )
+        yield Finding.about(name, "zero points of symmetric codes", "the configuration says that the codes are "
+                            "symmetric, and the weight has zero points.")  # fmt: skip
 
 
 def _modelopt(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between a ModelOpt weight and its configuration.
-
-    Compared are quant_algo with the layout, and group_size with the number of codes per scale. one: the weight, with
-    its stored tensors and layout.
-    """
+    """Yield a finding for each contradiction between a ModelOpt weight and its configuration."""
     assert one.weight is not None
     algorithm = str(one.parts.settings.get("quant_algo", ""))
     wanted = ALGORITHMS.get(algorithm)
     if wanted and one.weight.layout != wanted:
-        yield Finding(
-            one.parts.name,
-            "quant_algo",
-            f"{one.parts.name}: the configuration says quant_algo {algorithm}, and its tensors are those of "
-            f"{one.weight.layout}.",
-        )
+        yield Finding.about(one.parts.name, "quant_algo", f"the configuration says quant_algo {algorithm}, and its "
+                            f"tensors are those of {one.weight.layout}.")  # fmt: skip
     size = one.parts.settings.get("group_size")
     if type(size) is int and one.weight.layout in ("modelopt:nvfp4", "modelopt:mxfp8"):
         block = one.weight.shape[-1] // max(one.parts.beside["scale"].shape[-1], 1)
         if block != size:
-            yield Finding(
-                one.parts.name,
-                "group size",
-                f"{one.parts.name}: the configuration says groups of {size}, and its scales have groups of {block}.",
-            )
+            yield Finding.about(one.parts.name, "group size", f"the configuration says groups of {size}, and its "
+                                f"scales have groups of {block}.")  # fmt: skip
 
 
 def _names(pattern: str, module: str) -> bool:
-    """Return whether a pattern matches a module's name: a regular expression after "re:" (invalid ones never match),
-    else a shell pattern.
+    """Return whether a shell pattern, or a regular expression after "re:", matches a module's name; invalid ones do
+    not.
     """
     if not pattern.startswith("re:"):
         return fnmatchcase(module, pattern)

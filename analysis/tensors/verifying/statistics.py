@@ -1,4 +1,4 @@
-"""Checks on statistics of codes, which detect wrong zero points, the wrong version of GPTQ, and a wrong order of AWQ's
+"""Checks on statistics of codes, which detect wrong zero points, and wrong versions of GPTQ and orders of AWQ's
 columns.
 
 Weights have a mean near zero, so that the mean code of a group is near its zero point. A single group shows little; the
@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.joining import Recognised
+from fpsim.analysis.tensors.layouts.packed_integers import read_zero_points
 from fpsim.analysis.tensors.layouts.unpacking import AWQ_ORDER, WORD, fields, fields_down
+from fpsim.analysis.tensors.tensor import Tensor
 from fpsim.analysis.tensors.verifying.report import Finding
 from fpsim.arrays import Array
 
@@ -97,14 +99,13 @@ def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
 def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Finding]:
     """Yield findings on GPTQ zero points that contradict the configured version, or the mean codes of their groups.
 
-    Equal zero points are compared with the middle code; others with the mean codes, in the configured version and in
-    the other one. A note tells of zero points of 0 in version 1, which some readers misread. `bits`: bits of a code.
-    `group_of`: index of the group of each input. one: the weight, with its stored tensors and layout.
+    A note tells of zero points of 0 in version 1, which some readers misread. bits: bits of a code. group_of: index of
+    the group of each input.
     """
     parts, name = one.parts, one.parts.name
     n = parts.beside["scale"].shape[1]
-    words = parts.array("zero_point").view(np.uint32)
-    stored = fields(words, bits, n)
+    readings = read_zero_points(parts, bits, n)
+    stored = readings[2]
     said = {"gptq_v2": 2, "gptq": 1}.get(str(parts.settings.get("checkpoint_format", "")), 0)
     if not said and parts.settings.get("quant_method") == "gptq":
         said = 1  # files without the key are of the first version
@@ -112,13 +113,11 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
         yield from _symmetric_findings(name, bits, int(stored.flat[0]), said)
         return
     if parts.settings.get("sym") is True:
-        text = f"{name}: the configuration says sym, and its zero points are not all the same."
-        yield Finding(name, "not symmetric", text)
-    ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
-    with np.errstate(over="ignore"):
-        first_version = fields(words + ones, bits, n)
-    readings = {1: first_version, 2: stored}
-    codes = _down(one, bits, n)
+        yield Finding.about(
+            name, "not symmetric", "the configuration says sym, and its zero points are not all the same."
+        )
+    words = _columns(parts.codes, COLUMNS)
+    codes = fields_down(words, bits, len(words) * (WORD // bits))
     wide = codes.shape[1]
     by_version = {
         version: offsets(codes, zeros[:, :wide].astype(np.float32), group_of) for version, zeros in readings.items()
@@ -126,63 +125,46 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
     read = said or (2 if one.weight is not None and one.weight.layout == "gptq_v2" else 1)
     other = 3 - read
     if by_version[read].is_off and not by_version[other].is_off and by_version[other].groups >= ENOUGH:
-        yield Finding(
-            name,
-            "version of GPTQ",
-            f"{name}: the mean codes of the groups are {by_version[read].median:+.2f} codes from the zero points read "
-            f"as GPTQ v{read}, and {by_version[other].median:+.2f} from those read as v{other}: the file is v{other}, "
-            "or the zero points are off by one.",
-        )
+        yield Finding.about(name, "version of GPTQ", f"the mean codes of the groups are {by_version[read].median:+.2f} "
+                            f"codes from the zero points read as GPTQ v{read}, and {by_version[other].median:+.2f} "
+                            f"from those read as v{other}: the file is v{other}, or the zero points are off by "
+                            "one.")  # fmt: skip
     else:
         yield from _off(name, by_version[read])
     zeros = readings[read]
     if read == 1 and (zeros == 0).any():
         carried = stored != (zeros.astype(int) - 1) % (1 << bits)
-        yield Finding(
-            name,
-            "zero points of 0 in v1",
-            f"{name}: {int((zeros == 0).sum())} of its zero points are 0, for which GPTQ v1 borrows from the next "
-            f"field of the word; readers that add 1 to each field read {int(carried.sum())} of {zeros.size} wrongly.",
-            False,
-        )
+        yield Finding.about(name, "zero points of 0 in v1", f"{int((zeros == 0).sum())} of its zero points are 0, for "
+                            "which GPTQ v1 borrows from the next field of the word; readers that add 1 to each field "
+                            f"read {int(carried.sum())} of {zeros.size} wrongly.", False)  # fmt: skip
 
 
 def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
-    """Yield a finding if a zero point, equal for all groups, is the middle code in no version of GPTQ, or in another
-    one than configured.
+    """Yield a finding if the zero point of all groups is the middle code in no version of GPTQ, or not in the
+    configured one.
 
-    `name`: name of the weight. `bits`: bits of a code. `stored`: the stored zero point. `said`: the configured version,
-    0 if unknown.
+    stored: the stored zero point. said: the configured version, 0 if unknown.
     """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)
     if not version:
-        yield Finding(
-            name,
-            "symmetric zero point",
-            f"{name}: all its zero points are stored as {stored}; for symmetric codes of {bits} bits they are "
-            f"{middle} (v2) or {middle - 1} (v1).",
-        )
+        yield Finding.about(name, "symmetric zero point", f"all its zero points are stored as {stored}; for symmetric "
+                            f"codes of {bits} bits they are {middle} (v2) or {middle - 1} (v1).")  # fmt: skip
     elif said and said != version:
-        yield Finding(
-            name,
-            "version of GPTQ",
-            f"{name}: the configuration says GPTQ v{said}, and all its zero points are stored as {stored}, the "
-            f"middle code in v{version}.",
-        )
+        yield Finding.about(name, "version of GPTQ", f"the configuration says GPTQ v{said}, and all its zero points "
+                            f"are stored as {stored}, the middle code in v{version}.")  # fmt: skip
 
 
 def awq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding on AWQ columns whose nibbles are in plain order, or else on wrong zero points.
 
     Nibbles of codes or of zero points are in plain order if, read so, mean codes are at least 20 % nearer to the zero
-    points than in AWQ's order. one: the weight, with its stored tensors and layout.
+    points than in AWQ's order.
     """
     parts, name = one.parts, one.parts.name
     (k, words), groups = parts.codes.shape, parts.beside["scale"].shape[0]
     used = min(words, COLUMNS // 8)
-    bands = [band.reshape(-1, words)[:, :used] for band in parts.codes.chunks(max((1 << 20) // words, 1) * words)]
-    codes = fields(np.concatenate(bands), 4, 8 * used)
+    codes = fields(_columns(parts.codes, used), 4, 8 * used)
     zeros = fields(np.ascontiguousarray(parts.array("zero_point")[:, :used]), 4, 8 * used)
     group_of = np.arange(k) // (k // groups)
     awq_order, plain_order = (np.arange(8 * used) // 8 * 8 + np.tile(order, used) for order in (AWQ_ORDER, PLAIN_ORDER))
@@ -199,12 +181,9 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
         and by_orders[best].groups >= ENOUGH
     ):
         which = "qweight" if best[0] == "plain" else "qzeros"
-        yield Finding(
-            name,
-            "order of AWQ",
-            f"{name}: the nibbles of its {which} are in plain order instead of AWQ's, 0 2 4 6 1 3 5 7: read in AWQ's "
-            "order, the codes are not near their zero points.",
-        )
+        yield Finding.about(name, "order of AWQ", f"the nibbles of its {which} are in plain order instead of AWQ's, 0 "
+                            "2 4 6 1 3 5 7: read in AWQ's order, the codes are not near their zero "
+                            "points.")  # fmt: skip
     else:
         yield from _off(name, by_orders["awq", "awq"])
 
@@ -212,8 +191,7 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
     """Yield a finding if zero points of compressed-tensors' packed integers differ from the mean codes of their groups.
 
-    The first 512 rows at most are checked. `bits`: bits of a code. `n`, `k`: outputs and inputs of the weight. one: the
-    weight, with its stored tensors and layout.
+    n, k: outputs and inputs of the weight.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]
@@ -228,43 +206,26 @@ def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Find
 def flat_findings(name: str, codes: Array, zeros: Array) -> Iterator[Finding]:
     """Yield a finding if the zero points of the weight `name` differ from the mean codes of their groups.
 
-    `codes`: (groups, group size). `zeros`: the zero point of each group.
+    codes: (groups, group size). zeros: the zero point of each group.
     """
     shape = codes.shape
     yield from _off(name, offsets(codes.T, zeros.reshape(1, -1), np.zeros(shape[1], np.int64)))
 
 
 def _off(name: str, distances: Offsets) -> Iterator[Finding]:
-    """Yield a finding if the zero points of the weight `name` are wrong by the statistics `distances`.
-
-    Yield a note instead if there are too few data to tell.
-    """
+    """Yield a finding if the zero points of the weight `name` are wrong, or a note if too few data tell."""
     if distances.is_off:
         way = "low" if distances.median > 0 else "high"
-        yield Finding(
-            name,
-            "zero points off",
-            f"{name}: its zero points are {abs(distances.median):.2f} codes too {way} against the mean codes of their "
-            f"groups ({distances.groups} groups, standard error {distances.error:.2f}).",
-        )
+        yield Finding.about(name, "zero points off", f"its zero points are {abs(distances.median):.2f} codes too {way} "
+                            f"against the mean codes of their groups ({distances.groups} groups, standard error "
+                            f"{distances.error:.2f}).")  # fmt: skip
     elif distances.is_blind:
-        yield Finding(
-            name,
-            "zero points not judged",
-            f"{name}: the codes do not show whether zero points are off by one: the groups are too few, or the codes "
-            "of a group too spread.",
-            False,
-        )
+        yield Finding.about(name, "zero points not judged", "the codes do not show whether zero points are off by one: "
+                            "the groups are too few, or the codes of a group too spread.", False)  # fmt: skip
 
 
-def _down(one: Recognised, bits: int, n: int) -> Array:
-    """Return the codes of a GPTQ weight's first 512 outputs at most, (K, outputs) uint8, which suffice for
-    statistics.
-
-    `bits`: bits of a code. `n`: number of outputs. one: the weight, with its stored tensors and layout.
-    """
-    wide = min(n, COLUMNS)
-    per_word = WORD // bits
-    bands = [band.reshape(-1, n)[:, :wide] for band in one.parts.codes.chunks(max((1 << 20) // n, 1) * n)]
-    words = np.concatenate(bands)
-    return fields_down(words, bits, len(words) * per_word)
+def _columns(words: Tensor, most: int) -> Array:
+    """Return the first `most` columns of a stored matrix of words."""
+    width = words.shape[1]
+    bands = words.chunks(max((1 << 20) // width, 1) * width)
+    return np.concatenate([band.reshape(-1, width)[:, :most] for band in bands])

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fpsim.analysis.tensors.layouts.float_blocks import scale_values
 from fpsim.analysis.tensors.layouts.joining import Recognised
-from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.layouts.unpacking import values_of
 from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.analysis.tensors.verifying.report import Finding
@@ -15,7 +15,6 @@ from fpsim.arrays import FORMAT_OF, Array
 
 SCALES = ("scale", "tensor_scale", "tensor_divisor", "nested_scale")
 FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
-POWERS = ("uint8", "float8_e8m0fnu")  # dtypes of scales that are powers of two
 LARGEST = 1000.0  # a magnitude that no model's weights have, but weights with inverted scales
 # Largest magnitude of the codes of a layout's weights, by the beginning of the weight's dtype in tables.
 TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "INT8": 127.0, "NVFP4": 6.0,
@@ -23,11 +22,7 @@ TOP = {"E4M3": 448.0, "E5M2": 57344.0, "E4M3FNUZ": 240.0, "E5M2FNUZ": 57344.0, "
 
 
 def value_findings(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on scales and codes of a weight that no writer of its layout would store.
-
-    These are NaN, infinite and negative scales, NaN codes, scales that look inverted, and products of codes and scales
-    that overflow. one: the weight, with its stored tensors and layout.
-    """
+    """Yield findings on scales and codes of a weight that no writer of its layout would store."""
     parts = one.parts
     for key in SCALES:
         if key in parts.beside:
@@ -41,17 +36,13 @@ def value_findings(one: Recognised) -> Iterator[Finding]:
 
 def floats(one: Tensor) -> Array:
     """Return the elements of a tensor of scales as flat float32; bytes are decoded as E8M0 codes, powers of two."""
-    array = whole(one).reshape(-1)
-    if one.dtype in POWERS:
-        return np.asarray(values_of(array.view(np.uint8), FORMAT_OF[dtype_of("float8_e8m0fnu")]))
-    return values_of(array, FORMAT_OF.get(dtype_of(one.dtype)))
+    return scale_values(one).reshape(-1)
 
 
 def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
     """Yield a finding for each fault of a tensor of scales: NaN, infinite or negative scales, and -0.
 
-    name: name of the weight. one: the tensor of scales. of_blocks: whether blocks have these scales; a scale of the
-    whole tensor must not be 0 either.
+    of_blocks: whether blocks have these scales; a scale of the whole tensor must not be 0 either.
     """
     label = one.name.rpartition(".")[2]
     if _are_codes(one):
@@ -64,14 +55,10 @@ def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
     for word, mask in wrong.items():
         if mask.any():
             first = int(np.flatnonzero(mask)[0])
-            yield Finding(
-                name,
-                f"{label} {word}",
-                f"{name}: {int(mask.sum())} of its {values.size} scales in {label} are {word}, the first at index "
-                f"{first}; scales must be positive.",
-            )
+            yield Finding.about(name, f"{label} {word}", f"{int(mask.sum())} of its {values.size} scales in {label} "
+                                f"are {word}, the first at index {first}; scales must be positive.")  # fmt: skip
     if not of_blocks and (values == 0).any():
-        yield Finding(name, f"{label} zero", f"{name}: its {label} is 0, so the whole weight is 0 or NaN.")
+        yield Finding.about(name, f"{label} zero", f"its {label} is 0, so the whole weight is 0 or NaN.")
 
 
 def _are_codes(one: Tensor) -> bool:
@@ -83,7 +70,7 @@ def _codes(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if FP8 codes are NaN.
 
     It names a known fault of torchao, which writes codes of NaN and a scale of 0 for a row of zeros, if a scale is 0
-    and the number of NaNs is that of whole rows. one: the weight, with its stored tensors and layout.
+    and the number of NaNs is that of whole rows.
     """
     name, codes = one.parts.name, one.parts.codes
     fmt = FORMAT_OF[dtype_of(codes.dtype)]
@@ -104,19 +91,14 @@ def _codes(one: Recognised) -> Iterator[Finding]:
         if zero_rows and (floats(one.parts.beside["scale"]) == 0).any()
         else ""
     )
-    yield Finding(
-        name,
-        "NaN codes",
-        f"{name}: {count} of its codes are NaN, the first in row {min(rows)}; writers do not produce them from finite "
-        f"weights.{fault}",
-    )
+    yield Finding.about(name, "NaN codes", f"{count} of its codes are NaN, the first in row {min(rows)}; writers do "
+                        f"not produce them from finite weights.{fault}")  # fmt: skip
 
 
 def _size(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if scales look inverted: weights may exceed 1000, but not with 1 / scale in place of the scale.
 
-    The weights meant are the median scale times the format's largest value; for a scale of the tensor see
-    `_tensor_scale`. one: the weight, with its stored tensors and layout.
+    The weights meant are the median scale times the format's largest value.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
@@ -133,20 +115,16 @@ def _size(one: Recognised) -> Iterator[Finding]:
     middle = float(np.median(used))
     if top * middle > LARGEST and top / middle < LARGEST:
         label = parts.beside["scale"].name.rpartition(".")[2]
-        yield Finding(
-            name,
-            "scale inverted",
-            f"{name}: with its {label}, weights are as large as {top * middle:.3g}, with 1 / {label} as large as "
-            f"{top / middle:.3g}: the scales look inverted. Scales multiply the codes.",
-        )
+        yield Finding.about(name, "scale inverted", f"with its {label}, weights are as large as {top * middle:.3g}, "
+                            f"with 1 / {label} as large as {top / middle:.3g}: the scales look inverted. Scales "
+                            "multiply the codes.")  # fmt: skip
 
 
 def _tensor_scale(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if the scale of the tensor looks like the inverse of what the layout stores.
 
     It does if 6 times the largest block's scale, multiplied or divided by it as the layout says, exceeds 1000, and the
-    other operation gives less than 1000. Some libraries store a factor there, others a divisor. one: the weight, with
-    its stored tensors and layout.
+    other operation gives less than 1000. Some libraries store a factor there, others a divisor.
     """
     assert one.weight is not None
     parts, name = one.parts, one.parts.name
@@ -163,19 +141,13 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
         label = stored.name.rpartition(".")[2]
         verb, opposite = ("divides", "multiplier, as ModelOpt's") if divides else ("multiplies", "divisor, as "
                                                                                   "compressed-tensors'")  # fmt: skip
-        yield Finding(
-            name,
-            "tensor scale inverted",
-            f"{name}: with its {label}, weights are as large as {read:.3g}, with its inverse as large as {other:.3g}: "
-            f"in this layout it {verb} the blocks' scales, and the stored value looks like a {opposite}.",
-        )
+        yield Finding.about(name, "tensor scale inverted", f"with its {label}, weights are as large as {read:.3g}, "
+                            f"with its inverse as large as {other:.3g}: in this layout it {verb} the blocks' scales, "
+                            f"and the stored value looks like a {opposite}.")  # fmt: skip
 
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
-    """Yield a finding if codes and scales of a weight are finite but a product of both is not.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield a finding if codes and scales of a weight are finite but a product of both is not."""
     assert one.weight is not None
     parts = one.parts
     scales = [parts.beside[key] for key in SCALES if key in parts.beside]
@@ -184,7 +156,5 @@ def _infinite(one: Recognised) -> Iterator[Finding]:
         return
     for piece in one.weight.chunks():
         if not np.isfinite(piece).all():
-            yield Finding(
-                parts.name, "values not finite", f"{parts.name}: products of its codes and scales are not finite."
-            )
+            yield Finding.about(parts.name, "values not finite", "products of its codes and scales are not finite.")
             return

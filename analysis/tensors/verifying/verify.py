@@ -76,10 +76,7 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return (all findings and notes on a checkpoint, its quantised weights).
-
-    path: the checkpoint. stored: its tensors. `reference`: the unquantised model, as for `verify`, or None.
-    """
+    """Return (all findings and notes on a checkpoint, its quantised weights)."""
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:
@@ -105,17 +102,12 @@ def _findings(
 
 
 def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield all findings and notes on one quantised weight; `metadata`: the files' metadata, name -> text.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield all findings and notes on one quantised weight; metadata: the files' metadata, name -> text."""
     yield from value_findings(one)
     if one.weight is None:
         hint = "; the transpose of the scales would fit" if _fits_transposed(one) else ""
-        yield Finding(
-            one.parts.name,
-            "shapes",
-            f"{one.parts.name}: the tensor holds codes ({one.layout.source}), and {one.problem}{hint}.",
+        yield Finding.about(
+            one.parts.name, "shapes", f"the tensor holds codes ({one.layout.source}), and {one.problem}{hint}."
         )
         return
     yield from level_findings(one)
@@ -126,10 +118,7 @@ def _of_weight(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding
 
 
 def _fits_transposed(one: Recognised) -> bool:
-    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Return whether a weight that cannot be decoded could be decoded if its scales were transposed."""
     scale = one.parts.beside["scale"]
     turned = {**one.parts.beside, "scale": replace(scale, shape=scale.shape[::-1])}
     try:
@@ -140,10 +129,7 @@ def _fits_transposed(one: Recognised) -> bool:
 
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
-    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none.
-
-    one: the weight, with its stored tensors and layout.
-    """
+    """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none."""
     assert one.weight is not None
     parts, layout = one.parts, one.weight.layout
     if "zero_point" not in parts.beside:
@@ -181,11 +167,8 @@ def _finite(one: Tensor) -> Iterator[Finding]:
     for piece in one.chunks():
         wrong = ~np.isfinite(piece)
         if wrong.any():
-            yield Finding(
-                one.name,
-                "values not finite",
-                f"{one.name}: values of its {one.layout.removeprefix(GGUF)} blocks are not finite, the first at index "
-                f"{start + int(np.argmax(wrong))}, because a scale is Inf or NaN.",
-            )
+            yield Finding.about(one.name, "values not finite", f"values of its {one.layout.removeprefix(GGUF)} blocks "
+                                f"are not finite, the first at index {start + int(np.argmax(wrong))}, because a scale "
+                                "is Inf or NaN.")  # fmt: skip
             return
         start += piece.size
