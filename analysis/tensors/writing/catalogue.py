@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from fpsim.analysis.tensors.writing import bitsandbytes, e2m1, gguf_blocks, hqq, one_byte, packed
+from fpsim.analysis.tensors.writing import bitsandbytes, gguf_blocks, hqq, mx, nvfp4, one_byte, packed
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
 from fpsim.errors import nearest, unknown
 
@@ -41,32 +41,28 @@ LAYOUTS_WRITTEN: Mapping[str, WrittenLayout] = {
     "compressed-tensors:int8": WrittenLayout(one_byte.compressed_int8),
     "compressed-tensors:int4": WrittenLayout(packed.compressed_int4, inputs=0),
     "compressed-tensors:int4_asym": WrittenLayout(packed.compressed_int4_asym, inputs=0),
-    "compressed-tensors:nvfp4": WrittenLayout(e2m1.compressed_nvfp4, inputs=16, shares=True, takes_inputs=True),
-    "compressed-tensors:mxfp4": WrittenLayout(e2m1.compressed_mxfp4, inputs=32),
-    "compressed-tensors:mxfp8": WrittenLayout(one_byte.compressed_mxfp8, inputs=32),
+    "compressed-tensors:nvfp4": WrittenLayout(nvfp4.compressed, inputs=16, shares=True, takes_inputs=True),
+    "compressed-tensors:mxfp4": WrittenLayout(partial(mx.compressed, fmt="e2m1"), inputs=32),
+    "compressed-tensors:mxfp8": WrittenLayout(partial(mx.compressed, fmt="e4m3"), inputs=32),
     "modelopt:fp8": WrittenLayout(one_byte.modelopt_fp8, takes_inputs=True),
     "modelopt:fp8_channel": WrittenLayout(one_byte.modelopt_fp8_channel),
-    "modelopt:nvfp4": WrittenLayout(e2m1.modelopt_nvfp4, inputs=16, shares=True, takes_inputs=True),
-    "modelopt:mxfp8": WrittenLayout(one_byte.modelopt_mxfp8, inputs=32),
-    "gptq": WrittenLayout(packed.gptq, inputs=0, outputs=8),
-    "gptq_v2": WrittenLayout(packed.gptq_v2, inputs=0, outputs=8),
+    "modelopt:nvfp4": WrittenLayout(nvfp4.modelopt, inputs=16, shares=True, takes_inputs=True),
+    "modelopt:mxfp8": WrittenLayout(mx.modelopt, inputs=32),
+    "gptq": WrittenLayout(partial(packed.gptq, version=1), inputs=0, outputs=8),
+    "gptq_v2": WrittenLayout(partial(packed.gptq, version=2), inputs=0, outputs=8),
     "awq": WrittenLayout(packed.awq, inputs=0, outputs=8),
-    EXPERTS: WrittenLayout(e2m1.gpt_oss, inputs=32),
-    "torchao:mxfp8": WrittenLayout(one_byte.torchao_mxfp8, inputs=32),
-    "torchao:mxfp4": WrittenLayout(e2m1.torchao_mxfp4, inputs=32),
-    "torchao:nvfp4": WrittenLayout(e2m1.torchao_nvfp4, inputs=16),
-    "torchao:mxfp8_swizzled": WrittenLayout(one_byte.torchao_mxfp8_swizzled, inputs=32),
-    "torchao:mxfp4_swizzled": WrittenLayout(e2m1.torchao_mxfp4_swizzled, inputs=32),
-    "torchao:nvfp4_swizzled": WrittenLayout(e2m1.torchao_nvfp4_swizzled, inputs=16),
+    EXPERTS: WrittenLayout(mx.gpt_oss, inputs=32),
+    "torchao:mxfp8": WrittenLayout(partial(mx.torchao, fmt="e4m3"), inputs=32),
+    "torchao:mxfp4": WrittenLayout(partial(mx.torchao, fmt="e2m1"), inputs=32),
+    "torchao:nvfp4": WrittenLayout(nvfp4.torchao, inputs=16),
+    "torchao:mxfp8_swizzled": WrittenLayout(partial(mx.torchao, fmt="e4m3", swizzled=True), inputs=32),
+    "torchao:mxfp4_swizzled": WrittenLayout(partial(mx.torchao, fmt="e2m1", swizzled=True), inputs=32),
+    "torchao:nvfp4_swizzled": WrittenLayout(partial(nvfp4.torchao, swizzled=True), inputs=16),
     "bitsandbytes:nf4": WrittenLayout(bitsandbytes.nf4),
     "bitsandbytes:nf4_double": WrittenLayout(bitsandbytes.nf4_double),
     "bitsandbytes:int8": WrittenLayout(bitsandbytes.int8),
     **{f"hqq:int{bits}": WrittenLayout(partial(hqq.hqq, bits=bits), inputs=0) for bits in (8, 4, 2, 1)},
-    f"{GGUF}Q4_0": WrittenLayout(gguf_blocks.q4_0, inputs=32),
-    f"{GGUF}Q4_1": WrittenLayout(gguf_blocks.q4_1, inputs=32),
-    f"{GGUF}Q5_0": WrittenLayout(gguf_blocks.q5_0, inputs=32),
-    f"{GGUF}Q5_1": WrittenLayout(gguf_blocks.q5_1, inputs=32),
-    f"{GGUF}Q8_0": WrittenLayout(gguf_blocks.q8_0, inputs=32),
+    **{f"{GGUF}{kind}": WrittenLayout(partial(gguf_blocks.write, kind=kind), inputs=32) for kind in gguf_blocks.BYTES},
 }
 # Short name -> full name.
 SHORT = {
@@ -99,11 +95,7 @@ def layout_named(name: object) -> str:
 
 
 def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -> None:
-    """Raise a ValueError unless the layout can store a weight of this shape with these options.
-
-    layout: full name of the layout. The inputs must be whole groups, and the codes (for HQQ, groups) that are packed
-    together must fill words or bytes.
-    """
+    """Raise a ValueError unless the layout, by its full name, can store a weight of this shape with these options."""
     row = LAYOUTS_WRITTEN[layout]
     n, k = weight.shape[-2:]
     group = row.inputs or options.group_size or (hqq.GROUP if layout.startswith("hqq:") else packed.GROUP)
@@ -132,10 +124,7 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
 
 
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
-    """Return the options of a layout as a record, if the layout has them and allows their values.
-
-    `group_size`: values that share a scale; None for the layout's default. `bits`: bits of a code. `symmetric`: whether
-    codes are symmetric about zero.
+    """Return the options of a layout as a record.
 
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.

@@ -29,9 +29,7 @@ COMPRESSED: dict[str, tuple[str, int, str, bool, str, int | None, str]] = {
 
 
 def _mx(dtype: str) -> Config:
-    """Return torchao's configuration of an MX weight whose scales follow torchao's default rule; `dtype`: torch's name
-    of the elements.
-    """
+    """Return torchao's configuration of an MX weight by torchao's default rule; dtype: torch's name of the elements."""
     element = {"_type": "torch.dtype", "_data": dtype}
     data = {
         "block_size": 32, "activation_dtype": element, "weight_dtype": element,
@@ -52,11 +50,7 @@ SCALE_DTYPES = {"nvfp4": "torch.float8_e4m3fn", "mxfp4": "torch.uint8", "mxfp8":
 def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
     """Return the `quantization_config` of config.json for a layout.
 
-    Args:
-      layout: the full name of the layout.
-      options: the options of the layout.
-      kept: names of the modules that stay unquantised.
-      measured: whether scales of the layers' inputs are stored, since their largest magnitudes were measured.
+    kept: names of the modules that stay unquantised. measured: whether scales of the layers' inputs are stored.
     """
     library, _, kind = layout.partition(":")
     if library == "deepseek_fp8":
@@ -90,8 +84,8 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
 
 
 def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
-    """Return the content of ModelOpt's hf_quant_config.json; `kind`: the layout's name after "modelopt:". `kept`: names
-    of unquantised modules.
+    """Return the content of ModelOpt's hf_quant_config.json; kind: the layout's name after "modelopt:". kept: names of
+    unquantised modules.
     """
     quantization: Config = {"quant_algo": ALGORITHMS[kind], "kv_cache_quant_algo": None}
     if kind in GROUPS:
@@ -100,9 +94,7 @@ def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
-    """Return bitsandbytes' `quantization_config`; `kind`: "nf4", "nf4_double" or "int8". `kept`: names of unquantised
-    modules.
-    """
+    """Return bitsandbytes' `quantization_config`; kind: "nf4", "nf4_double" or "int8"."""
     config: Config = {
         "quant_method": "bitsandbytes", "load_in_4bit": kind != "int8", "load_in_8bit": kind == "int8",
         "llm_int8_skip_modules": list(kept) or None,
@@ -116,10 +108,7 @@ def _bitsandbytes(kind: str, kept: Sequence[str]) -> Config:
 
 
 def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
-    """Return HQQ's `quantization_config` for codes of `bits` bits; `kept`: names of unquantised modules.
-
-    `options`: the options of the layout, such as the group size.
-    """
+    """Return HQQ's `quantization_config` for codes of `bits` bits."""
     weights: Config = {
         "nbits": bits, "channel_wise": True, "group_size": options.group_size or hqq_layout.GROUP, "optimize": False,
         "round_zero": bits == 4, "axis": 1, "view_as_float": False,
@@ -131,9 +120,7 @@ def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
-    """Return ModelOpt's `quantization_config`; `kind`: the layout's name after "modelopt:". kept: names of unquantised
-    modules. measured: whether scales of inputs are stored.
-    """
+    """Return ModelOpt's `quantization_config`; kind: the layout's name after "modelopt:"."""
     config: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
     if kind in ("fp8", "nvfp4"):
         scheme: Config = {"dynamic": False, "num_bits": 8 if kind == "fp8" else 4, "type": "float"}
@@ -144,11 +131,7 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return compressed-tensors' `quantization_config`, for all linear layers except the modules in `kept`.
-
-    `kind`: the layout's name after "compressed-tensors:". `options`: the options of the layout, such as the group size.
-    `measured`: whether scales of inputs are stored.
-    """
+    """Return compressed-tensors' `quantization_config`; kind: the layout's name after "compressed-tensors:"."""
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {
         "num_bits": bits, "type": number, "symmetric": symmetric, "strategy": strategy, "dynamic": False,

@@ -22,13 +22,7 @@ GGUF_KINDS = {
     "float32": 0, "float16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "int8": 24, "int32": 26,
     "int64": 27, "float64": 28, "bfloat16": 30,
 }  # fmt: skip
-GGUF_FILE_TYPES = {
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q5_0": 8,
-    "Q5_1": 9,
-    "Q8_0": 7,
-}  # general.file_type of files that are mostly of a type
+GGUF_FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9, "Q8_0": 7}  # general.file_type of files mostly of a type
 GGUF_NAME = 63  # bytes of a tensor's name that ggml keeps
 U32, STRING = 4, 8  # numbers of GGUF's value types
 
@@ -93,11 +87,10 @@ class TensorFile:
 
 
 def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, str]) -> bytes:
-    """Return the start of a .safetensors file: 8 bytes with the header's length, then the header in JSON, padded to a
-    multiple of 8 bytes.
+    """Return the start of a .safetensors file: the header's length in 8 bytes, and the header, padded to a multiple of
+    8.
 
-    tensors: the entries, in the order of the file. metadata: name -> text; `format: pt` is added unless it has a
-    format.
+    metadata: name -> text; `format: pt` is added unless it has a format.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     begin = 0
@@ -112,8 +105,7 @@ def safetensors_header(tensors: Sequence[PlacedTensor], metadata: Mapping[str, s
 def gguf_header(tensors: Sequence[PlacedTensor], architecture: str, kind: str) -> bytes:
     """Return the header of a little-endian .gguf file of version 3, padded up to its first element.
 
-    tensors: the entries, in the order of the file. architecture: the model's type, stored as metadata. `kind`: the type
-    of the quantised blocks, such as "Q8_0".
+    architecture: the model's type. kind: the type of the quantised blocks, such as "Q8_0".
     """
     pairs = [
         _text("general.architecture") + struct.pack("<I", STRING) + _text(architecture),

@@ -1,6 +1,4 @@
-"""The export of a model: its checkpoint is written piece by piece in a library's layout, replaces older files at the
-end, and is read again.
-"""
+"""The export of a model: its checkpoint is written in a library's layout, replaces older files, and is read again."""
 
 from __future__ import annotations
 
@@ -123,12 +121,7 @@ def write_checkpoint(
 
 
 def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
-    """Return a tensor of the model, `one`, as a weight to be written.
-
-    It is transposed if the layout has its last two axes in the other order.
-
-    job: the inputs of the export.
-    """
+    """Return a tensor of the model as a weight to be written, transposed if the layout exchanges its last two axes."""
     turned = one.exchanged != (job.layout == EXPERTS and len(one.shape) == 3)
     *lead, rows, columns = one.shape
     shape = (*lead, columns, rows) if turned else one.shape
@@ -144,12 +137,8 @@ def _weight(job: ExportJob, one: Tensor) -> WeightToWrite:
 
 
 def _finite(name: str, bands: Callable[[int], Iterator[Array]], multiple: int) -> Iterator[Array]:
-    """Yield the bands (groups of rows) of a weight, if they are finite.
-
-    `name`: name of the weight. `bands`: called with `multiple`, of which the rows of a band are a multiple.
-
-    Raises:
-      ValueError: a band contains NaN or Inf.
+    """Yield the bands (groups of rows) of a weight, as `bands(multiple)` does, and raise a ValueError if one is not
+    finite.
     """
     for band in bands(multiple):
         if not math.isfinite(largest_of(band)):
@@ -180,9 +169,7 @@ Planned = dict[str, list[tuple[Tensor, WrittenWeight | None]]]
 def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) -> Planned:
     """Return file name -> [(tensor, its stored form or None if unquantised)]: one file, or shards of at most 5 GB.
 
-    weights: name -> weight to be written. out: the folder or file. A tensor of more than 5 GB has a larger shard.
-
-    job: the inputs of the export.
+    out: the folder or file. A tensor of more than 5 GB has a larger shard.
     """
     row = LAYOUTS_WRITTEN[job.layout]
     parts = [(one, row.write(weights[one.name], job.options) if one.name in weights else None) for one in job.tensors]
@@ -205,10 +192,7 @@ def _planned(job: ExportJob, weights: Mapping[str, WeightToWrite], out: Path) ->
 
 
 def _refuse_twice(job: ExportJob, files: Planned) -> None:
-    """Raise a ValueError if two stored tensors would have the same name.
-
-    job: the inputs of the export. files: the result of `_planned`.
-    """
+    """Raise a ValueError if two stored tensors would have the same name."""
     taken: set[str] = set()
     for parts in files.values():
         for one in (placed for tensor, written in parts for placed in _placed(job, tensor, written)):
@@ -221,9 +205,9 @@ def _refuse_twice(job: ExportJob, files: Planned) -> None:
 
 
 def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[PlacedTensor]:
-    """Return the entries, in the file's header, of the tensors that store a tensor of the model, `one`.
+    """Return the entries, in the file's header, of the tensors that store a tensor of the model.
 
-    written: its stored form in the layout; None to write it unquantised, as one tensor. job: the inputs of the export.
+    written: its stored form in the layout; None to write it unquantised, as one tensor.
     """
     gguf = job.layout.startswith(GGUF)
     if written is None:
@@ -242,19 +226,16 @@ def _placed(job: ExportJob, one: Tensor, written: WrittenWeight | None) -> list[
 
 
 def _prefix(job: ExportJob, name: str) -> str:
-    """Return the start of the names under which a layout stores a weight's tensors.
-
-    It is the weight's name without a final "weight", or the name itself in gpt-oss's layout. job: the inputs of
-    the export.
+    """Return the start of the names of a weight's stored tensors: its name without "weight", or in gpt-oss's layout all
+    of it.
     """
     return name if job.layout == EXPERTS else name.removesuffix("weight")
 
 
 def _kept_dtype(job: ExportJob, one: Tensor) -> np.dtype[Any]:
-    """Return the dtype in which an unquantised tensor, `one`, is written.
+    """Return the dtype in which an unquantised tensor is written.
 
     It is float32 if the tensor was decoded from a layout, or is a 16-bit vector in GGUF; otherwise the tensor's dtype.
-    job: the inputs of the export.
     """
     if one.layout or (job.layout.startswith(GGUF) and len(one.shape) < 2 and one.dtype in HALVES):
         return np.dtype(np.float32)
@@ -267,10 +248,7 @@ def _write_tensors(
     parts: Sequence[tuple[Tensor, WrittenWeight | None]],
     weights: Mapping[str, WeightToWrite],
 ) -> None:
-    """Write the file of tensors at `path`; `parts`: pairs of a tensor and its stored form, None if unquantised.
-
-    `weights`: name -> weight to be written. job: the inputs of the export.
-    """
+    """Write the file of tensors at `path`; parts: pairs of a tensor and its stored form, None if unquantised."""
     gguf = job.layout.startswith(GGUF)
     placed = [one for tensor, written in parts for one in _placed(job, tensor, written)]
     if gguf:
@@ -297,11 +275,7 @@ def _write_tensors(
 
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
-    """Write into the folder `drafts`: config.json, ModelOpt's or GPTQ's own configuration, the index of shards, and the
-    tokenizer's files.
-
-    job: the inputs of the export.
-    """
+    """Write the configuration, the index of several shards, and the tokenizer's files into the folder `drafts`."""
     config = {key: value for key, value in job.config.items() if key != "quantization_config"}
     measured = bool(job.inputs) and set(job.quantised) <= set(job.inputs)
     config["quantization_config"] = quantization_config(job.layout, job.options, job.modules, measured)
@@ -329,10 +303,7 @@ def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
 
 
 def _notes(job: ExportJob) -> tuple[str, ...]:
-    """Return sentences for users of the written checkpoint, on scales of inputs that are missing and on names in GGUF.
-
-    job: the inputs of the export.
-    """
+    """Return sentences for users of the checkpoint, on scales of inputs that are missing and on names in GGUF."""
     notes = []
     if LAYOUTS_WRITTEN[job.layout].takes_inputs and not job.inputs:
         notes.append(
@@ -361,10 +332,7 @@ def _is_file(out: Path) -> bool:
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
     """Yield a folder for drafts; at the end its files replace those at `out`; after an error the drafts are removed.
 
-    files: the files to write, by name.
-
-    Raises:
-      ValueError: the folder contains another model.
+    Raises a ValueError if the folder contains another model.
     """
     if _is_file(out):
         folder = require_folder(out.parent)

@@ -22,18 +22,14 @@ def difference(a: Any, b: Any) -> Any:
 
 @scalar
 def in_order(word: Any) -> Any:
-    """Return the bits of a float32, `word`, as an int32 that compares as the float does, with -0 before 0.
-
-    The function is its own inverse: it converts such an int32 to the bits again.
-    """
+    """Return the bits of a float32 as an int32 that compares as the float does, with -0 before 0; its own inverse."""
     return i32(i32(word) ^ i32((i32(word) >> i32(31)) & i32(0x7FFFFFFF)))
 
 
 @kernel
 def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
-    """Write the largest magnitude of each block of `width` float32 values to `largest`; NaN counts as larger than Inf.
-
-    words, largest: uint32 bits of float32, flat.
+    """Write the largest magnitude of each block of `width` float32 values to `largest`, both flat uint32 bits; NaN
+    exceeds Inf.
     """
     for block in range(largest.size):
         most = u32(0)
@@ -44,9 +40,8 @@ def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
 
 @kernel
 def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> None:
-    """Write the smallest value of each block of `width` float32 values to `lowest`, and the largest to `highest`.
-
-    words, lowest, highest: int32 bits of float32, flat.
+    """Write the smallest and largest value of each block of `width` float32 values to `lowest` and `highest`, int32
+    bits, flat.
     """
     for block in range(lowest.size):
         low, high = i32(0x7FFFFFFF), i32(-0x80000000)
@@ -58,11 +53,7 @@ def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> Non
 
 @reordered_sums
 def add_block(wanted: Any, read: Any, sums: Any) -> None:
-    """Add the errors of a block of float32 values, `read`, against `wanted` to the three float64 `sums`, in place.
-
-    These are the sum of squares of `wanted`, the sum of squared differences of `read` from `wanted`, and the largest
-    magnitude of a difference so far.
-    """
+    """Add the errors of a block of float32 values, `read`, against `wanted` to `sums`, as `add_errors` does."""
     signal, noise = f64(0), f64(0)
     for i in range(wanted.size):
         apart = f64(difference(read[i], wanted[i]))

@@ -35,10 +35,9 @@ def torch_mean(x: Array) -> np.float32:
 def _cascade(terms: Array) -> Array:
     """Return the float32 sums of the columns of `terms`, (terms, columns), added as torch does, in four levels.
 
-    Groups of S rows are added one row after another; the next level adds groups of S such sums, and so on. At each of
-    the first three levels, the rows beyond whole groups are added separately, at the last level all rows; these four
-    sums are added at the end, that of the first level first. S = 2^max(4, b // 4), b being the number of bits of
-    (number of terms - 1).
+    Groups of S rows are added one row after another; the next level adds groups of S such sums, and so on. The rows
+    beyond whole groups are added separately at each of the first three levels, all rows at the last; these four sums
+    are added at the end. S = 2^max(4, b // 4), b being the number of bits of (number of terms - 1).
     """
     step = 1 << max(LEAST, max(len(terms) - 1, 0).bit_length() // LEVELS)
     rests, columns = [], terms.shape[1]

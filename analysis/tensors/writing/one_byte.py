@@ -1,45 +1,24 @@
-"""Layouts of FP8 and INT8 codes, with scales of the tensor, of rows or of blocks, and MXFP8."""
+"""Layouts of FP8 and INT8 codes, with scales of the tensor, of rows or of 128 x 128 blocks."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.unpacking import powers
-from fpsim.analysis.tensors.writing.scales import (
-    block_amax,
-    ceil_codes,
-    even_codes,
-    floor_codes,
-    swizzled_scales,
-    with_eps,
-)
+from fpsim.analysis.tensors.writing.scales import E4M3, E8M0, F32, I8, block_amax, ceil_codes, fp8_codes, with_eps
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, filled, like_model
 from fpsim.arrays import Array
-from fpsim.casts.cast import encode
 
-E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
-E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
-F32, U8, I8 = np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int8)
 TOP = np.float32(448)
 SIDE = 128  # rows and columns of a block
-MX = 32
 INT8_STEPS = np.float32(127.5)
-
-
-def fp8_codes(values: Array) -> Array:
-    """Return float32 values rounded to E4M3 codes, uint8; values beyond the range become the largest finite one."""
-    return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate")
 
 
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
 
     Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
     """
@@ -53,11 +32,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek's blocks of 128 x 128 with power-of-two scales, 2^ceil(log2(amax / 448)), stored in
-    E8M0.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
 
     Source: transformers 5.24.0, which writes the same bytes.
     """
@@ -72,9 +47,6 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
-
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     half = weight.half
@@ -87,30 +59,15 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype, code = w /
-    s.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
-
-    def pieces() -> Iterator[tuple[str, Array]]:
-        for band in weight.bands(1):
-            scales = with_eps(like_model(block_amax(band, band.shape[1]) / TOP, weight.half), weight.half)
-            yield "weight", fp8_codes(like_model(band / scales, weight.half)).view(E4M3)
-            yield "weight_scale", scales.astype(weight.scale_dtype)
-
-    shape = weight.shape
-    return WrittenWeight({"weight": (E4M3, shape), "weight_scale": (weight.scale_dtype, (shape[0], 1))}, pieces)
+    return _rows(weight, E4M3, TOP, fp8_codes)
 
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -122,7 +79,7 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
     def pieces() -> Iterator[tuple[str, Array]]:
         scale = with_eps(like_model(np.array([weight.amax()], np.float32) / TOP, half), half)
         for band in weight.bands(1):
-            yield "weight", fp8_codes(like_model(band / scale, half)).view(E4M3)
+            yield "weight", fp8_codes(like_model(band / scale, half))
         yield "weight_scale", scale.astype(weight.scale_dtype)
         if weight.input_amax is not None:
             yield "input_scale", (np.array([weight.input_amax], np.float32) / TOP).astype(weight.scale_dtype)
@@ -131,32 +88,34 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5 in the model's dtype, codes
-    from -128 to 127.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5, codes from -128 to 127.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
+    return _rows(weight, I8, INT8_STEPS, lambda quotients: np.clip(np.rint(quotients), -128, 127).astype(np.int8))
+
+
+def _rows(
+    weight: WeightToWrite, dtype: np.dtype[Any], top: np.float32, coded: Callable[[Array], Array]
+) -> WrittenWeight:
+    """Return a weight in compressed-tensors' codes with a scale per row: s = amax / top in the model's dtype.
+
+    dtype: dtype of the codes. coded: function from w / s to codes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:
         for band in weight.bands(1):
-            scales = with_eps(like_model(block_amax(band, band.shape[1]) / INT8_STEPS, weight.half), weight.half)
-            quotients = np.rint(like_model(band / scales, weight.half))
-            yield "weight", np.clip(quotients, -128, 127).astype(np.int8)
+            scales = with_eps(like_model(block_amax(band, band.shape[1]) / top, weight.half), weight.half)
+            yield "weight", coded(like_model(band / scales, weight.half))
             yield "weight_scale", scales.astype(weight.scale_dtype)
 
     shape = weight.shape
-    return WrittenWeight({"weight": (I8, shape), "weight_scale": (weight.scale_dtype, (shape[0], 1))}, pieces)
+    return WrittenWeight({"weight": (dtype, shape), "weight_scale": (weight.scale_dtype, (shape[0], 1))}, pieces)
 
 
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448 in float32; w / s is rounded to the model's
-    dtype, then to E4M3.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448; w / s is rounded to the model's dtype, then to
+    E4M3.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -168,7 +127,7 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
         scale = np.float32(weight.amax()) / TOP
         divisor = scale if scale > 0 else np.float32(1)
         for band in weight.bands(1):
-            yield "weight", fp8_codes(like_model(band / divisor, weight.half)).view(E4M3)
+            yield "weight", fp8_codes(like_model(band / divisor, weight.half))
         yield "weight_scale", np.array(divisor, np.float32)
         if weight.input_amax is not None:
             yield "input_scale", np.array(np.float32(weight.input_amax) / TOP, np.float32)
@@ -177,11 +136,8 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 
 
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 in float32 (1 for rows of zeros); w / s is
-    rounded once, to E4M3.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
+    """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 (1 for rows of zeros); w / s is rounded
+    once.
 
     Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
@@ -190,95 +146,10 @@ def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> Writt
         for band in weight.bands(1):
             amax = block_amax(band, band.shape[1])[:, 0]
             scales = np.where(amax > 0, amax / TOP, np.float32(1))
-            yield "weight", fp8_codes(band / scales[:, None]).view(E4M3)
+            yield "weight", fp8_codes(band / scales[:, None])
             yield "weight_scale", scales
 
     return WrittenWeight({"weight": (E4M3, weight.shape), "weight_scale": (F32, weight.shape[:1])}, pieces)
-
-
-def compressed_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' MXFP8: scales 2^(floor(log2(a)) - 8), codes of w / scale in E4M3.
-
-    a is the largest magnitude of 32 values in a row, rounded to one mantissa bit. weight: the matrix to write, (N, K),
-    with a row for each output. The result lists the stored tensors, and yields their elements in pieces. options: not
-    used.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
-    """
-    return _mxfp8(weight, "weight", "weight_scale", U8, even_codes)
-
-
-def modelopt_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's MXFP8: scales 2^ceil(log2(amax / 448)), codes of w / scale in E4M3.
-
-    amax is the largest magnitude of 32 values in a row. weight: the matrix to write, (N, K), with a row for each
-    output. The result lists the stored tensors, and yields their elements in pieces. options: not used.
-
-    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
-    """
-    return _mxfp8(weight, "weight", "weight_scale", U8, ceil_codes)
-
-
-def torchao_mxfp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in torchao's MXFP8: scales 2^(floor(log2(amax)) - 8), codes of w / scale in E4M3.
-
-    amax is the largest magnitude of 32 values in a row; the scales follow torchao's default rule, FLOOR. weight: the
-    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
-    in pieces. options: not used.
-
-    Source: torchao 0.18.0, which writes the same bytes.
-    """
-    written = _mxfp8(weight, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
-    return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn"))
-
-
-def torchao_mxfp8_swizzled(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in torchao's MXFP8 with scales in tiles of 128 x 4, the order that tensor cores read.
-
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: not used.
-    """
-    written = swizzled_scales(torchao_mxfp8, weight, options)
-    return written._replace(metadata=mx_metadata(weight.dtype, "float8_e4m3fn", swizzled=True))
-
-
-def mx_metadata(dtype: str, element: str, swizzled: bool = False) -> str:
-    """Return torchao's metadata (JSON) of an MX weight, by which torchao also quantises the layer's inputs.
-
-    `swizzled`: whether scales are in tiles of 128 x 4.
-
-    `dtype`, `element`: torch's names of the model's and the codes' dtype.
-    """
-    common = {
-        "elem_dtype": {"_type": "torch.dtype", "_data": element}, "block_size": MX,
-        "kernel_preference": {"_type": "KernelPreference", "_data": "EMULATED"}, "is_swizzled_scales": swizzled,
-    }  # fmt: skip
-    inputs = {**common, "scaling_mode": {"_type": "ScaleCalculationMode", "_data": "FLOOR"}}
-    data = {
-        **common, "orig_dtype": {"_type": "torch.dtype", "_data": dtype},
-        "act_quant_kwargs": {"_type": "QuantizeTensorToMXKwargs", "_data": inputs},
-    }  # fmt: skip
-    return json.dumps({"_type": "MXTensor", "_data": data, "_tensor_data_names": ["qdata", "scale"]})
-
-
-def _mxfp8(
-    weight: WeightToWrite, codes: str, scale: str, dtype: np.dtype[np.generic], rule: Callable[[Array, str], Array]
-) -> WrittenWeight:
-    """Return a weight as E4M3 codes with a power-of-two scale per 32 codes of a row.
-
-    `codes`, `scale`: ends of the names of both tensors. `dtype`: dtype of the scales. `rule`: called with the largest
-    magnitude of each block and "e4m3"; returns the E8M0 codes of the blocks' scales.
-    """
-    n, k = weight.shape
-
-    def pieces() -> Iterator[tuple[str, Array]]:
-        for band in weight.bands(1):
-            stored = rule(block_amax(band, MX), "e4m3")
-            quotients = band.reshape(len(band), -1, MX) / powers(stored)[..., None]
-            yield codes, fp8_codes(quotients.reshape(band.shape)).view(E4M3)
-            yield scale, stored.view(dtype)
-
-    return WrittenWeight({codes: (E4M3, (n, k)), scale: (dtype, (n, k // MX))}, pieces)
 
 
 def _blocks(
@@ -289,8 +160,8 @@ def _blocks(
 ) -> WrittenWeight:
     """Return a weight as E4M3 codes with a scale per block of 128 x 128; blocks at the edges may be smaller.
 
-    `end`, `dtype`: end of the name, and dtype, of the scales. `quantised`: called with blocks, (rows, 128, columns,
-    128), and their amax, (rows, columns); returns the values to round and the scales to store.
+    end, dtype: end of the name, and dtype, of the scales. quantised: called with blocks, (rows, 128, columns, 128), and
+    their amax, (rows, columns); returns the values to round and the scales to store.
     """
     n, k = weight.shape
 
@@ -300,7 +171,7 @@ def _blocks(
             blocks = padded.reshape(len(padded) // SIDE, SIDE, -1, SIDE)
             values, scales = quantised(blocks, np.maximum(blocks.max((1, 3)), -blocks.min((1, 3))))
             rows = values.reshape(padded.shape)[: len(band), :k]
-            yield "weight", fp8_codes(rows).view(E4M3)
+            yield "weight", fp8_codes(rows)
             yield end, scales
 
     return WrittenWeight({"weight": (E4M3, (n, k)), end: (dtype, (-(-n // SIDE), -(-k // SIDE)))}, pieces)

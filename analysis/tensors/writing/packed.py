@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.unpacking import WORD, rounded_like
+from fpsim.analysis.tensors.layouts.unpacking import WORD, rounded_like, word_of_ones
 from fpsim.analysis.tensors.writing.scales import block_amax, block_extremes, with_eps
 from fpsim.analysis.tensors.writing.weights import LayoutOptions, Stored, WeightToWrite, WrittenWeight, like_model
 from fpsim.arrays import Array
@@ -32,11 +32,9 @@ def words_of(codes: Array, bits: int) -> Array:
 
 
 def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype, code =
-    clip(RNE(w / s), -8, 7), stored plus 8.
+    """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype.
 
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: the group size.
+    The code is clip(RNE(w / s), -8, 7), stored plus 8.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -62,8 +60,7 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     """Return a weight in compressed-tensors' INT4 with zero points, which are packed along the outputs.
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
-    are stored plus 8. weight: the matrix to write, (N, K), with a row for each output. The result lists the stored
-    tensors, and yields their elements in pieces. options: the group size.
+    are stored plus 8.
 
     Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
@@ -94,38 +91,12 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
     return WrittenWeight(tensors, pieces)
 
 
-def gptq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in GPTQ's first version, which stores zero points minus one.
-
-    Ones are subtracted from whole words of packed zero points, so that a zero point of 0 borrows from the next. Codes
-    are rounded to nearest; the scale and zero point of a group of inputs follow from its smallest and largest value, or
-    with `options.symmetric` from its largest magnitude. weight: the matrix to write, (N, K), with a row for each
-    output. The result lists the stored tensors, and yields their elements in pieces. options: the group size, the bits
-    of a code and whether codes are symmetric.
-    """
-    return _gptq(weight, options, version=1)
-
-
-def gptq_v2(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in GPTQ's second version, which stores the zero points themselves.
-
-    Codes are rounded to nearest; the scale and zero point of a group of inputs follow from its smallest and largest
-    value, or with `options.symmetric` from its largest magnitude. weight: the matrix to write, (N, K), with a row for
-    each output. The result lists the stored tensors, and yields their elements in pieces. options: the group size, the
-    bits of a code and whether codes are symmetric.
-    """
-    return _gptq(weight, options, version=2)
-
-
-def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
-    """Return a weight in GPTQ's layout: codes are packed along the inputs, (K bits/32, N), with a scale and zero point
-    per group of inputs.
+def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> WrittenWeight:
+    """Return a weight in GPTQ's layout, (K bits/32, N) words packed along the inputs, with scales of groups of inputs.
 
     With levels = 2^bits - 1 and a range that includes 0, s = (max - min) / levels and z = RNE(-min / s); with symmetric
     codes s = 2 amax / levels, and z is the middle code. A group of zeros has the range -1 to 1. Codes are rounded with
-    the float32 scale, which is stored in FP16. `version`: 1 stores zero points minus one, 2 the zero points themselves.
-    weight: the matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields
-    their elements in pieces. options: the group size, the bits of a code and whether codes are symmetric.
+    the float32 scale, which is stored in FP16. version: 1 stores zero points minus one, 2 the zero points themselves.
 
     Source: gptqmodel 7.7.0, which writes the same bytes, except for symmetric groups without negative values, whose
     scale gptqmodel halves, so that it clips values.
@@ -161,9 +132,8 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
         yield "qweight", np.ascontiguousarray(words.T)
         stored = words_of(np.ascontiguousarray(zero_points.T), bits)
         if version == 1:  # subtracted from the whole word, so that a zero point of 0 borrows from the next field
-            ones = np.uint32(sum(1 << place for place in range(0, WORD, bits)))
             with np.errstate(over="ignore"):
-                stored = (stored.view(np.uint32) - ones).view(np.int32)
+                stored = (stored.view(np.uint32) - word_of_ones(bits)).view(np.int32)
         yield "qzeros", stored
         yield "scales", np.ascontiguousarray(scales16.T)
         yield "g_idx", (np.arange(k) // group).astype(np.int32)
@@ -174,9 +144,7 @@ def _gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Writte
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
-    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15). weight: the
-    matrix to write, (N, K), with a row for each output. The result lists the stored tensors, and yields their elements
-    in pieces. options: the group size.
+    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
 
     Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
     does not belong to the layout.

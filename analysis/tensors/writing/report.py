@@ -180,8 +180,8 @@ class ExportReport:
 
 
 def _decibels(signal: float, noise: float) -> float:
-    """Return the ratio of two sums of squares in dB; infinity without noise, -infinity if the signal is 0 or the noise
-    not finite.
+    """Return the ratio of two sums of squares in dB: inf without noise, -inf if the signal is 0 or the noise not
+    finite.
     """
     if noise == 0:
         return math.inf

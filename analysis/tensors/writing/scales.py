@@ -1,4 +1,4 @@
-"""Scales computed by the rules of libraries, tested on bytes that each library wrote (tests/data/README.md)."""
+"""Codes, and scales by the rules of libraries, tested on bytes that each library wrote (tests/data/README.md)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.unpacking import TILE_COLUMNS, TILE_ROWS
+from fpsim.analysis.tensors.layouts.unpacking import TILE_COLUMNS, TILE_ROWS, swizzled_shape
 from fpsim.analysis.tensors.writing.loops import extremes_of_blocks, largest_of_blocks
-from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight
+from fpsim.analysis.tensors.writing.weights import WeightToWrite, WrittenWeight
 from fpsim.arrays import Array
+from fpsim.casts.cast import encode
 
-WriteWeight = Callable[[WeightToWrite, LayoutOptions], WrittenWeight]
+E4M3, E8M0 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e8m0fnu)
+F32, U8, I8 = np.dtype(np.float32), np.dtype(np.uint8), np.dtype(np.int8)
 SCALE = "_weight_scale"  # the end of the name of torchao's scales
 E8M0_BIAS = 127
 E8M0_LARGEST = 254
@@ -36,10 +39,8 @@ def floor_codes(amax: Array, fmt: str) -> Array:
 
 
 def ceil_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of the scales amax / (maximum of the format `fmt`), rounded up to a power of two.
-
-    transformers, ModelOpt and torchao's inference compute these scales. amax: float32, the largest magnitude of each
-    block; the codes are uint8 in its shape. fmt: "e2m1" or "e4m3".
+    """Return E8M0 codes of the scales amax / (maximum of `fmt`), rounded up to a power of two; arguments as
+    `floor_codes`.
 
     Example:
       >>> ceil_codes(np.float32([448, 449, 0]), "e4m3").tolist()
@@ -50,11 +51,8 @@ def ceil_codes(amax: Array, fmt: str) -> Array:
 
 
 def even_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes of the scales 2^(floor(log2(amax rounded to one mantissa bit)) - E), as compressed-tensors
-    computes them.
-
-    amax: float32, the largest magnitude of each block; the codes are uint8 in its shape. E is the exponent of the
-    largest power of two in the format `fmt` ("e2m1" or "e4m3").
+    """Return E8M0 codes as `floor_codes` does, of amax rounded to one mantissa bit, as compressed-tensors computes
+    them.
 
     Example:
       >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
@@ -65,19 +63,32 @@ def even_codes(amax: Array, fmt: str) -> Array:
 
 
 def _biased(exponents: Array, amax: Array) -> Array:
-    """Return the uint8 E8M0 codes of the scales 2^exponent, clipped to E8M0's range.
-
-    Blocks of zeros have the code 0, blocks with Inf or NaN that of NaN, 255. exponents: integers, one for each block.
-    amax: largest magnitude of each block.
-    """
+    """Return the uint8 codes of the scales 2^exponent, clipped to E8M0's range: 0 for an amax of 0, 255 for NaN."""
     codes = np.clip(exponents + E8M0_BIAS, 0, E8M0_LARGEST)
     return np.where(np.isfinite(amax), np.where(amax == 0, 0, codes), 255).astype(np.uint8)
 
 
-def block_amax(values: Array, width: int) -> Array:
-    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32.
+def fp8_codes(values: Array) -> Array:
+    """Return float32 values rounded to E4M3, as float8_e4m3fn; values beyond the range become the largest one."""
+    return encode(np.ascontiguousarray(values, np.float32), "e4m3", overflow="saturate").view(E4M3)
 
-    values: (rows, K) float32. The result is NaN for a block with a NaN.
+
+def e2m1_pairs(values: Array) -> Array:
+    """Return float32 values, (rows, K), rounded to E2M1 codes, two in a byte, the first in the low bits."""
+    codes = encode(np.ascontiguousarray(values, np.float32), "e2m1", overflow="saturate")
+    return np.asarray(codes[:, ::2] | codes[:, 1::2] << np.uint8(4))
+
+
+def of_blocks(operation: Callable[[Array, Array], Array], values: Array, scales: Array) -> Array:
+    """Return operation(value, scale) for each of `values`, (rows, K), whose rows have blocks with `scales`, (rows,
+    blocks).
+    """
+    return operation(values.reshape(*scales.shape, -1), scales[..., None]).reshape(values.shape)
+
+
+def block_amax(values: Array, width: int) -> Array:
+    """Return the largest magnitude in each block of `width` neighbours in a row, (rows, K / width) float32; NaN for a
+    NaN.
     """
     largest = np.empty((len(values), values.shape[1] // width), np.uint32)
     largest_of_blocks(np.ascontiguousarray(values, np.float32).view(np.uint32).reshape(-1), width, largest.reshape(-1))
@@ -85,11 +96,7 @@ def block_amax(values: Array, width: int) -> Array:
 
 
 def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
-    """Return (smallest values, largest values) of the blocks of `width` neighbours in a row, each (rows, K / width)
-    float32.
-
-    values: (rows, K) float32. -0 counts as smaller than 0.
-    """
+    """Return (smallest, largest) values of blocks as `block_amax` does its largest magnitudes; -0 is smaller than 0."""
     lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
     words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
     extremes_of_blocks(words, width, lowest.reshape(-1), highest.reshape(-1))
@@ -112,32 +119,29 @@ def swizzled(scales: Array) -> Array:
     padded = np.zeros((high * TILE_ROWS, wide * TILE_COLUMNS), scales.dtype)
     padded[:rows, :columns] = scales
     tiles = padded.reshape(high, 4, 32, wide, TILE_COLUMNS).transpose(0, 3, 2, 1, 4)
-    return np.ascontiguousarray(tiles.reshape(high * 32, wide * 16))
+    return np.ascontiguousarray(tiles.reshape(swizzled_shape(rows, columns)))
 
 
-def swizzled_scales(write: WriteWeight, weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return the result of write(weight, options), with torchao's scales (`_weight_scale`) in cuBLAS's order of tiles.
+def of_whole_tiles(weight: WeightToWrite) -> WeightToWrite:
+    """Return a weight whose bands hold whole tiles of scales, as `with_tiles` needs."""
+    return weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS)))
 
-    write: a function that returns the stored tensors of a weight, such as `torchao_mxfp8`.
-    """
-    plain = write(weight._replace(bands=lambda multiple: weight.bands(math.lcm(multiple, TILE_ROWS))), options)
-    dtype, (rows, columns) = plain.tensors[SCALE]
-    tiles = -(-rows // TILE_ROWS), -(-columns // TILE_COLUMNS)
+
+def with_tiles(written: WrittenWeight) -> WrittenWeight:
+    """Return a weight `of_whole_tiles` in a layout of torchao with its scales in cuBLAS's order of tiles."""
+    dtype, (rows, columns) = written.tensors[SCALE]
 
     def pieces() -> Iterator[tuple[str, Array]]:
-        for end, piece in plain.pieces():
-            yield end, swizzled(piece) if end == SCALE else piece  # bands hold whole tiles
+        for end, piece in written.pieces():
+            yield end, swizzled(piece) if end == SCALE else piece
 
-    shape = tiles[0] * TILE_ROWS // 4, tiles[1] * TILE_COLUMNS * 4
-    return WrittenWeight({**plain.tensors, SCALE: (dtype, shape)}, pieces, plain.metadata)
+    return written._replace(tensors={**written.tensors, SCALE: (dtype, swizzled_shape(rows, columns))}, pieces=pieces)
 
 
 def with_eps(scales: Array, half: Any) -> Array:
     """Return scales with each 0 replaced by the machine epsilon of their dtype, as compressed-tensors does.
 
-    Args:
-      scales: float32 values.
-      half: the dtype of the scales if it has 16 bits; None for float32.
+    half: the dtype of the scales if it has 16 bits; None for float32.
     """
     mantissa = {"bfloat16": 7, "float16": 10}.get("" if half is None else np.dtype(half).name, 23)
     return np.where(scales == 0, np.float32(2.0**-mantissa), scales)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.tensors.layouts.parts import whole
 from fpsim.analysis.tensors.layouts.unpacking import rounded_like
-from fpsim.analysis.tensors.tensor import Tensor
+from fpsim.analysis.tensors.tensor import Tensor, dtype_of
 from fpsim.analysis.tensors.writing.loops import largest_of_blocks
 from fpsim.arrays import Array
 
@@ -44,14 +43,9 @@ class WeightToWrite(NamedTuple):
     input_amax: float | None = None
 
     @property
-    def prefix(self) -> str:
-        """The weight's name without a final "weight", the start of its stored tensors' names."""
-        return self.name.removesuffix("weight")
-
-    @property
     def half(self) -> Any:
         """Dtype of the weight in the model if that has 16 bits, else None."""
-        return np.dtype(getattr(ml_dtypes, self.dtype, self.dtype)) if self.dtype in HALVES else None
+        return dtype_of(self.dtype) if self.dtype in HALVES else None
 
     @property
     def scale_dtype(self) -> np.dtype[Any]:
@@ -82,7 +76,7 @@ class WrittenWeight(NamedTuple):
       metadata: the file's metadata on the weight, as JSON; "" for none.
     """
 
-    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+    tensors: Stored
     pieces: Callable[[], Iterator[tuple[str, Array]]]
     metadata: str = ""
 
@@ -91,7 +85,7 @@ def bands_of(tensor: Tensor, turned: bool) -> Callable[[int], Iterator[Array]]:
     """Return a function that yields the rows of a tensor (of its transpose, if `turned`) as float32 arrays of some
     rows.
 
-    The function's argument is a number of which the rows of each array are a multiple, except at the end of a matrix.
+    Its argument is a number of which the rows of each array are a multiple, except at the end of a matrix.
     """
     shape = tensor.shape
     rows, columns = (shape[-1], shape[-2]) if turned else (shape[-2], shape[-1])
@@ -137,9 +131,7 @@ def largest_of(values: Array) -> float:
 
 
 def filled(values: Array, rows: int, columns: int) -> Array:
-    """Return a matrix, `values`, padded with zeros at the end of both axes to multiples of `rows` and `columns`.
-
-    The matrix itself is returned if nothing is to be added.
+    """Return a matrix padded with zeros at the end of both axes to multiples of `rows` and `columns`.
 
     Example:
       >>> filled(np.ones((3, 5), np.float32), 2, 4).shape

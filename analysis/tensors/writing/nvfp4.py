@@ -1,0 +1,129 @@
+"""NVFP4 as three libraries write it: E2M1 codes, two in a byte, with an E4M3 scale per 16 and one for the tensor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from fpsim.analysis.tensors.writing.scales import (
+    E4M3,
+    F32,
+    U8,
+    block_amax,
+    e2m1_pairs,
+    fp8_codes,
+    of_blocks,
+    of_whole_tiles,
+    with_tiles,
+)
+from fpsim.analysis.tensors.writing.weights import LayoutOptions, WeightToWrite, WrittenWeight, like_model
+from fpsim.arrays import Array
+
+BLOCK = 16  # codes that share a scale
+TOP, SIX = np.float32(448), np.float32(6)  # largest values of the formats of scales and codes
+TENSOR_TOP = TOP * SIX  # to which the largest magnitude of a tensor is scaled
+ONE = np.float32(1)
+
+
+def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return a weight in compressed-tensors' NVFP4, in which the tensor's scale g divides the blocks' scales.
+
+    g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
+    the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
+
+    Source: compressed-tensors 0.20.0, which writes the same bytes.
+    """
+    n, k = weight.shape
+    tensors = {
+        "weight_packed": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // BLOCK)), "weight_global_scale": (F32, (1,)),
+    }  # fmt: skip
+    if weight.input_amax is not None:
+        tensors["input_global_scale"] = (F32, (1,))
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        level = _inverse(weight.amax())
+        for band in weight.bands(1):
+            sixths = like_model(block_amax(band, BLOCK) / SIX, weight.half)
+            scales = fp8_codes(level * sixths).astype(np.float32)
+            scales = np.where(scales == 0, np.float32(0.125), scales)
+            yield "weight_packed", e2m1_pairs(of_blocks(np.divide, band, scales / level))
+            yield "weight_scale", scales.astype(E4M3)
+        yield "weight_global_scale", np.array([level], np.float32)
+        if weight.input_amax is not None:
+            yield "input_global_scale", np.array([_inverse(weight.input_amax)], np.float32)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
+    """Return a weight in ModelOpt's NVFP4, in which the tensor's scale s2 multiplies the blocks' scales.
+
+    s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
+    for a block of zeros. The codes are those of w / (s * s2).
+
+    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
+    """
+    n, k = weight.shape
+    tensors = {"weight": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // BLOCK)), "weight_scale_2": (F32, ())}
+    if weight.input_amax is not None:
+        tensors["input_scale"] = (F32, ())
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        level = _level(weight.amax())
+        for band in weight.bands(1):
+            amax = block_amax(band, BLOCK)
+            wanted = np.clip(amax / (SIX * level), np.float32(2**-9), TOP)
+            scales = fp8_codes(np.where(amax == 0, ONE, wanted))
+            yield "weight", e2m1_pairs(of_blocks(np.divide, band, scales.astype(np.float32) * level))
+            yield "weight_scale", scales
+        yield "weight_scale_2", np.array(level, np.float32)
+        if weight.input_amax is not None:
+            yield "input_scale", np.array(_level(weight.input_amax), np.float32)
+
+    return WrittenWeight(tensors, pieces)
+
+
+def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = False) -> WrittenWeight:
+    """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
+
+    p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
+    codes are those of w * ((1 / p) / s). swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores
+    read.
+
+    Source: torchao 0.18.0, which writes the same bytes.
+    """
+    weight = of_whole_tiles(weight) if swizzled else weight
+    n, k = weight.shape
+    tensors = {
+        "_weight_qdata": (U8, (n, k // 2)), "_weight_scale": (E4M3, (n, k // BLOCK)),
+        "_weight_per_tensor_scale": (F32, ()),
+    }  # fmt: skip
+
+    def pieces() -> Iterator[tuple[str, Array]]:
+        level = _level(weight.amax())
+        for band in weight.bands(1):
+            scales = fp8_codes(np.clip(block_amax(band, BLOCK) / SIX / level, np.float32(2**-6), TOP))
+            factors = (ONE / level) / scales.astype(np.float32)
+            yield "_weight_qdata", e2m1_pairs(of_blocks(np.multiply, band, factors))
+            yield "_weight_scale", scales
+        yield "_weight_per_tensor_scale", np.array(level, np.float32)
+
+    data = {
+        "is_swizzled_scales": swizzled, "use_triton_kernel": False, "act_quant_kwargs": None, "block_size": BLOCK,
+        "orig_dtype": {"_type": "torch.dtype", "_data": weight.dtype},
+    }  # fmt: skip
+    metadata = {"_type": "NVFP4Tensor", "_data": data, "_tensor_data_names": ["per_tensor_scale", "qdata", "scale"]}
+    written = WrittenWeight(tensors, pieces, json.dumps(metadata))
+    return with_tiles(written) if swizzled else written
+
+
+def _level(amax: float) -> np.float32:
+    """Return the scale by which a reader multiplies all blocks of a tensor: amax / 2688; 1 for a tensor of zeros."""
+    return np.float32(amax) / TENSOR_TOP if amax > 0 else ONE
+
+
+def _inverse(amax: float) -> np.float32:
+    """Return the scale by which a reader divides all blocks of a tensor: 2688 / amax; 1 for a tensor of zeros."""
+    return TENSOR_TOP / np.float32(amax) if amax > 0 else ONE
