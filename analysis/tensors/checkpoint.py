@@ -146,11 +146,9 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (the tensors of a checkpoint as stored, with codes and scales separate; a sentence for each tensor left
-    out).
+    """Return (the stored tensors of a checkpoint, codes and scales separate; a sentence for each tensor left out).
 
-    Raises:
-      TensorFileError: a file is missing or damaged, or lacks a tensor that the index assigns to it.
+    Raises a TensorFileError if a file is missing or damaged, or lacks a tensor that the index assigns to it.
     """
     from fpsim.analysis.tensors.files import read_stored
 
@@ -172,10 +170,8 @@ def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
 def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
     """Return (the tensor files of a checkpoint, file name -> names of the tensors that its index assigns to the file).
 
-    path: a tensor file, an `.index.json` of shards, or a folder. The dict is empty if there is no index.
-
-    Raises:
-      TensorFileError: there is no tensor file, or a shard of the index is missing.
+    path: a tensor file, an `.index.json` of shards, or a folder. The dict is empty if there is no index. Raises a
+    TensorFileError if there is no tensor file, or a shard of the index is missing.
     """
     from fpsim.analysis.tensors.files import tensor_files
 
@@ -205,8 +201,7 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 def _weight_map(index: Path) -> dict[str, str]:
     """Return tensor name -> name of its file, as an index of shards lists them.
 
-    Raises:
-      TensorFileError: the index is damaged, or names a file outside its folder.
+    Raises a TensorFileError if the index is damaged, or names a file outside its folder.
     """
     try:
         if index.stat().st_size > INDEX_BYTES:
@@ -223,10 +218,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _missing(name: object, names: Sequence[str], path: str) -> str:
-    """Return the error message for a name that is not among the checkpoint's `names`; it suggests the nearest.
-
-    path: the checkpoint, which the message names.
-    """
+    """Return the error message for a name that is not among the checkpoint's `names`; it suggests the nearest."""
     near = difflib.get_close_matches(str(name), names, 1) if isinstance(name, str) else []
     hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(list(names)[:3])}, ..."
     return f"{path} has no tensor {shown(name)}.{hint}"

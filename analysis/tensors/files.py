@@ -21,6 +21,11 @@ from fpsim.analysis.tensors.layouts.joining import joined
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader, stream
 from fpsim.analysis.tensors.tensor import CODES, Tensor, TensorFileError
 from fpsim.arrays import FORMAT_OF, Array
+from fpsim.lazy import deferred
+
+torch_file = deferred("fpsim.analysis.tensors.torch_file")
+onnx_file = deferred("fpsim.analysis.tensors.onnx_file")
+gguf_file = deferred("fpsim.analysis.tensors.gguf_file")
 
 HEADER_LIMIT = 100_000_000  # bytes of a safetensors header, as in the safetensors library
 NPY_HEADER_LIMIT = 10_000  # bytes of a .npy header, as in NumPy, which reads up to 4 GiB before it compares
@@ -45,8 +50,7 @@ OTHER_BITS = {
 def tensor_files(path: Path) -> list[Path]:
     """Return the tensor files at a path: the file itself, or all files of known extensions in a folder, sorted by name.
 
-    Raises:
-      TensorFileError: there is no such file, its extension is unknown, or the folder has no tensor file.
+    Raises a TensorFileError if there is none.
     """
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS and file.is_file())
@@ -63,8 +67,7 @@ def tensor_files(path: Path) -> list[Path]:
 def read_file(path: Path) -> Found:
     """Return (the tensors of a file, with quantised weights decoded; a sentence for each tensor left out).
 
-    Raises:
-      TensorFileError: the file cannot be read, is damaged, or has no float tensor.
+    Raises a TensorFileError if the file cannot be read, is damaged, or has no float tensor.
     """
     stored, notes = read_stored(path)
     tensors, more = joined(stored)
@@ -76,8 +79,7 @@ def read_file(path: Path) -> Found:
 def read_stored(path: Path) -> Found:
     """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out).
 
-    Raises:
-      TensorFileError: the file cannot be read, or is damaged.
+    Raises a TensorFileError if the file cannot be read, or is damaged.
     """
     try:
         if path.stat().st_size == 0:
@@ -90,10 +92,7 @@ def read_stored(path: Path) -> Found:
 
 
 def no_floats(path: Path, notes: Sequence[str]) -> TensorFileError:
-    """Return the error for a file without float tensors; `notes`: why each of its tensors was left out.
-
-    path: the file.
-    """
+    """Return the error for a file without float tensors; notes: why each of its tensors was left out."""
     first = f"; {notes[0].partition(': ')[2]}" if notes else ""
     more = f", and {len(notes) - 1} more" if len(notes) > 1 else ""
     return TensorFileError(f"{path}: no float tensor in it{first}{more}")
@@ -108,10 +107,9 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return (shape, dtype) of the .npy data at the position of the open file `opened`, and move it to the first
-    element.
+    """Return (shape, dtype) of the .npy data at the position of an open file, and move it to the first element.
 
-    Raises a TensorFileError if the header is damaged. `path`: the file, for messages.
+    path: the file, for messages. Raises a TensorFileError if the header is damaged.
     """
     try:
         version = np.lib.format.read_magic(opened)
@@ -136,7 +134,7 @@ def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _left_out(path: Path, name: str, dtype: np.dtype[Any]) -> str:
-    """Return the sentence that says why an array called `name`, of this dtype, in the file `path` is left out."""
+    """Return the sentence that says why an array of this name and dtype is left out."""
     if dtype.kind == "V" and not dtype.names and dtype.itemsize <= 2:
         return (
             f"{path}: {name} holds raw bytes ({dtype.str}), as NumPy saves ml_dtypes arrays. Save it with safetensors "
@@ -203,8 +201,7 @@ def _npz_reader(
 ) -> Callable[[int], Iterator[Array]]:
     """Return a function read(size) that yields the elements of one array of a .npz file, at most `size` at a time.
 
-    path: the file. member: name of the array's file in the archive. shape, dtype: those of the array, as its header
-    says.
+    member: name of the array's file in the archive.
     """
 
     def read(size: int) -> Iterator[Array]:
@@ -225,21 +222,13 @@ def _npz_reader(
 
 
 def safetensors_metadata(path: Path) -> dict[str, str]:
-    """Return the metadata of a .safetensors file, name -> text; {} without metadata.
-
-    Raises:
-      TensorFileError: the file's header is damaged.
-    """
+    """Return the metadata of a .safetensors file, name -> text; {} without metadata."""
     metadata = _safetensors_header(path)[0].get("__metadata__", {})
     return {str(key): str(value) for key, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
 def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return (header of a .safetensors file, tensor name -> entry; its length in bytes).
-
-    Raises:
-      TensorFileError: the file is damaged.
-    """
+    """Return (header of a .safetensors file, tensor name -> entry; its length in bytes)."""
     with path.open("rb") as opened:
         header_bytes = int.from_bytes(opened.read(8), "little")
         available = path.stat().st_size - 8
@@ -294,9 +283,8 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Return (name of the dtype, shape, first byte, byte after the last) of a tensor, from its entry in the header.
-
-    path: the file, for messages. entry: the value that the header's JSON has for the tensor's name.
+    """Return (name of the dtype, shape, first byte, byte after the last) of a tensor, from its entry in the header's
+    JSON.
 
     Raises a TensorFileError if a field is missing or wrong, or if shape and dtype need another number of bytes.
     """
@@ -326,37 +314,14 @@ def _checked_entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, .
     return dtype, tuple(shape), offsets[0], offsets[1]
 
 
-# ---- files with separate modules, which load on first use
-
-
-def _read_torch(path: Path) -> Found:
-    """Return (the tensors of a file of torch.save, a sentence for each tensor left out)."""
-    from fpsim.analysis.tensors.torch_file import read_torch
-
-    return read_torch(path)
-
-
-def _read_onnx(path: Path) -> Found:
-    """Return (the tensors of a .onnx file, a sentence for each tensor left out)."""
-    from fpsim.analysis.tensors.onnx_file import read_onnx
-
-    return read_onnx(path)
-
-
-def _read_gguf(path: Path) -> Found:
-    """Return (the tensors of a .gguf file, a sentence for each tensor left out)."""
-    from fpsim.analysis.tensors.gguf_file import read_gguf
-
-    return read_gguf(path)
+# ---- all kinds; some have separate modules, which load on first use
 
 
 READERS: dict[str, Callable[[Path], Found]] = {
     ".npy": _read_npy,
     ".npz": _read_npz,
     ".safetensors": _read_safetensors,
-    ".pt": _read_torch,
-    ".pth": _read_torch,
-    ".bin": _read_torch,
-    ".onnx": _read_onnx,
-    ".gguf": _read_gguf,
+    **dict.fromkeys((".pt", ".pth", ".bin"), lambda path: torch_file().read_torch(path)),
+    ".onnx": lambda path: onnx_file().read_onnx(path),
+    ".gguf": lambda path: gguf_file().read_gguf(path),
 }

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from fpsim.analysis.tensors.layouts.gguf_blocks import KINDS
+from fpsim.analysis.tensors.layouts.gguf_blocks import KINDS, BlockKind
 from fpsim.analysis.tensors.layouts.gguf_large_blocks import LARGE_KINDS
 from fpsim.analysis.tensors.operand import pieces_of
 from fpsim.analysis.tensors.reading import BYTES_LIMIT, Found, one_line, read_fully, reader
@@ -48,25 +48,10 @@ class _Entry(NamedTuple):
     offset: int
 
 
-class _Blocks(NamedTuple):
-    """A quantised type: its name, and the numbers of elements and of bytes of a block.
-
-    decode: function from the bytes of blocks, (blocks, bytes) uint8, to their float values.
-    """
-
-    name: str
-    elements: int
-    bytes: int
-    decode: Callable[[Array], Array]
-
-
 def read_gguf(path: Path) -> Found:
     """Return (the tensors of a .gguf file, a sentence for each tensor left out).
 
     Quantised tensors are read as the float32 values of their blocks.
-
-    Raises:
-      TensorFileError: the file is damaged, or has an unknown version.
     """
     with path.open("rb") as opened:
         header = _Header(opened, path)
@@ -102,12 +87,7 @@ def read_gguf(path: Path) -> Found:
 
 
 class _Header:
-    """A reader of the header of a .gguf file; after `read`, `data` is the position of the elements in the file.
-
-    Args:
-      opened: the open file, at its start.
-      path: its path, for messages.
-    """
+    """A reader of the header of a .gguf file; after `read`, `data` is the position of the elements in the file."""
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -212,11 +192,7 @@ class _Header:
 
 
 def _size(entry: _Entry, path: Path) -> int | None:
-    """Return the size of the tensor of a header's entry in bytes; None if fpsim and an installed gguf package do not
-    know its type.
-
-    Raises a TensorFileError if rows do not consist of whole blocks. path: the file, for messages.
-    """
+    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type."""
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
     blocks = _blocks(entry.kind)
@@ -227,15 +203,11 @@ def _size(entry: _Entry, path: Path) -> int | None:
     return math.prod(entry.shape) // blocks.elements * blocks.bytes
 
 
-def _blocks(kind: int) -> _Blocks | None:
-    """Return the description of the quantised type with number `kind`; None if neither fpsim nor an installed gguf
-    package knows it.
-    """
+def _blocks(kind: int) -> BlockKind | None:
+    """Return the quantised type with number `kind`; None if neither fpsim nor an installed gguf package knows it."""
     known = KINDS.get(kind) or LARGE_KINDS.get(kind)
-    if known is not None:
-        return _Blocks(known.name, known.elements, known.bytes, known.decode)
-    if importlib.util.find_spec("gguf") is None:
-        return None
+    if known is not None or importlib.util.find_spec("gguf") is None:
+        return known
     gguf = load("gguf", "quantised tensors of .gguf files")
     try:
         number = gguf.GGMLQuantizationType(kind)
@@ -243,15 +215,11 @@ def _blocks(kind: int) -> _Blocks | None:
     except (ValueError, KeyError):
         return None
     # one long row, which gguf decodes in one go
-    return _Blocks(number.name, elements, size, lambda data: gguf.quants.dequantize(data.reshape(1, -1), number))
+    return BlockKind(number.name, size, lambda data: gguf.quants.dequantize(data.reshape(1, -1), number), elements)
 
 
 def _dtype_name(kind: int) -> str:
-    """Return the name of the type with number `kind` in ggml, for tables.
-
-    It is the name of a float dtype, ggml's name of a quantised type in lower case, or "ggml type 99" for an unknown
-    one.
-    """
+    """Return the name of the type with number `kind`: a dtype's, ggml's in lower case, or "ggml type 99" if unknown."""
     if kind in FLOATS:
         return str(np.dtype(FLOATS[kind]).name)
     blocks = _blocks(kind)
@@ -259,10 +227,7 @@ def _dtype_name(kind: int) -> str:
 
 
 def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
-    """Return a function read(size) that yields a tensor's elements in chunks, or the reason why the tensor is left out.
-
-    entry: the tensor's entry in the header. header: the header, after it was read. path: the file.
-    """
+    """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out."""
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
         dtype = np.dtype(FLOATS[entry.kind])
@@ -282,36 +247,21 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
     if header.order == ">":
         return f"it holds {blocks.name.lower()} in a big-endian file"
     try:
-        _decoded(bytes(blocks.bytes), blocks)
+        _decoded(np.zeros(blocks.bytes, np.uint8), blocks)
     except Exception as problem:  # NotImplementedError, or another type in later versions of gguf
         return f"it holds {blocks.name.lower()}, which the installed gguf does not decode ({one_line(problem)})"
 
+    stored = reader(path, begin, np.dtype(np.uint8), count // blocks.elements * blocks.bytes)
+
     def read(size: int) -> Iterator[Array]:
-        return pieces_of(_values(path, begin, count // blocks.elements, blocks, size), size)
+        bands = stored(max(1, size // blocks.elements) * blocks.bytes)
+        return pieces_of((_decoded(data, blocks) for data in bands), size)
 
     return read
 
 
-def _values(path: Path, begin: int, count: int, blocks: _Blocks, size: int) -> Iterator[Array]:
-    """Yield the float32 values of `count` blocks that begin at byte `begin` of the file, about `size` values at a time.
-    path: the file. blocks: the type of the blocks.
-
-    Raises:
-      TensorFileError: the file ends early.
-    """
-    most = max(1, size // blocks.elements)
-    with path.open("rb") as opened:
-        opened.seek(begin)
-        for start in range(0, count, most):
-            wanted = min(most, count - start) * blocks.bytes
-            data = read_fully(opened, wanted)
-            if len(data) < wanted:
-                raise TensorFileError(f"{path}: the file ends before its last element")
-            yield _decoded(data, blocks)
-
-
-def _decoded(data: bytes, blocks: _Blocks) -> Array:
-    """Return the float32 values, as a flat array, of `data`, bytes that are whole blocks of the type `blocks`."""
+def _decoded(data: Array, blocks: BlockKind) -> Array:
+    """Return the flat float32 values of `data`, the bytes of whole blocks, flat uint8."""
     with np.errstate(all="ignore"):  # scales may be Inf and NaN
-        values = blocks.decode(np.frombuffer(data, np.uint8).reshape(-1, blocks.bytes))
+        values = blocks.decode(data.reshape(-1, blocks.bytes))
     return np.ascontiguousarray(values, np.float32).reshape(-1)

@@ -78,12 +78,7 @@ class _Proto:
 
 
 def read_onnx(path: Path) -> Found:
-    """Return the float initializers and constants of a model and its subgraphs, and a note for each tensor left out.
-
-    Raises:
-      TensorFileError: the file is damaged or not an ONNX model, or external data are missing or outside the model's
-        folder.
-    """
+    """Return the float initializers and constants of a model and its subgraphs, and a note for each tensor left out."""
     with path.open("rb") as opened:
         walk = _Walk(opened, path)
         protos = walk.model()
@@ -218,9 +213,8 @@ class _Walk:
             elif number == EXTERNAL:
                 texts = {inner: self._text(part) for inner, part in self._fields(value) if isinstance(part, _Span)}
                 proto.external[texts.get(KEY, "")] = texts.get(VALUE, "")
-        if len(proto.shape) > DIMENSIONS_LIMIT or not all(0 <= n < BYTES_LIMIT for n in proto.shape):
-            raise self._damaged(f"shape of {proto.name!r}")
-        if math.prod(proto.shape) >= BYTES_LIMIT:
+        fits = len(proto.shape) <= DIMENSIONS_LIMIT and all(0 <= n < BYTES_LIMIT for n in proto.shape)
+        if not fits or math.prod(proto.shape) >= BYTES_LIMIT:
             raise self._damaged(f"shape of {proto.name!r}")
         return proto
 
@@ -305,10 +299,13 @@ def _read_of(
     if number != RAW and (number, dtype.name) not in ((FLOATS, "float32"), (DOUBLES, "float64")):
         raise TensorFileError(f"{path}: damaged, the values of {proto.name!r} do not have the dtype {dtype.name}")
     if span.end - span.begin != count * dtype.itemsize:
-        raise TensorFileError(
-            f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
-        )
+        raise _misfit(proto, path)
     return reader(path, span.begin, dtype, count)
+
+
+def _misfit(proto: _Proto, path: Path) -> TensorFileError:
+    """Return the error for a tensor whose elements are not as many as its shape says."""
+    return TensorFileError(f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}")
 
 
 def _external(
@@ -336,51 +333,29 @@ def _external(
         raise TensorFileError(f"{path}: damaged, the position of {proto.name!r} in its external data")
     offset, length = map(int, texts)
     if length != wanted:
-        raise TensorFileError(
-            f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
-        )
+        raise _misfit(proto, path)
     if offset + length > sizes[file]:
         raise TensorFileError(f"{path}: damaged, {proto.name!r} ends at {offset + length}, its file at {sizes[file]}")
     return reader(file, offset, dtype, math.prod(proto.shape))
 
 
 def _integers(proto: _Proto, dtype: np.dtype[Any], span: _Span, path: Path) -> Callable[[int], Iterator[Array]]:
-    """Return read(size), which yields a tensor of 8- or 16-bit floats, stored at `span` as varints of bits, in chunks.
-
-    Raises:
-      TensorFileError: the number of varints is not that of the shape.
-    """
-    count = sum(int(np.count_nonzero(data < 0x80)) for data in _bytes(path, span))
+    """Return read(size), which yields a tensor of 8- or 16-bit floats, stored at `span` as varints of bits."""
+    stored = reader(path, span.begin, np.dtype(np.uint8), span.end - span.begin)
+    count = sum(int(np.count_nonzero(data < 0x80)) for data in stored(BYTES_AT_ONCE))
     if count != math.prod(proto.shape):
-        raise TensorFileError(
-            f"{path}: damaged, the size of {proto.name!r} does not fit its shape {tuple(proto.shape)}"
-        )
+        raise _misfit(proto, path)
 
     def read(size: int) -> Iterator[Array]:
-        return pieces_of((codes.view(dtype) for codes in _codes(path, span, dtype)), size)
+        return pieces_of((codes.view(dtype) for codes in _codes(path, stored(BYTES_AT_ONCE), dtype)), size)
 
     return read
 
 
-def _bytes(path: Path, span: _Span) -> Iterator[Array]:
-    """Yield the bytes of a span of the file `path`, as uint8 arrays of at most 64 KiB."""
-    with path.open("rb") as opened:
-        opened.seek(span.begin)
-        for start in range(span.begin, span.end, BYTES_AT_ONCE):
-            data = opened.read(min(BYTES_AT_ONCE, span.end - start))
-            if len(data) < min(BYTES_AT_ONCE, span.end - start):
-                raise TensorFileError(f"{path}: the file ends before its last element")
-            yield np.frombuffer(data, np.uint8)
-
-
-def _codes(path: Path, span: _Span, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """Yield the varints in a span of the file `path`, of at most 16 bits each, as unsigned integers of dtype's width.
-
-    Raises:
-      TensorFileError: a varint has more bits than the dtype.
-    """
+def _codes(path: Path, stored: Iterator[Array], dtype: np.dtype[Any]) -> Iterator[Array]:
+    """Yield the varints of at most 16 bits in the bytes `stored` as unsigned integers of dtype's width."""
     rest = np.empty(0, np.uint8)
-    for data in _bytes(path, span):
+    for data in stored:
         data = np.concatenate([rest, data])
         ends = np.flatnonzero(data < 0x80)  # the last byte of each
         if not ends.size:

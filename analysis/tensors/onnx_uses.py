@@ -11,29 +11,19 @@ CONVOLUTION = {1: "matrix", 2: "bias"}
 RECURRENT = {1: "matrix", 2: "matrix", 3: "bias"}
 NORMALIZATION = {1: "norm", 2: "bias"}
 PRODUCT = {0: "matrix", 1: "matrix", 2: "bias"}
+SCALING, SHIFT = {0: "norm", 1: "norm"}, {0: "bias", 1: "bias"}
 OPERATORS: dict[str, dict[int, str]] = {
-    "Conv": CONVOLUTION,
-    "ConvTranspose": CONVOLUTION,
-    "DeformConv": CONVOLUTION,
+    **dict.fromkeys(("Conv", "ConvTranspose", "DeformConv", "Linear"), CONVOLUTION),
     "QLinearConv": {3: "matrix", 8: "bias"},
-    "Gemm": PRODUCT,
-    "MatMul": PRODUCT,
-    "FusedMatMul": PRODUCT,
+    **dict.fromkeys(("Gemm", "MatMul", "FusedMatMul"), PRODUCT),
     "QLinearMatMul": {0: "matrix", 3: "matrix"},
-    "Linear": CONVOLUTION,
-    "LSTM": RECURRENT,
-    "GRU": RECURRENT,
-    "RNN": RECURRENT,
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
     "BatchNormalization": {1: "norm", 2: "bias", 3: "statistics", 4: "statistics"},
-    "LayerNormalization": NORMALIZATION,
-    "InstanceNormalization": NORMALIZATION,
-    "GroupNormalization": NORMALIZATION,
+    **dict.fromkeys(("LayerNormalization", "InstanceNormalization", "GroupNormalization"), NORMALIZATION),
     "Gather": {0: "embedding"},
-    "Mul": {0: "norm", 1: "norm"},
-    "Div": {0: "norm", 1: "norm"},
+    **dict.fromkeys(("Mul", "Div"), SCALING),
     "PRelu": {1: "norm"},
-    "Add": {0: "bias", 1: "bias"},
-    "Sub": {0: "bias", 1: "bias"},
+    **dict.fromkeys(("Add", "Sub"), SHIFT),
 }
 MULTIPLY = ("MatMul", "Conv", "Gemm", "Attention", "Einsum")
 # Operators whose results are values of their first input; their other inputs are scales, indices and numbers.
@@ -79,8 +69,7 @@ Sources = dict[str, bool]  # tensors with the same values -> whether they are tr
 
 
 def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Use]:
-    """Return tensor name -> its use in a model, also for tensors that are transposed, reshaped or cast before they are
-    used.
+    """Return tensor name -> its use in a model, also for tensors that are transposed, reshaped or cast before.
 
     Args:
       nodes: the operators, in the order in which they run.
@@ -126,9 +115,7 @@ def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dic
 
 
 def _role(kind: str, place: int) -> str:
-    """Return the role of input number `place` (from 0) of an operator of type `kind`; "product" if the operator
-    multiplies.
-    """
+    """Return the role of input number `place` of an operator of type `kind`; "product" if the operator multiplies."""
     known = OPERATORS.get(kind)
     if known is not None:
         return known.get(place, "statistics")
@@ -136,9 +123,8 @@ def _role(kind: str, place: int) -> str:
 
 
 def _outputs_last(node: Node, place: int) -> bool | None:
-    """Return whether the last axis of input number `place` of the operator `node` is that of the product's outputs.
-
-    The operator then sums along the other axis. None if unknown.
+    """Return whether the last axis of input number `place` of an operator is that of the product's outputs; None if
+    unknown.
     """
     key = node.kind, place
     if key in SUMMED_FIRST:

@@ -70,10 +70,9 @@ class Collection:
 def open_tensors(paths: Sequence[str | Path]) -> Collection:
     """Return the tensors of files; only headers are read, and elements when a tensor's `chunks` is called.
 
-    Args:
-      paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for the files directly in
-        it. Scales may be in another file than their codes. A tensor's name that occurs in two files is prefixed with
-        the file's name.
+    paths: .npy, .npz, .safetensors, .pt, .pth, .bin, .onnx and .gguf files; a folder stands for the files directly in
+    it. Scales may be in another file than their codes. A name that occurs in two files is prefixed with the file's
+    name.
     """
     from fpsim.analysis.tensors.files import no_floats, read_stored, tensor_files
 
@@ -113,9 +112,7 @@ def open_tensors(paths: Sequence[str | Path]) -> Collection:
 
 
 def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors with distinct names: names that occur twice are prefixed with the file's name, or if needed
-    its path, and a number.
-    """
+    """Return the tensors with distinct names: the file's name, path and a number precede names that occur twice."""
     wordings: tuple[Callable[[int, Tensor], str], ...] = (
         lambda i, t: t.name,
         lambda i, t: f"{Path(t.source).stem}:{t.name}",
@@ -132,13 +129,10 @@ def _distinct(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def from_mapping(arrays: Mapping[str, Any]) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
-    """Return (the float tensors and decoded quantised weights in a mapping, a sentence for each value that is left
-    out).
+    """Return (the float tensors and decoded weights in a mapping, a sentence for each value that is left out).
 
-    arrays: name -> NumPy or torch array, such as a state dict; lists and floats are converted.
-
-    Raises:
-      TypeError, ValueError: no array holds floats, or a value is not an array.
+    arrays: name -> NumPy or torch array, such as a state dict; lists and floats are converted. Raises a TypeError or
+    ValueError if no array holds floats, or a value is not an array.
     """
     stored: list[Tensor] = []
     notes: list[str] = []

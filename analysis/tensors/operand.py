@@ -23,12 +23,8 @@ BAND = 1 << 24  # elements that are held in memory while a tensor is transposed
 def matrix_shape(shape: tuple[int, ...], role: str, name: str = "") -> tuple[int, int]:
     """Return (rows, columns) of a tensor as an operand of a product, whose sums have one term per column.
 
-    Columns are the last axis, or for a convolution all axes except the first.
-
-    Args:
-      shape: shape of the tensor.
-      role: role of the tensor, such as "matrix" or "activation".
-      name: name of the tensor, which distinguishes a convolution of one dimension from stacked matrices.
+    Columns are the last axis, or for a convolution all axes except the first. The name distinguishes a convolution of
+    one dimension from stacked matrices.
 
     Example:
       >>> from fpsim.analysis.tensors.operand import matrix_shape
@@ -47,12 +43,8 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
     """Return the tensors, with `outputs_last` of matrices set if it was None, inferred from names and lengths of
     biases.
 
-    The outputs are the last axis of matrices that Flax and Keras call kernels. For other matrices, the axis whose
-    length is that of the bias is the outputs'. Square matrices are assumed to be like all other matrices in `tensors`.
-
-    Args:
-      tensors: the tensors.
-      biases: name of a tensor -> lengths of the biases of its layer.
+    Square matrices are assumed to be like all other matrices in `tensors`. biases: name of a tensor -> lengths of the
+    biases of its layer.
     """
     told = {one.name: _told(one, biases.get(one.name, ())) for one in tensors if one.role == "matrix"}
     all_last = set(told.values()) - {None} == {True}
@@ -68,10 +60,7 @@ def with_rows(tensors: Sequence[Tensor], biases: Mapping[str, Iterable[int]]) ->
 
 
 def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
-    """Return whether the outputs are a matrix's last axis; None if neither its name nor a bias's length shows it.
-
-    one: the matrix. biases: lengths of the biases of its layer.
-    """
+    """Return whether the outputs are a matrix's last axis; None if neither its name nor its biases' lengths show it."""
     lower = one.name.lower()
     if len(one.shape) > 1 and KERNEL.search(lower):
         return not DEPTHWISE.search(lower)
@@ -82,9 +71,8 @@ def _told(one: Tensor, biases: Iterable[int]) -> bool | None:
 
 
 def as_operand(one: Tensor) -> Tensor:
-    """Return a tensor, `one`, as a matrix with a row for each output of the product.
-
-    The elements are transposed when they are read, if the outputs are the tensor's last axis.
+    """Return a tensor as a matrix with a row for each output of the product; it is transposed if needed when it is
+    read.
     """
     if not one.outputs_last or len(one.shape) < 2:
         return replace(one, shape=matrix_shape(one.shape, one.role, one.name))
@@ -93,9 +81,7 @@ def as_operand(one: Tensor) -> Tensor:
 
 
 def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields the elements of a matrix (height, width) column by column, given its
-    row-wise `read`.
-    """
+    """Return a function read(size) that yields a matrix (height, width) column by column, given its row-wise `read`."""
 
     def columns(size: int) -> Iterator[Array]:
         wide = max(1, BAND // max(height, 1))
@@ -105,10 +91,7 @@ def _turned(read: Callable[[int], Iterator[Array]], height: int, width: int) -> 
 
 
 def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: int) -> Array:
-    """Return the columns start .. stop - 1 of a matrix with `width` columns, one after the other, as a flat array.
-
-    read: read(size) yields the elements of the matrix, row by row, in arrays of `size`.
-    """
+    """Return the columns start .. stop - 1 of a matrix with `width` columns, one after the other, as a flat array."""
     rows = max(1, CHUNK // width)
     parts: list[Array] = []
     for part in read(rows * width):
@@ -117,9 +100,7 @@ def _band(read: Callable[[int], Iterator[Array]], width: int, start: int, stop: 
 
 
 def pieces_of(parts: Iterable[Array], size: int) -> Iterator[Array]:
-    """Yield the elements of consecutive flat arrays, `parts`, in flat arrays of `size` elements; the last may be
-    shorter.
-    """
+    """Yield the elements of consecutive flat arrays in flat arrays of `size` elements; the last may be shorter."""
     held: list[Array] = []
     count = 0
     for part in parts:

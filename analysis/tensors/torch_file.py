@@ -29,11 +29,8 @@ def read_torch(path: Path) -> tuple[list[Tensor], list[str]]:
     """Return (the tensors of a file of torch.save that hold floats or may hold codes, a sentence for each other
     tensor).
 
-    Only tensors and containers are unpickled. Names of nested containers are joined with dots.
-
-    Raises:
-      TensorFileError: the file is damaged, or has other objects than tensors and containers.
-      ImportError: torch is not installed.
+    Only tensors and containers are unpickled. Names of nested containers are joined with dots. Raises an ImportError
+    without torch.
     """
     torch = load("torch", f"reading {path.suffix} files")
     if _is_script(path):
@@ -72,10 +69,7 @@ def _is_script(path: Path) -> bool:
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (the tensors of a file that hold floats or may hold codes, a sentence for each other tensor).
-
-    content: the nested containers of tensors that torch.load returned. path: the file, for messages.
-    """
+    """Return (tensors that hold floats or may hold codes, a sentence for each other one) in torch.load's result."""
     tensors: list[Tensor] = []
     notes: list[str] = []
     room = SHARED_LIMIT * path.stat().st_size
@@ -118,13 +112,11 @@ def _unreadable(x: Any) -> str:
 
 
 def _flatten(content: Any, path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor) for the tensors in `content`, nested mappings and sequences.
+    """Yield (name, tensor) for the tensors in `content`, nested mappings and sequences, whose keys are joined with
+    dots.
 
-    Names of nested containers are joined with dots; a tensor outside of containers gets the name of the file `path`.
-
-    Raises:
-      TensorFileError: containers are nested too deep, or contain too many objects, which is possible even in a small
-        file with references.
+    A tensor outside of containers gets the name of the file. Raises a TensorFileError if containers are nested too
+    deep, or contain too many objects, which is possible even in a small file with references.
     """
     import torch
 
@@ -163,14 +155,8 @@ def _key(key: Any) -> str:
 def torch_tensor(name: str, x: Any, source: str = "", codes: bool = False) -> Tensor:
     """Return a dense torch tensor as a `Tensor` for a study; a non-contiguous one is copied when it is read.
 
-    Args:
-      name: name of the tensor.
-      x: the torch tensor.
-      source: path of the file; "" for a tensor in memory.
-      codes: whether integers, which may be codes of a weight, are accepted.
-
-    Raises:
-      TypeError: x does not hold floats that fpsim rounds, or has no elements in memory.
+    source: path of the file; "" for a tensor in memory. codes: whether integers, which may be codes of a weight, are
+    accepted. Raises a TypeError if x does not hold floats that fpsim rounds, or has no elements in memory.
     """
     if x.is_meta:
         raise TypeError(f"{name} must have elements; got a torch tensor on the meta device. Make it on the CPU.")
