@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,21 +14,10 @@ from fpsim.display.wording import decibels, percent
 HEIGHT = 2.2  # inches
 
 
-class DrawnErrors(Protocol):
-    """Protocol of `ErrorReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def parts(self) -> Any: ...
-    @property
-    def noise_by_cause(self) -> dict[str, float]: ...
-    @property
-    def sqnr_db(self) -> float: ...
-
-
-def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
+def error_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the noise by cause, or if the report has parts the SQNR of each channel or block; return the axes.
 
-    ax: matplotlib axes to draw on; None makes new ones.
+    report: an ErrorReport. ax: matplotlib axes to draw on; None makes new ones.
     """
     with figure_style():
         ax = axes_of(ax, HEIGHT)
@@ -37,7 +25,7 @@ def error_axes(report: DrawnErrors, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
+def _draw_causes(report: Any, ax: Axes) -> None:
     """Draw a bar for each cause of the noise in a report: its share of the squared errors."""
     shares = report.noise_by_cause
     names = list(shares)[::-1]
@@ -50,7 +38,7 @@ def _draw_causes(report: DrawnErrors, ax: Axes) -> None:
     ax.set_title(f"{decibels(report.sqnr_db)} SQNR", loc="left", fontsize=9, fontweight="bold")
 
 
-def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
+def _draw_parts(report: Any, ax: Axes) -> None:
     """Draw the SQNR of every channel or block in a report as a point, and that of the whole array as a line."""
     sqnr = report.parts["sqnr_db"]
     shown = np.where(np.isfinite(sqnr), sqnr, np.nan)
@@ -62,18 +50,10 @@ def _draw_parts(report: DrawnErrors, ax: Axes) -> None:
     ax.set_title(title, loc="left", fontsize=9, fontweight="bold")
 
 
-class DrawnComparison(Protocol):
-    """Protocol of `Comparison` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-    def pareto(self) -> Sequence[Any]: ...
-
-
-def comparison_axes(comparison: DrawnComparison, ax: Axes | None = None) -> Axes:
+def comparison_axes(comparison: Any, ax: Axes | None = None) -> Axes:
     """Draw SQNR against bits per value, with a mark for each row; return the matplotlib axes (ax None: new ones).
 
-    A line connects the rows of the Pareto front. Rows whose SQNR is not finite are not drawn.
+    comparison: a Comparison. A line connects its Pareto front. Rows whose SQNR is not finite are not drawn.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

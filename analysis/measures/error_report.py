@@ -322,19 +322,13 @@ class ErrorReport:
 
     def _repr_html_(self) -> str:
         """Return the settings and all metrics as an HTML table for notebooks."""
-        return html_pairs({name: _text(value) for name, value in self.to_dict().items()})
+        return html_pairs({
+            name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in self.to_dict().items()
+        })  # fmt: skip
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel over the data of two reports, whose parts are `mine` and `others`.
-
-    Return None for blocks, if a report has no parts, or if the two have different channels.
-    """
+    """Return the metrics of each channel over the data of two reports; None unless both have the same channels."""
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None
     return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))
-
-
-def _text(value: object) -> str:
-    """Return a value of the HTML table as text, floats with six digits."""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,23 +16,13 @@ from fpsim.formats.named import Format
 from fpsim.formats.named import format as find_format
 
 
-class Exponents(Protocol):
-    """Protocol of `RangeReport` for histograms: it declares the attributes that a histogram shows."""
-
-    @property
-    def counts(self) -> tuple[tuple[int, int], ...]: ...
-    @property
-    def amax(self) -> float: ...
-    def quantile(self, share: float) -> int | None: ...
-
-
 def _extent(fmt: Format) -> tuple[int, int, int]:
     """Return the exponents of a format's smallest subnormal and smallest normal value, and 1 + that of its largest."""
     lowest, top = (math.frexp(value)[1] - 1 for value in (fmt.smallest_subnormal, fmt.max))
     return lowest, fmt.min_exponent, top + 1
 
 
-def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
+def window_of(reports: Sequence[Any], formats: Sequence[Format]) -> tuple[int, int]:
     """Return (lowest, highest) exponent to draw, at most 83 apart.
 
     The range covers the elements in all `reports` except the smallest 0.1 %, and the ranges of those `formats` that
@@ -47,15 +37,12 @@ def _window(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[in
 
 
 def exponent_figure(
-    rows: Sequence[tuple[str, Sequence[Exponents]]],
-    formats: Sequence[Format],
-    title: str,
-    window: tuple[int, int] | None,
+    rows: Sequence[tuple[str, Sequence[Any]]], formats: Sequence[Format], title: str, window: tuple[int, int] | None
 ) -> Any:
     """Return a matplotlib figure with a row of overlaid histograms for each tensor, over the ranges of formats.
 
-    title: title of the figure. rows: (name of the tensor, its RangeReport at each training step); the last step's
-    histogram is filled. window: (lowest, highest) exponent to draw; None computes it from the data and the formats.
+    rows: (name of the tensor, its RangeReport at each training step); the last step's histogram is filled. window:
+    (lowest, highest) exponent to draw; None computes it from the data and the formats.
     """
     with figure_style():
         figure = blank_figure(0.75 + 0.17 * len(formats) + 0.4 * len(rows))
@@ -66,7 +53,7 @@ def exponent_figure(
 
 
 def exponent_axes(
-    rows: Sequence[tuple[str, Exponents]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
+    rows: Sequence[tuple[str, Any]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
 ) -> Axes:
     """Draw a histogram for each of `rows`, (name, RangeReport), over the ranges of formats; return the matplotlib axes.
 
@@ -78,23 +65,14 @@ def exponent_axes(
         return ax
 
 
-def window_of(reports: Sequence[Exponents], formats: Sequence[Format]) -> tuple[int, int]:
-    """Return the (lowest, highest) exponent to draw in each of several plots, so that they can be compared.
-
-    reports: the RangeReports in all plots. formats: the formats whose ranges are drawn.
-    """
-    return _window(reports, formats)
-
-
 def _draw_exponents(
-    ax: Axes, rows: Sequence[tuple[str, Sequence[Exponents]]], formats: Sequence[Format], window: tuple[int, int] | None
+    ax: Axes, rows: Sequence[tuple[str, Sequence[Any]]], formats: Sequence[Format], window: tuple[int, int] | None
 ) -> None:
     """Draw the ranges of formats as bars, and under them a row of overlaid histograms for each of `rows`.
 
-    rows: (name of the tensor, its RangeReport at each training step). window: (lowest, highest) exponent to draw; None
-    computes it from the data and the formats.
+    rows: (name of the tensor, its RangeReport at each training step). window: as for `exponent_figure`.
     """
-    left, right = window or _window([report for _, reports in rows for report in reports], formats)
+    left, right = window or window_of([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]
     bar_height = 0.42  # height of a format's bar, in rows
     bottom = len(rows) + 0.1
@@ -139,10 +117,10 @@ def _draw_exponents(
         ax.spines[side].set_visible(False)
 
 
-def _outline(report: Exponents, left: int, right: int) -> tuple[Any, Any]:
-    """Return (x, y) of the outline of a histogram of exponents over [left, right], with its highest bin at 1.
+def _outline(report: Any, left: int, right: int) -> tuple[Any, Any]:
+    """Return (x, y) of the outline of a RangeReport's exponents over [left, right], with the highest bin at 1.
 
-    report: a RangeReport. Exponents outside are counted in the outermost bins.
+    Exponents outside are counted in the outermost bins.
     """
     heights = np.zeros(right - left)
     for exponent, count in report.counts:

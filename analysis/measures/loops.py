@@ -92,8 +92,8 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return 1 / ulp of a float32 value in a format with `precision` mantissa bits, as float32 <= 2**127; exact if
-    |value| >= 2**(precision - 126). The exponent field is clamped to lowest .. highest, the fields of normal values.
+    """Return 1 / ulp of a float32 as `inverse_ulp_32`, but as float32 <= 2**127; exact if |value| >= 2**(precision -
+    126).
     """
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
@@ -104,6 +104,7 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
     """Return the ulp of a float64 value in a format with `precision` mantissa bits, as a float64, possibly subnormal.
+
     The exponent field is clamped to lowest .. highest, the float64 fields of the format's normal range.
     """
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
@@ -119,6 +120,7 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 @cache
 def describe_kernel(width: int) -> Any:
     """Return the loop `(x, reciprocals, descriptions)` that describes x (groups, length), floats of `width` bits.
+
     It writes 1 / |x| (0 for 0) to `reciprocals` (groups, length). It writes to `descriptions` (groups, blocks, 4), for
     each block of 2048 elements: largest magnitude, smallest nonzero one (Inf for none), sum of squares, number of
     nonzeros. Both are float64.
@@ -230,11 +232,12 @@ class RoundedPiece(NamedTuple):
 
 
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
-    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that measures a block. It
-    overwrites `sums` and maxima[MAX_RELATIVE], adds to `counts`, and raises maxima[MAX_ULP]; all three are 1-d. The
-    other arguments are those of `measure_kernel`. width: bits of a value. scaled: whether values have scales. small:
-    whether some may be below the format's normal range. rare: whether some may be Inf, NaN or beyond the range; if
-    False, the body sets sums[SIGNAL] to 0 and does not count compared and nonzero values.
+    """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that measures a block.
+
+    It overwrites `sums` and maxima[MAX_RELATIVE], adds to `counts`, and raises maxima[MAX_ULP]. The other arguments are
+    those of `measure_kernel`. small: whether some values may be below the format's normal range. rare: whether some may
+    be Inf, NaN or beyond the range; if False, the body sets sums[SIGNAL] to 0 and does not count compared and nonzero
+    values.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps

@@ -14,7 +14,7 @@ from fpsim.analysis.measures.loops import RoundedPiece
 from fpsim.analysis.measures.passes import PIECE, Groups, as_floats, whole_array
 from fpsim.analysis.measures.sums import ErrorSums, nothing
 from fpsim.arrays import Array
-from fpsim.errors import shown
+from fpsim.errors import is_integer, shown
 from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import Tiling, tiling
 
@@ -61,8 +61,7 @@ class Layout:
                     f"the parts of an array are given by axis or by block; got axis={axis!r} and block={block!r}. "
                     "Leave one out."
                 )
-            is_integer = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
-            if not is_integer or not -len(shape) <= axis < len(shape):
+            if not is_integer(axis) or not -len(shape) <= axis < len(shape):
                 raise ValueError(f"axis must be one of the {len(shape)} axes of x; got {shown(axis)}.")
             self.axis = int(axis) % len(shape)
             self.count = shape[self.axis]
@@ -96,8 +95,7 @@ class Layout:
     ) -> RoundedPiece:
         """Return the elements x (parts, length) of a slab before and after rounding by a cast, the candidate.
 
-        whole: the whole array before and after rounding, if results depend on an element's index; None if they do not.
-        buffers: scratch arrays.
+        whole: the whole array before and after rounding, if results depend on an element's index, else None.
         """
         if whole is None:
             return candidate.rounded(x.reshape(-1), 0, buffers)
@@ -110,25 +108,16 @@ class Layout:
         return tuple(np.ndindex(self.tiling.grid))
 
     def slabs(self) -> Iterator[Slab]:
-        """Yield slabs that together cover all channels or blocks.
-
-        Several short channels or blocks share a slab; one of more than PIECE elements is divided into several slabs.
-        """
+        """Yield slabs that together cover all channels or blocks; one of more than PIECE elements has several slabs."""
         if self.tiling is not None:
             yield from _block_slabs(self.tiling)
             return
         length = math.prod(self.shape) // max(self.count, 1)
         if length == 0:
             return
-        if length > PIECE:
-            for part in range(self.count):
-                for start in range(0, length, PIECE):
-                    stop = min(start + PIECE, length)
-                    yield Slab(part, 1, stop - start, slice(start, stop), None)
-            return
-        step = PIECE // length
+        step = max(PIECE // length, 1)
         for part in range(0, self.count, step):
-            yield Slab(part, min(step, self.count - part), length, None, None)
+            yield from _cut(Slab(part, min(step, self.count - part), length, None, None))
 
     def gather(self, x: Array, slab: Slab) -> Array:
         """Return the elements of a slab of x, (parts, length), contiguous."""
@@ -145,9 +134,9 @@ class Layout:
 def _block_slabs(tiles: Tiling) -> Iterator[Slab]:
     """Yield slabs that together cover the blocks of a tiling, in the order of the grid.
 
-    A slab is a part of the array that is measured at once. It holds neighbouring blocks of full width in one row of the
-    grid: as many as have at most PIECE elements together, or one larger block. A narrower block at the row's end is a
-    slab alone. A block of more than PIECE elements is then divided into several slabs.
+    A slab holds neighbouring blocks of full width in one row of the grid: as many as have at most PIECE elements
+    together. A narrower block at the row's end is a slab alone. A block of more than PIECE elements is divided into
+    several slabs.
     """
     bands, across = tiles.tiles[1:]
     full = tiles.columns // tiles.tile_columns

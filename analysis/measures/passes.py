@@ -85,7 +85,7 @@ def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
 
 
 def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]) -> ErrorSums:
-    """Return the sums of the errors of casts to measure, an ErrorSums (candidates,), over a batch of 1-d pieces.
+    """Return the sums of the errors of casts, an ErrorSums (candidates,), over a batch of 1-d pieces.
 
     A thread measures whole pieces, whose sums are added in the order of the array. first: flat index of the first
     piece's first element.
@@ -167,9 +167,8 @@ class Groups:
         return done
 
     def _measure_rounded(self, rounded: RoundedPiece, candidate: Candidate, sums: ErrorSums, done: Array) -> None:
-        """Add a candidate's errors to `sums` (groups,) in place, except for blocks with a nonzero `done`.
-
-        rounded: the groups' elements before and after the candidate's cast. done: (groups, blocks).
+        """Add a candidate's errors to `sums` (groups,) in place, except for blocks with a nonzero `done` (groups,
+        blocks).
         """
         width, facts = candidate.facts
         shape = self.x.shape
@@ -186,9 +185,8 @@ class Groups:
 
 @lru_cache(maxsize=64)
 def _plans_of(plans: tuple[tuple[float, ...] | None, ...]) -> Array | None:
-    """Return the candidates' plans (see `nearest_loops`) as an array (candidates, PLAN); None if all are None.
-
-    A plan of None becomes a row of NaN, with which `nearest_kernel` accepts no block.
+    """Return the candidates' plans, (candidates, PLAN), with rows of NaN, which accept no block, for None; None if all
+    are.
     """
     if not any(plans):
         return None

@@ -182,9 +182,8 @@ class RoundingWay:
         return FloatCast(options, wide, _checked_scale(self.scaling, wide), False, long)
 
     def _by_one_scale(self, x: Array, fmt: TableFormat, amax: float | None) -> Scaled:
-        """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale.
-
-        amax: largest finite magnitude of x, if known; None computes it if the scaling is "amax".
+        """Return x encoded to a table format with one decode scale: `scaling`, or 1 without a scale; amax: as in
+        `candidate`.
         """
         scale = 1.0 if self.scaling is None else self.scaling
         if self.scaling == "amax":
@@ -194,46 +193,32 @@ class RoundingWay:
         return encode_scaled(x, fmt, TENSOR.replace(nan="element"), scales=_checked_scale(scale, False), **keywords)
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
-        """Return the report on a cast from the sums of its errors.
-
-        candidate: the cast, as the method `candidate` returned it.
-        """
-        report = ErrorReport(
-            fmt=self.element,
-            rounding=self.options.rounding.name.lower(),
-            overflow=self.options.overflow,
-            subnormals=self.options.subnormals,
-            scale=1.0,
-            sums=sums,
-        )
+        """Return the report on a cast, as the method `candidate` returned it, from the sums of its errors."""
+        scale, scale_bits, unmeasured = 1.0, 0, ()
+        tiles: dict[str, Any] = {}
         if isinstance(candidate, FloatCast):
-            one = candidate.scale
-            return report if one is None else dataclasses.replace(report, scale=one, scale_bits=32)
-        scaled = candidate.scaled
-        unmeasured = () if candidate.measured else (*NEED_ULPS, *NEED_CODES)
-        if not isinstance(self.scaling, Scaling):  # a table's values, with one scale or none
-            bits = 0 if self.scaling is None else 32
-            one = (
-                1.0 if self.scaling is None else float(scaled.scales.reshape(-1)[0]) if scaled.scales.size else math.nan
-            )
-            return dataclasses.replace(report, scale=one, scale_bits=bits, unmeasured=unmeasured)
-        return dataclasses.replace(
-            report,
-            scale=float(scaled.scales.item()) if scaled.scales.size == 1 else math.nan,
-            scaling=scaled.scaling,
-            scales=scaled.report,
-            scale_bits=scaled.scale_bits,
-            unmeasured=unmeasured,
-        )
+            if candidate.scale is not None:
+                scale, scale_bits = candidate.scale, 32
+        else:
+            scaled = candidate.scaled
+            unmeasured = () if candidate.measured else (*NEED_ULPS, *NEED_CODES)
+            if isinstance(self.scaling, Scaling):
+                scale = float(scaled.scales.item()) if scaled.scales.size == 1 else math.nan
+                scale_bits, tiles = scaled.scale_bits, {"scaling": scaled.scaling, "scales": scaled.report}
+            elif self.scaling is not None:  # a table's values, with one scale
+                scale = float(scaled.scales.reshape(-1)[0]) if scaled.scales.size else math.nan
+                scale_bits = 32
+        return ErrorReport(
+            self.element, self.options.rounding.name.lower(), self.options.overflow, self.options.subnormals, scale,
+            sums, scale_bits=scale_bits, unmeasured=unmeasured, **tiles,
+        )  # fmt: skip
 
 
 LONG = 1 << 22  # elements: for larger arrays a loop is compiled for the format alone
 
 
 def _judged_as(element: Element) -> Format:
-    """Return the float format with which the options of a cast are checked.
-
-    This is `element` if it is a float format, the format of the magnitudes of an integer format, or FP32 for LogFMT and
+    """Return the float format with which a cast's options are checked: that of an integer's magnitudes, FP32 for
     tables.
     """
     if isinstance(element, Format):
@@ -247,8 +232,7 @@ def _judged_as(element: Element) -> Format:
 def _checked_scale(scale: Any, wide: bool) -> float:
     """Return a decode scale as a float, rounded to float32 unless `wide` (x is float64).
 
-    Raises:
-      ValueError: the scale is not a positive finite number after rounding.
+    Raises a ValueError if it is not a positive finite number after rounding.
     """
     if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
         with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):

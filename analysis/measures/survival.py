@@ -162,8 +162,7 @@ def _value(report: ErrorReport, name: str) -> float:
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
     """Return whether a report breaks a threshold; name: a field of `SurvivalThresholds`; limit: its value.
 
-    Raises:
-      ValueError: the metric cannot be measured in the format.
+    Raises a ValueError if the metric cannot be measured in the format.
     """
     figure, is_lowest, _ = LIMITS[name]
     if figure in report.unmeasured:
@@ -175,10 +174,7 @@ def _breaks(report: ErrorReport, name: str, limit: float) -> bool:
 
 
 def _sentence(report: ErrorReport, name: str, limit: float) -> str:
-    """Return the clause that states a metric and the threshold that it breaks.
-
-    report: the report with the metric. name: the threshold, a field of `SurvivalThresholds`. limit: its value.
-    """
+    """Return the clause that states a metric and the threshold `name`, with the value `limit`, that it breaks."""
     _, is_lowest, words = LIMITS[name]
     value = _value(report, name)
     if math.isnan(value):
@@ -189,9 +185,9 @@ def _sentence(report: ErrorReport, name: str, limit: float) -> str:
 
 
 def _worst(x: Array, report: ErrorReport, name: str, cast: dict[str, Any]) -> str:
-    """Return a text on the element that breaks a threshold most: index, value and result; "" if no x is finite.
+    """Return a text on the element of x that breaks the threshold `name` most: index, value and result.
 
-    report: the report on x. name: the threshold, a field of `SurvivalThresholds`. cast: rounding, subnormals and seed.
+    It is "" if no x is finite. report: the report on x. cast: rounding, subnormals and seed.
     """
     wide = x.astype(np.float64)
     scales: Any

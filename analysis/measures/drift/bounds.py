@@ -21,6 +21,9 @@ from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAd
 
 SLACK = 1 + 2.0**-30  # covers the rounding errors of the bounds themselves, which are computed in float64
 
+ROUNDING = (
+    Rule.EXACT, Rule.FLUSHED_TREE, Rule.REVERSED_CHAIN, Rule.TWO_CHAINS, Rule.ODD_PAIR, Rule.FUSED_PAIR,
+)  # fmt: skip
 ALIGNING = (Rule.FUSED, Rule.SCALED, Rule.GROUPED, Rule.TWO_PASSES, Rule.SEPARATE, Rule.EVEN_ODD)
 BIASED = (Rounding.TOWARD_ZERO, Rounding.UP, Rounding.DOWN)
 
@@ -83,8 +86,8 @@ class Chance(NamedTuple):
     def factor_of(self, events: int, unit: float = 0.0) -> float:
         """Return `factor`, or if None the lambda with 2 * events * exp(-lambda^2 (1 - unit)^2 / 2) = 1 - confidence.
 
-        events: number of inequalities that must all hold with this probability, such as one for each term. unit:
-        largest relative error of one rounding.
+        events: number of inequalities that must all hold, such as one for each term. unit: largest relative error of
+        one rounding.
         """
         if self.factor is not None:
             return self.factor
@@ -94,7 +97,7 @@ class Chance(NamedTuple):
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
     """Return the error bounds of an accumulator's sums of the first `length` terms of each trial.
 
-    terms: operands of all trials. chance: probability of probabilistic bounds. high: (trials,) exact sums in float64.
+    high: (trials,) exact sums in float64.
     """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
@@ -115,7 +118,7 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
     """Return the roundings on the longest path from a term to the sum, an entry for each format.
 
-    length: number of terms. products: whether terms are products, which are rounded unless the accumulator fuses them.
+    products: whether terms are products, which are rounded unless the accumulator fuses them.
     """
 
     def kind(fmt: Format, count: int, total: int) -> Roundings:
@@ -137,8 +140,7 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
 
     With n roundings of unit roundoff u they are ((1 + u)^n - 1) sums, and with the requested probability about
     (exp(lambda sqrt(n) u) - 1) sums; errors in the subnormal range are added. sums: (trials,) sums of |terms|. events:
-    number of terms, whose inequalities must all hold for a probabilistic bound. chance: probability of the
-    probabilistic bounds. bits: random bits of stochastic rounding, or None for other roundings.
+    number of terms, whose inequalities must all hold. bits: random bits of stochastic rounding, or None.
     """
     growth = sum(path.number * math.log1p(path.unit) for path in paths)
     widest = max(path.unit for path in paths)
@@ -178,9 +180,9 @@ def matrix_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a matrix unit's sums of the first `length` terms under a schedule.
 
-    terms: the operands. chance: probability of probabilistic bounds. random_signs: whether the products have
-    independent random signs. If not, units that truncate aligned terms have no probabilistic bounds, as truncation is
-    biased. All bounds are NaN if the schedule leaves out terms, or no bound is known for the unit's rule of addition.
+    random_signs: whether the products have independent random signs. If not, units that truncate aligned terms have no
+    probabilistic bounds, as truncation is biased. All bounds are NaN if the schedule leaves out terms, or no bound is
+    known for the unit's rule of addition.
     """
     plan = plan_of(schedule, unit, length)
     sums = terms.magnitude_sums(length)
@@ -190,14 +192,7 @@ def matrix_unit_bounds(
     if isinstance(schedule.sums, Lanes):  # float32 fused multiply-adds: at most one rounding a term in any order
         path = Roundings(length, 2.0**-24, FP32.smallest_subnormal, length)
         return _path_bounds([path], sums, length, chance, None)
-    if unit.rule in (
-        Rule.EXACT,
-        Rule.FLUSHED_TREE,
-        Rule.REVERSED_CHAIN,
-        Rule.TWO_CHAINS,
-        Rule.ODD_PAIR,
-        Rule.FUSED_PAIR,
-    ):
+    if unit.rule in ROUNDING:
         return _rounding_unit_bounds(unit, plan, terms, length, chance)
     if unit.rule not in ALIGNING:
         nothing = np.full_like(sums, math.nan)
@@ -208,8 +203,7 @@ def matrix_unit_bounds(
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
     """Return the error bounds of a matrix unit that rounds each addition, from the longest path of additions.
 
-    The path leads from a term to the sum. plan: the schedule applied to `length` terms. chance: probability with which
-    the probabilistic bounds hold.
+    plan: the schedule applied to `length` terms.
     """
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
@@ -295,8 +289,7 @@ def _aligning_unit_bounds(
 ) -> Bounds:  # fmt: skip
     """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
 
-    plan: the schedule applied to the terms. chance: probability with which the probabilistic bounds hold. random_signs:
-    whether the products have independent random signs; otherwise the probabilistic bounds are NaN.
+    plan: the schedule applied to the terms. random_signs: as for `matrix_unit_bounds`.
     """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
@@ -311,8 +304,8 @@ def _aligning_unit_bounds(
 def _product_exponents(unit: MatrixUnit, terms: Terms) -> Floats:
     """Return 2^e of every product, (trials, K), with the exponent e by which the unit aligns it; 0 for products of 0.
 
-    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value. It is 0
-    for units of `Rule.GROUPED`, which align by block scales alone, here 1. Results are cached in `terms`.
+    e is the sum of the operands' exponents, where subnormals have the exponent of the smallest normal value. Results
+    are cached in `terms`.
     """
     assert terms.b is not None
     grouped = unit.rule is Rule.GROUPED
@@ -344,8 +337,7 @@ def _slice_part(unit: MatrixUnit, plan: SchedulePlan, part: Slice, products: Flo
 def _alike(part: Slice, step: int) -> list[list[tuple[Span, ...]]]:
     """Return groups of adjacent blocks of a slice; the blocks of a group have equally many instructions.
 
-    A block is a tuple of spans, one for each instruction, of positions in the slice. part: the slice. step: number of
-    terms of an instruction.
+    A block is a tuple of spans of positions in the slice, one for each instruction of `step` terms.
     """
     groups: list[list[tuple[Span, ...]]] = []
     for spans in filter(None, part.steps(step)):
@@ -362,8 +354,7 @@ def _block_parts(
 ) -> list[PartialSum]:
     """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
 
-    blocks: spans of each block's instructions, as positions in the slice. products, exponents: (trials, terms of the
-    slice) exact products, and the powers of two by which `unit` aligns them.
+    products, exponents: (trials, terms of the slice), as for `_slice_part`.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

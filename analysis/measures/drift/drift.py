@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.drift.bounds import Bounds, Chance, accumulator_bounds, matrix_unit_bounds
+from fpsim.analysis.measures.drift.bounds import Chance, accumulator_bounds, matrix_unit_bounds
 from fpsim.analysis.measures.drift.report import DriftReport, DriftRow
 from fpsim.analysis.measures.drift.terms import Terms, TermSource, checked_operand, terms_of
 from fpsim.analysis.measures.iterables import as_list
@@ -153,37 +153,26 @@ def _input(fmt: Format) -> Format:
 def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
     """Return the report's row for sums of `length` terms by one accumulator, over all trials.
 
-    adder: the accumulator or matrix unit. terms: the rounded operands. source: the distributions or arrays from which
-    they were drawn. chance: probability of the probabilistic bound.
+    source: the distributions or arrays from which the terms were drawn.
     """
     last, why = _last_addition(adder, length)
     sums, without = _sums(adder, terms, length, last)
     high, low = terms.exact_sums(length)
-    bounds = _bounds(adder, terms, length, source, chance, high)
+    if adder.accumulator is not None:
+        bounds = accumulator_bounds(adder.accumulator, terms, length, chance, high)
+    else:
+        assert adder.unit is not None
+        bounds = matrix_unit_bounds(adder.unit, adder.schedule, terms, length, chance, source.has_random_signs)
     unchanged = None if without is None else (without == sums) | (np.isnan(without) & np.isnan(sums))
     with np.errstate(invalid="ignore"):
         error = (sums - high) - low
     return DriftRow.of(adder.name, length, error, np.abs(high), bounds, unchanged, why)
 
 
-def _bounds(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance, high: Floats) -> Bounds:
-    """Return the error bounds of an accumulator or a matrix unit for sums of `length` terms.
-
-    terms: the rounded operands. source: the distributions or arrays from which they were drawn. chance: probability of
-    the probabilistic bound. high: (trials,) exact sums, rounded to float64.
-    """
-    if adder.accumulator is not None:
-        return accumulator_bounds(adder.accumulator, terms, length, chance, high)
-    assert adder.unit is not None
-    return matrix_unit_bounds(adder.unit, adder.schedule, terms, length, chance, source.has_random_signs)
-
-
 def _sums(adder: DriftAdder, terms: Terms, length: int, last: Array | None) -> tuple[Floats, Floats | None]:
-    """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros in place of the terms
-    `last`.
+    """Return two float64 arrays (trials,): sums of `length` terms, and the same with zeros for the terms `last`.
 
-    adder: the accumulator or matrix unit. terms: the operands. last: indices of the terms to replace by zeros, those of
-    the last addition; None returns None as the second result.
+    last: indices of the terms of the last addition; None returns None as the second result.
     """
     a, b = terms.a[:, :length], None if terms.b is None else terms.b[:, :length]
     if adder.unit is not None:
@@ -216,10 +205,8 @@ def _accumulated(accumulator: Accumulator, a: Array, b: Array | None) -> Floats:
 def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tuple[Floats, Floats | None]:
     """Return two arrays (trials,): a matrix unit's sums of a * b, and its sums with zeros in b for the terms `last`.
 
-    adder: the matrix unit and its schedule. last: indices of terms; None returns None as the second result.
-
-    The sums are diagonals of small matrix products of a and b, (trials, length). Both kinds of sums come from columns
-    of one product, which takes hardly longer than a product for one kind.
+    The sums are diagonals of small matrix products. Both kinds come from columns of one product, which takes hardly
+    longer than a product for one kind. last: as for `_sums`.
     """
     unit = adder.unit
     assert unit is not None
@@ -255,10 +242,7 @@ def _as_codes(x: Array, fmt: Format) -> Array:
 
 
 def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
-    """Return (indices of the terms that the last addition of a sum adds, ""), or (None, why there is no last one).
-
-    adder: the accumulator or matrix unit. length: number of terms of the sum.
-    """
+    """Return (indices of the terms that the last addition of a sum adds, ""), or (None, why there is no last one)."""
     start = length - 1  # Sequential, FusedMultiplyAdd
     if isinstance(adder.accumulator, Exact):
         return None, "Exact adds all terms at once"
@@ -283,14 +267,9 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the argument `accumulators` of `drift` as a list of DriftAdders with different names.
+    """Return the argument `accumulators` of `drift` as a list of DriftAdders; of items with one name, the last.
 
-    accumulators: one item or an iterable of items: a matrix unit or its name, an accumulator such as fp.Sequential, or
-    a pair (unit, schedule) or (unit, terms between promotions). Of items with one name, the last is returned.
-
-    Raises:
-      ValueError: there are no accumulators, or a unit is unknown or adds integers.
-      TypeError: an accumulator has a type that `drift` does not accept.
+    Raises a ValueError if there are none, and a TypeError for an item of another type.
     """
     single = (str, Accumulator, MatrixUnit)
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
@@ -311,11 +290,10 @@ def _is_rest_of_pair(x: object) -> bool:
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return x, one item of the argument `accumulators` of `drift`, as a DriftAdder.
+    """Return one item of the argument `accumulators` of `drift` as a DriftAdder.
 
-    x is an accumulator, a matrix unit or its name, or a pair (unit, schedule) or (unit, terms between promotions).
-    Raises TypeError for other objects. Raises ValueError for an unknown unit, one that adds integers, and an interval
-    of promotions that is no positive multiple of the terms of the unit's instruction.
+    Raises a TypeError for objects of other types. Raises a ValueError for an unknown unit, one that adds integers, and
+    an interval of promotions that is no positive multiple of the terms of the unit's instruction.
     """
     if isinstance(x, Accumulator):
         return DriftAdder(repr(x), x, None, FLAT)
@@ -347,10 +325,7 @@ def _float_unit(x: str | MatrixUnit) -> MatrixUnit:
 
 
 def _checked_lengths(lengths: Any) -> list[int]:
-    """Return the numbers of terms, one integer or an iterable of them, as a list in ascending order, each once.
-
-    Raises TypeError or ValueError unless they are positive integers.
-    """
+    """Return the numbers of terms, one integer or an iterable of them, as a list in ascending order, each once."""
     numbers = [lengths] if is_integer(lengths) else as_list(lengths)
     if numbers is None:
         raise TypeError(f"lengths must be positive integers, the numbers of terms; got {shown(lengths)}.")
@@ -362,7 +337,7 @@ def _checked_lengths(lengths: Any) -> list[int]:
 def _operand_format(fmt: FormatLike | None, adders: list[DriftAdder]) -> Format:
     """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None.
 
-    Raises ValueError if `fmt` is a format that float32 cannot hold, or is given though all `adders` are matrix units.
+    Raises a ValueError if float32 cannot hold it, or if it is given though all `adders` are matrix units.
     """
     if fmt is None:
         return FP32

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,23 +16,11 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 MOST_BOUNDS = 3  # largest number of accumulators whose bounds are drawn; more would hide the errors
 
 
-class Drift(Protocol):
-    """Protocol of `DriftReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def accumulators(self) -> tuple[str, ...]: ...
-    @property
-    def lengths(self) -> tuple[int, ...]: ...
-    @property
-    def regimes(self) -> Sequence[Any]: ...
-    def of(self, accumulator: Any) -> Sequence[Any]: ...
-
-
-def drift_axes(report: Drift, ax: Axes | None = None) -> Axes:
+def drift_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw each accumulator's relative error (norm_relative) against the number of terms; return the matplotlib axes.
 
-    report: the DriftReport. Bounds are drawn if it has at most 3 accumulators. A ring marks the number of terms from
-    which on an accumulator's additions stagnate (`Regime.onset`). ax: axes to draw on; None makes new ones.
+    report: a DriftReport. Bounds are drawn if it has at most 3 accumulators. A ring marks `Regime.onset`. ax: axes to
+    draw on; None makes new ones.
     """
     names = report.accumulators
     with figure_style():
@@ -64,7 +52,7 @@ def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _scale(ax: Axes, report: Drift) -> None:
+def _scale(ax: Axes, report: Any) -> None:
     """Make both axes logarithmic, with powers of two as ticks of x over the report's lengths; limit y to 10."""
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")

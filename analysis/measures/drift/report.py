@@ -77,9 +77,8 @@ class DriftRow:
     ) -> DriftRow:  # fmt: skip
         """Return the row for an accumulator and number of terms, from arrays (trials,).
 
-        error, exact, bounds: sum - exact sum, |exact sum|, and bounds of |error|. unchanged: bools, whether the last
-        addition of a trial changed nothing; None if no addition is the last one. why: the reason for None, ""
-        otherwise.
+        error, exact, bounds: sum - exact sum, |exact sum|, and bounds of |error|. unchanged: whether the last addition
+        of a trial changed nothing; None if no addition is the last one. why: the reason for None, else "".
         """
         reasons = [bounds.reason, why]
         trials = len(error)
@@ -279,12 +278,7 @@ class DriftReport:
 
 
 def _regime(rows: tuple[DriftRow, ...]) -> Regime:
-    """Return the kind of growth of one accumulator's error, from its rows in ascending order of length.
-
-    "exact": no error at any length; "stagnating": `_onset` finds a length, and |bias| of the longest sums exceeds 0.9
-    times their mean |relative error|; else, by the fitted exponent, "flat" below 0.25, "square root" below 0.75,
-    "linear" from there on; "unknown" without an error of the longest sums or an exponent.
-    """
+    """Return the kind of growth of one accumulator's error, from its rows in ascending order of length."""
     name, last = rows[0].accumulator, rows[-1]
     if math.isnan(last.norm_relative):
         words = f"{name} has no measured error at {last.length} terms ({last.reason})"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
@@ -14,35 +13,10 @@ LOST, SATURATED, SUBNORMAL = COLORS["E4M3"], COLORS["E5M2"], "#9aa5b1"
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
-class Underflow(Protocol):
-    """Protocol of `UnderflowReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def format(self) -> str: ...
-    @property
-    def scales(self) -> tuple[int, ...]: ...
-    @property
-    def lost(self) -> tuple[float, ...]: ...
-    @property
-    def subnormal(self) -> tuple[float, ...]: ...
-    @property
-    def saturated(self) -> tuple[float, ...]: ...
-    @property
-    def best_scale(self) -> int | None: ...
-
-
-class LossScaling(Protocol):
-    """Protocol of `LossScalingReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def policies(self) -> Sequence[Any]: ...
-    def of(self, name: Any) -> Sequence[Any]: ...
-
-
-def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
+def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the shares of elements that become 0, subnormal and too large against 2**k; mark the best scale.
 
-    report: the UnderflowReport. Return the matplotlib axes: `ax`, or new ones for None.
+    report: an UnderflowReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -72,10 +46,10 @@ def underflow_axes(report: Underflow, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def loss_scaling_axes(report: LossScaling, ax: Axes | None = None) -> Axes:
+def loss_scaling_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the scale of every policy against the training step, with a mark below for each step that overflowed.
 
-    report: the LossScalingReport. Return the matplotlib axes: `ax`, or new ones for None.
+    report: a LossScalingReport. Return the matplotlib axes: `ax`, or new ones for None.
     """
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))

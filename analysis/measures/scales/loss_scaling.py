@@ -25,16 +25,8 @@ from fpsim.recipes.loss_scaling import LossScalingPolicy, Seen, loss_scaling_pol
 
 COLUMNS = ("policy", "step", "scale", "skipped", "overflow", "underflow")
 TOTALS = (
-    "policy",
-    "steps",
-    "skipped",
-    "overflowed",
-    "applied_overflows",
-    "overflow",
-    "underflow",
-    "last_scale",
-    "faulty",
-)
+    "policy", "steps", "skipped", "overflowed", "applied_overflows", "overflow", "underflow", "last_scale", "faulty",
+)  # fmt: skip
 LARGE = 1 << 20  # elements that are scaled and rounded at a time
 
 
@@ -230,8 +222,7 @@ class _ScaledGradients(NamedTuple):
     """Facts on the gradients of a training step after scaling and rounding.
 
     Attributes:
-      seen: a `Seen` of fpsim/recipes/loss_scaling.py, from which a policy chooses the next scale: whether a gradient
-        overflowed, the largest magnitude, the norm, and the format's largest value.
+      seen: the facts from which a policy chooses the next scale.
       size: number of gradients (elements).
       overflows: number of finite gradients that became Inf or NaN.
       underflows: number of nonzero gradients that became 0.
@@ -267,14 +258,7 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
 
 def _gradients(element: Any, number: int) -> list[Array]:
-    """Return the gradients of one training step of a stream as a list of arrays of floats.
-
-    element: the item of the stream. number: its index, for error messages.
-
-    Raises:
-      TypeError: the element is not an array of floats, or a dict, list or tuple of them.
-      ValueError: the step has no gradients.
-    """
+    """Return the gradients of a training step, item `number` of a stream, as a list of arrays of floats."""
     parts: Iterator[tuple[str, Any]]
     if isinstance(element, Mapping):
         parts = ((f"stream[{number}][{key!r}]", x) for key, x in element.items())
@@ -289,10 +273,8 @@ def _gradients(element: Any, number: int) -> list[Array]:
 
 
 def _checked_policies(policies: Any) -> list[LossScalingPolicy]:
-    """Return loss-scaling policies, given as one name or object or an iterable of them, as a list of policy objects.
-
-    Raises:
-      TypeError, ValueError: an unknown policy, no policy, or two with one name.
+    """Return loss-scaling policies, one name or object or an iterable of them, as a list of objects with different
+    names.
     """
     if isinstance(policies, (str, LossScalingPolicy)):
         policies = [policies]

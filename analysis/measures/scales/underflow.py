@@ -305,8 +305,7 @@ def _squares(values: Array, ends: list[int]) -> list[float]:
 def _counts(side: Array, exponents: list[int], fmt: Format, rounded: Any) -> tuple[Integers, Integers, Integers]:
     """Return for each exponent k the numbers of values times 2**k that become 0, subnormal, and too large.
 
-    side: values of one sign in ascending order of magnitude. fmt: the format. rounded: function that rounds a float64
-    array to it.
+    side: values of one sign in ascending order of magnitude. rounded: function that rounds a float64 array to `fmt`.
     """
     lost = _boundary(side, exponents, lambda y: rounded(y) == 0)
     small = _boundary(side, exponents, lambda y: np.abs(rounded(y)) < fmt.smallest_normal)
@@ -342,8 +341,7 @@ def _is_beyond(magnitude: Any, fmt: Format) -> Any:
 def _checked_scales(scales: Any) -> list[int]:
     """Return the exponents k of scales 2**k as a list of integers.
 
-    Raises:
-      TypeError, ValueError: they are not integers, out of range, or none.
+    Raises a TypeError or ValueError if they are not integers, out of range, or none.
     """
     exponents = as_list(scales)
     if exponents is None:
