@@ -43,8 +43,7 @@ class Capture:
 def capture(
     *, steps: tuple[int, ...] = STEPS, seed: int = 0, progress: Callable[[int, int, str], None] | None = None
 ) -> Capture:
-    """Train a small built-in transformer in float32, and return the inputs, weights and output gradients of its linear
-    layers.
+    """Train a small built-in transformer in float32, and return the tensors of its linear layers.
 
     Args:
       steps: the training steps to record, counted from 1; training ends after the largest.
@@ -60,16 +59,26 @@ def capture(
         raise ValueError(f"steps must be one or more integers >= 1; got {steps}.")
     torch = load("torch", "the study of the built-in transformer")
     data = torch.from_numpy(text_bytes().astype(np.int64))
-    threads = torch.get_num_threads()
+    numbers, threads = sorted(set(steps)), torch.get_num_threads()
     # one thread is as fast for so small a model, far faster on a busy machine, and sums alike everywhere
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = _transformer(torch)
-            return _recorded(torch, model, data, sorted(set(steps)), seed, progress)
+            layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+            # the study measures errors
+            with record(model, every=numbers, layers=layers, keep=len(numbers), formats=()) as r:
+                losses = _train(torch, model, data, numbers[-1], seed, progress)
     finally:
         torch.set_num_threads(threads)
+    tensors = sorted(r.tensors, key=lambda kept: (ROLES.index(kept.role), layers.index(kept.layer), kept.step))
+    description = (
+        f"a {BLOCKS}-layer transformer (width {WIDTH}, {HEADS} heads, context {CONTEXT} bytes, batch {BATCH}) that "
+        f"torch {torch.__version__} trained in float32 with AdamW and seed {seed} on the language documentation that "
+        f"Python ships; loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} nats per byte at step {numbers[-1]}"
+    )
+    return Capture(tuple(tensors), tuple(losses), description)
 
 
 def text_bytes() -> Any:
@@ -79,36 +88,10 @@ def text_bytes() -> Any:
     return np.frombuffer("\n".join(topics[name] for name in sorted(topics)).encode(), np.uint8)
 
 
-def _recorded(
-    torch: Any, model: Any, data: Any, steps: list[int], seed: int, progress: Callable[[int, int, str], None] | None
-) -> Capture:
-    """Train the model up to the last of `steps`, and return the tensors recorded at `steps`, with the losses.
-
-    torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor.
-    steps: numbers of the training steps, ascending. seed: seed of the batches. progress: function called after each
-    step with (steps done, number of steps, text on the activity), or None.
-    """
-    layers = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
-    with record(model, every=steps, layers=layers, keep=len(steps), formats=()) as r:  # the study measures errors
-        losses = _train(torch, model, data, steps[-1], seed, progress)
-    tensors = sorted(r.tensors, key=lambda kept: (ROLES.index(kept.role), layers.index(kept.layer), kept.step))
-    description = (
-        f"a {BLOCKS}-layer transformer (width {WIDTH}, {HEADS} heads, context {CONTEXT} bytes, batch {BATCH}) that "
-        f"torch {torch.__version__} trained in float32 with AdamW and seed {seed} on the language documentation that "
-        f"Python ships; loss {losses[0]:.2f} at step 1, {losses[-1]:.2f} nats per byte at step {steps[-1]}"
-    )
-    return Capture(tuple(tensors), tuple(losses), description)
-
-
 def _train(
     torch: Any, model: Any, data: Any, steps: int, seed: int, progress: Callable[[int, int, str], None] | None
 ) -> list[float]:
-    """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
-
-    torch: the module. model: the transformer, a torch.nn.Module. data: the bytes of the text, a 1-d int64 tensor. seed:
-    seed of the batches. progress: function called after each step with (steps done, number of steps, text on the
-    activity), or None.
-    """
+    """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte."""
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
@@ -132,10 +115,7 @@ def _train(
 
 
 def _transformer(torch: Any) -> Any:
-    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256).
-
-    torch: the module.
-    """
+    """Return the untrained transformer, a torch.nn.Module from bytes (batch, length) to logits (batch, length, 256)."""
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,8 +23,7 @@ MARK = "_torchdynamo_orig_callable"  # attribute of functions that torch.compile
 
 
 def is_compiled(module: Any) -> bool:
-    """Return whether a torch.nn.Module is compiled: by torch.compile, by its method compile(), or with a compiled
-    forward().
+    """Return whether a torch.nn.Module is compiled: by torch.compile, by its compile(), or with a compiled forward().
 
     Example:
       >>> import torch
@@ -41,9 +39,7 @@ def is_compiled(module: Any) -> bool:
 
 
 def compiled_modules(model: Any) -> dict[str, Any]:
-    """Return name -> module for the compiled modules of a torch.nn.Module; those inside another compiled one are left
-    out.
-    """
+    """Return name -> module for the compiled modules of a torch.nn.Module, without those inside another one."""
     modules: dict[str, Any] = {}
     for name, module in model.named_modules():
         if is_compiled(module) and not any(is_inside(name, outer) for outer in modules):
@@ -62,10 +58,7 @@ def original(module: Any) -> Any:
 
 
 def run_eagerly(model: Any) -> None:
-    """Undo torch.compile in place: each module of `model` then runs its class's forward(), not a compiled one.
-
-    Callers pass a copy of the user's model, so that the original stays compiled.
-    """
+    """Undo torch.compile in place: each module of `model` then runs its class's forward(), not a compiled one."""
     for module in model.modules():
         if type(module).__name__ == WRAPPED:
             vars(module)["forward"] = original(module).__call__
@@ -75,20 +68,18 @@ def run_eagerly(model: Any) -> None:
             module._compiled_call_impl = None
 
 
-@contextmanager
-def eager_functions() -> Iterator[None]:
+def eager_functions() -> AbstractContextManager[Any]:
     """Return a context manager inside which compiled functions run eagerly, so that torch function modes see their
     calls.
     """
-    with stance("force_eager"):
-        yield
+    return stance("force_eager")
 
 
 def stance(word: str) -> AbstractContextManager[Any]:
     """Return a context manager in which functions compiled by torch.compile run as `word` says.
 
-    It does nothing if this process has not compiled any function, or if torch lacks torch.compiler.set_stance.
-    word: a stance of torch.compiler.set_stance, such as "default" (run compiled) or "force_eager" (run as written).
+    It does nothing if this process has not compiled any function, or if torch lacks torch.compiler.set_stance. word: a
+    stance of torch.compiler.set_stance, such as "default" (run compiled) or "force_eager" (run as written).
     """
     if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
         return nullcontext()
@@ -109,10 +100,7 @@ class HiddenProducts:
         self._known: dict[str, Coverage | None] = {}
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call as a Coverage; None if shapes alone do not determine them.
-
-        args, kwargs: positional and keyword arguments of the call.
-        """
+        """Return the multiplications of a call as a Coverage; None if shapes alone do not determine them."""
         leaves = _pytree.tree_leaves((args, kwargs))
         key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
         if key not in self._known:
@@ -120,10 +108,8 @@ class HiddenProducts:
         return self._known[key]
 
     def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call, counted on a copy of the module on torch's meta device.
-
-        Tensors there have shapes but no values. Return None if the forward pass raises an error with them. args,
-        kwargs: positional and keyword arguments of the call.
+        """Return the multiplications of a call, counted on a copy of the module on torch's meta device; None after an
+        error.
         """
         try:
             if self._copy is None:
@@ -137,10 +123,7 @@ class HiddenProducts:
 
 
 def _on_meta(module: Any) -> Any:
-    """Return a copy of a torch.nn.Module on torch's meta device, whose weights have shapes but no values.
-
-    The copy runs eagerly.
-    """
+    """Return a copy of a torch.nn.Module on torch's meta device, without values of weights, which runs eagerly."""
     held = (*module.parameters(), *module.buffers())
     memo: dict[int, Any] = {id(x): _meta(x) for x in held}
     copied = copy.deepcopy(module, memo)
@@ -152,11 +135,7 @@ def _on_meta(module: Any) -> Any:
 def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
     """Return a model's multiplications for a batch, from shapes alone; those in compiled modules count as not seen.
 
-    Args:
-      model: a torch.nn.Module.
-      batch: positional arguments of the model as a tuple or list, keyword arguments as a mapping, or one argument.
-    Returns:
-      The coverage; None if the forward pass depends on values, not on shapes alone.
+    batch: as for `called_with`. The result is None if the forward pass depends on values, not on shapes alone.
 
     Example:
       >>> import torch
@@ -185,10 +164,7 @@ def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
 
 
 def share_of(coverage: Coverage, name: str) -> str:
-    """Return ", 12 % of the model's multiplications," for the module called `name`; "" if the model multiplies nothing.
-
-    coverage: the counted multiplications of the model.
-    """
+    """Return ", 12 % of the model's multiplications," for the module called `name`; "" if the model has none."""
     whole = sum(part.multiplications for part in coverage.parts)
     inside = sum(part.multiplications for part in coverage.parts if is_inside(part.name, name))
     return f", {percent(inside / whole)} of the model's multiplications," if whole else ""
@@ -197,9 +173,7 @@ def share_of(coverage: Coverage, name: str) -> str:
 def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
     """Return, for each compiled module, a sentence saying that a copy of the module was measured eagerly.
 
-    Args:
-      model: the torch.nn.Module with compiled modules.
-      coverage: the coverage of the copy that ran.
+    coverage: the coverage of the copy that ran.
     """
     return tuple(
         f"{name or 'The model'} ({type(original(module)).__name__}) is compiled, and a copy ran as it is written: "

@@ -15,7 +15,7 @@ from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.measures.sums import ErrorSums
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.models.monitors import Monitors, Scale, Update
-from fpsim.analysis.models.rows import RecordedRow
+from fpsim.analysis.models.rows import FIELDS, RecordedRow
 from fpsim.arrays import Array, format_of, words
 from fpsim.exact_json import from_json, to_json
 from fpsim.formats.as_json import element_fields, element_from
@@ -23,7 +23,6 @@ from fpsim.formats.named import DTYPES, NAMED
 from fpsim.scaling.file import ScaledFileError, load, save
 
 KIND = "recording"  # the header's name for this kind of file
-ROW = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
 RANGE = ("zeros", "infinities", "nans", "amax", "smallest")
 ERROR = ("rounding", "overflow", "subnormals", "scale", "scale_bits")
 PLAIN = ("float16", "float32", "float64")  # dtypes stored unchanged; others are stored as their bits
@@ -54,11 +53,9 @@ class Contents(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write the contents of a recording to a file, .npz or .safetensors.
+    """Write the contents of a recording to a file, .npz or .safetensors; after an error no partial file is left.
 
-    Raises:
-      ValueError: the path ends in neither .npz nor .safetensors.
-      OSError: the file cannot be written; no partial file is left.
+    Raises a ValueError for another extension.
     """
     rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
     bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
@@ -88,9 +85,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 def read(path: str | os.PathLike[str]) -> Contents:
     """Read the contents of a recording from a file, .npz or .safetensors.
 
-    Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: the file is damaged, or is not a recording.
+    Raises a ValueError if the file is damaged, or is not a recording.
     """
     arrays, plain = load(path)
     header = from_json(plain)
@@ -115,8 +110,7 @@ def _stored(
 ) -> list[list[Any]]:  # fmt: skip
     """Add tensors to a file's `arrays` as name_0, name_1, and so on; return lists [step, layer, tensor, format].
 
-    There is a list for each tensor, with the format's name. Dtypes that files lack, such as bfloat16, are stored as
-    codes. tensors: (step, layer, tensor) -> array.
+    Dtypes that files lack, such as bfloat16, are stored as codes. tensors: (step, layer, tensor) -> array.
     """
     described = []
     for i, (key, x) in enumerate(tensors.items()):
@@ -128,11 +122,7 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return (step, layer, tensor) -> array, for the tensors that `_stored` added to a file's arrays as name_0, name_1,
-    ...
-
-    described: the value that `_stored` returned for `name`.
-    """
+    """Return (step, layer, tensor) -> array, for the tensors that `_stored` added and `described`."""
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
         x = arrays[f"{name}_{i}"]
@@ -160,7 +150,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
                 fields_of["scale"] = math.nan  # one shared NaN, so that equal reports are equal
             errors.append(ErrorReport(fmt=element_from(error_fields["fmt"]), sums=sums, **fields_of))
         spread = RangeReport(tuple((p, n) for p, n in bins.tolist()), *(row[name] for name in RANGE))
-        fields = {**{name: row[name] for name in ROW}, "shape": tuple(row["shape"])}
+        fields = {**{name: row[name] for name in FIELDS}, "shape": tuple(row["shape"])}
         rows.append(RecordedRow(**fields, range=spread, errors=tuple(errors)))
     return rows
 
@@ -168,7 +158,7 @@ def _rows(described: list[dict[str, Any]], arrays: dict[str, Array]) -> list[Rec
 def _row_fields(row: RecordedRow) -> dict[str, Any]:
     """Return the fields of a row, name -> value, as JSON values for the file's header."""
     return {
-        **{name: getattr(row, name) for name in ROW},
+        **{name: getattr(row, name) for name in FIELDS},
         "shape": list(row.shape),
         **{name: getattr(row.range, name) for name in RANGE},
         "bins": len(row.range.bins),

@@ -45,9 +45,7 @@ class Criterion:
 def called_with(model: Any, batch: Any) -> Any:
     """Return the model's output for a batch, whatever the model returns.
 
-    Args:
-      model: a function or torch.nn.Module.
-      batch: passed as model(*batch) if it is a tuple or list, as model(**batch) if a mapping, else as model(batch).
+    A batch is passed as model(*batch) if it is a tuple or list, as model(**batch) if a mapping, else as model(batch).
 
     Example:
       >>> import torch
@@ -61,10 +59,7 @@ def called_with(model: Any, batch: Any) -> Any:
 
 
 def arguments_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the keyword arguments with which `called_with` calls a model for a batch.
-
-    A tuple or list is the positional arguments, a mapping the keyword arguments; any other batch is a single argument.
-    """
+    """Return the positional and the keyword arguments with which `called_with` calls a model for a batch."""
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     return ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
@@ -91,12 +86,9 @@ def refuse_swapped(model: Any, batches: Any, loss: Any) -> None:
 def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
     """Return a loss as a function of (model, batch) that returns the loss.
 
-    Args:
-      loss: a function of (model, batch), which is returned unchanged; or a torch criterion, which is a module such as
-        `torch.nn.CrossEntropyLoss()` or a function of torch.nn.functional. A criterion is called with the model's
-        output for all but the last element of a batch, and with the last element.
-    Raises:
-      TypeError: loss is neither, or its signature does not fit.
+    loss: a function of (model, batch), which is returned unchanged; or a torch criterion, which is a module such as
+    `torch.nn.CrossEntropyLoss()` or a function of torch.nn.functional. A criterion is called with the model's output
+    for all but the last element of a batch, and with the last element. Raises a TypeError for anything else.
 
     Example:
       >>> import torch

@@ -34,7 +34,8 @@ class Measure:
     """
 
     def __init__(self, formats: Any = FORMATS, sample: int | None = SAMPLE) -> None:
-        elements = [element_format(fmt) for fmt in several(formats, "formats")] if _any(formats) else []
+        no_errors = isinstance(formats, (list, tuple)) and not formats
+        elements = [] if no_errors else [element_format(fmt) for fmt in several(formats, "formats")]
         for element in elements:
             if not isinstance(element, Format):
                 raise ValueError(f"formats must be float formats, such as 'e4m3'; got {element.name}.")
@@ -49,9 +50,7 @@ class Measure:
         self._histogram = Histogram()
 
     def __call__(self, x: Array) -> tuple[RangeReport, tuple[ErrorReport, ...]]:
-        """Return the range of all elements of an array of floats, and a tuple of errors: that of its sample in each
-        format.
-        """
+        """Return the range of all elements of an array of floats, and the error of its sample in each format."""
         counts = self._histogram
         counts.clear()
         counts.add(float_pieces(x))
@@ -64,14 +63,6 @@ class Measure:
         return spread, tuple(
             way.report(s, c) for way, s, c in zip(self._ways, sums, candidates, strict=True)
         )  # fmt: skip
-
-
-def _any(formats: Any) -> bool:
-    """Return False if `formats`, one or several formats, is an empty list or tuple, so that no errors are measured.
-
-    Return True otherwise.
-    """
-    return not (isinstance(formats, (list, tuple)) and not formats)
 
 
 def sampled(x: Array, size: int | None) -> Array:

@@ -13,14 +13,8 @@ from typing import Any
 import torch
 
 Count = Callable[[Any, Any, Any], int]  # function of (positional arguments, keyword arguments, result)
-UNCOUNTED = (
-    AttributeError,
-    IndexError,
-    KeyError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)  # errors for arguments in an unknown form
+# Errors for arguments in an unknown form.
+UNCOUNTED = (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 def name_of(func: Any) -> str:
@@ -44,8 +38,6 @@ def multiplies(func: Any) -> bool:
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
     """Return the number of multiplications of a call of `func`, a torch function; 0 if it adds up no products.
 
-    args, kwargs, output: positional arguments, keyword arguments and result of the call.
-
     Example:
       >>> import torch
       >>> from fpsim.analysis.models.multiplications import multiplications
@@ -66,101 +58,64 @@ def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
 
 
 def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
-    """Return the positional argument `args[place]`, or, if there are fewer, the keyword argument called one of `names`.
-
-    args, kwargs: positional and keyword arguments of a call.
-    """
+    """Return the positional argument `args[place]`, or if there are fewer the keyword argument of one of `names`."""
     if len(args) > place:
         return args[place]  # type: ignore[no-any-return]
     return next(kwargs[name] for name in names if name in kwargs)  # type: ignore[no-any-return]
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return the counter of a function whose sums run over the last axis of one operand.
-
-    It counts the result's size times the axis's length. The operand is the positional argument number `place`, or the
-    keyword argument called one of `names`.
-    """
+    """Return the counter of a function whose sums run over the last axis of one operand, found as by `_operand`."""
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.addbmm: size of the result times K times the size of the batch.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
+    """Count torch.addbmm: size of the result times K times the size of the batch."""
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.linalg.vecdot: size of the result times length of axis `dim`.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
+    """Count torch.linalg.vecdot: size of the result times length of axis `dim`."""
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of a convolution: size of the result times size of one output's filter.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
+    """Count a convolution: size of the result times size of one output's filter."""
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of a transposed convolution: size of the input times size of its filter.
-
-    args, kwargs: positional and keyword arguments of the call; its result is not used.
-    """
+    """Count a transposed convolution: size of the input times size of its filter."""
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of bilinear layers: each row of the result uses every weight once.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
+    """Count a bilinear layer: each row of the result uses every weight once."""
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays.
-
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
-    """
+    """Count MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays."""
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
 
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of attention: of queries and keys, and of probabilities and values.
-
-    It is (size of the queries + size of the result) * number of keys; masked keys count too. args, kwargs, y:
-    positional arguments, keyword arguments and result of the call.
-    """
+    """Count products of queries and keys, and of probabilities and values; masked keys count too."""
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of an RNN: each weight matrix multiplies each row of the input once.
-
-    args: positional arguments of the call, of which the first is the input, and the first list has the weights; kwargs
-    and the result are not used.
-    """
+    """Count an RNN: each weight matrix, in the first list of `args`, multiplies each row of the input once."""
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of one step of a recurrent cell: both weight matrices once for each row.
-
-    args: positional arguments of the call: the input, the state, both weight matrices; kwargs and the result are not
-    used.
-    """
+    """Count one step of a recurrent cell, whose arguments are the input, the state and both weight matrices."""
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
@@ -170,20 +125,18 @@ def _rows(x: torch.Tensor) -> int:
 
 
 def _power(args: Any, kwargs: Any, y: Any) -> int:
-    """Return the number of multiplications of torch.matrix_power by repeated squaring.
+    """Count torch.matrix_power by repeated squaring: b - 1 squarings and k - 1 further products of matrices.
 
-    For an exponent of b binary digits with k ones these are b - 1 squarings and k - 1 further products of matrices.
-    args, kwargs, y: positional arguments, keyword arguments and result of the call.
+    The exponent has b binary digits with k ones.
     """
     exponent = abs(int(_operand(args, kwargs, 1, "n")))
     return int(max(exponent.bit_length() + exponent.bit_count() - 2, 0) * y.numel() * y.shape[-1])
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
+    """Count torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
 
-    args, kwargs: positional and keyword arguments of the call. The first operand may be a row vector, the last one a
-    column vector.
+    The first operand may be a row vector, the last one a column vector.
     """
     matrices = args[0] if args and isinstance(args[0], (list, tuple)) else args or kwargs["tensors"]
     shapes = [tuple(matrix.shape) for matrix in matrices]
@@ -198,10 +151,7 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Return the number of multiplications of torch.einsum, which multiplies operands pair by pair from the left.
-
-    args: positional arguments of the call; kwargs and the result are not used.
-    """
+    """Count torch.einsum, which multiplies operands pair by pair from the left."""
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):
@@ -216,10 +166,7 @@ def _einsum(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]]:
-    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes.
-
-    args: positional arguments of torch.einsum.
-    """
+    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes."""
     if not isinstance(args[0], str):
         pairs = list(zip(args[::2], args[1::2], strict=False))
         operands, inputs = [x for x, _ in pairs], [_spread(list(labels), x.dim()) for x, labels in pairs]
@@ -252,10 +199,7 @@ def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) 
 
 
 def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the result's labels if an einsum equation has no "->": those that occur once or belong to an ellipsis.
-
-    inputs: the labels of each operand.
-    """
+    """Return the result's labels for an equation without "->": those that occur once or belong to an ellipsis."""
     every = list(chain.from_iterable(inputs))
     return [label for label in dict.fromkeys(every) if every.count(label) == 1 or isinstance(label, tuple)]
 

@@ -37,10 +37,7 @@ class Convolution(NamedTuple):
 
 
 def convolution(func: Any, args: Any, kwargs: Any) -> Convolution:
-    """Return the arguments of a call of `func`, torch.conv1d, conv2d or conv3d, with defaults filled in.
-
-    args, kwargs: positional and keyword arguments of the call.
-    """
+    """Return the arguments of a call of `func`, torch.conv1d, conv2d or conv3d, with defaults filled in."""
     arguments: dict[str, Any] = {**DEFAULTS, **dict(zip(NAMES, args, strict=False)), **kwargs}
     space, x, weight = DIMENSIONS[func], arguments["input"], arguments["weight"]
     stride, dilation = (_each(arguments[name], space) for name in ("stride", "dilation"))
@@ -151,7 +148,7 @@ def with_settings(x: torch.Tensor, weight: torch.Tensor, settings: Mapping[str, 
 def settings_of_layer(layer: Any) -> dict[str, Any]:
     """Return the settings of a torch.nn.Conv1d, Conv2d or Conv3d, as `settings_of` returns them.
 
-    Padding with other values than zeros, such as "reflect", counts as 0, because `padded` adds it to the input itself.
+    Padding with other values than zeros counts as 0, because `padded` adds it to the input itself.
     """
     by_zeros = layer.padding_mode == "zeros"
     func = list(DIMENSIONS)[len(layer.kernel_size) - 1]
@@ -163,20 +160,14 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the input x padded as the layer's padding_mode demands, such as "reflect"; unchanged for "zeros".
-
-    layer: a torch.nn.Conv1d, Conv2d or Conv3d.
-    """
+    """Return the input x padded as a convolution's padding_mode demands, such as "reflect"; unchanged for "zeros"."""
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
 
 
 def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
-    """Return whether a convolution is depthwise: several groups of one channel each, so no matrices are multiplied.
-
-    weight: (outputs, channels / groups, ...).
-    """
+    """Return whether a convolution is depthwise: several groups of one channel each, so no matrices are multiplied."""
     return groups > 1 and weight.shape[1] == 1
 
 

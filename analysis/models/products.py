@@ -99,11 +99,7 @@ class Products(TorchFunctionMode):
         return output
 
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
-        """Pass x @ W to `seen` if W is a parameter matrix or a view of one; pass other products to `unseen`.
-
-        `seen` and `unseen` are the functions given to the class. func, args, output: the torch function, its positional
-        arguments and its result. count: number of multiplications.
-        """
+        """Pass x @ W to `seen` if W is a parameter matrix or a view of one; pass other products to `unseen`."""
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
         weight: Any = None
@@ -118,8 +114,6 @@ class Products(TorchFunctionMode):
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
         """Run torch's multi-head attention operation by operation, so that this mode sees its products; return its
         result.
-
-        args, kwargs: arguments of torch.nn.functional.multi_head_attention_forward.
         """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
@@ -131,11 +125,9 @@ class Products(TorchFunctionMode):
             self._batched, self._scores = False, None
 
     def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
-        """Store the first of the two batched products of torch's multi-head attention; after the second, report both
-        together.
+        """Store the first batched product of torch's multi-head attention; after the second, report both together.
 
-        The first product is queries by keys, the second probabilities by values. operands, output: arguments and
-        result of this product. mask: the mask that the product adds, or None. count: its number of multiplications.
+        The first product is queries by keys, the second probabilities by values. mask: the mask that the product adds.
         """
         if self._scores is None:
             self._scores, self._of_scores = (*operands, mask), count
@@ -157,11 +149,7 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return two values: the settings of a call of scaled_dot_product_attention; its mask, or None.
-
-    The settings are those of `RecordedProduct.settings`. args, kwargs: arguments of the call. A missing scale becomes 1
-    / sqrt(d), d being the query's last axis.
-    """
+    """Return the settings of a call of scaled_dot_product_attention, as in `RecordedProduct`; its mask, or None."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = arguments.get("scale")
@@ -194,25 +182,19 @@ def weighted(
     x: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, lookup: bool = False,
     settings: Mapping[str, Any] = MappingProxyType({}), matrix: torch.Tensor | None = None,
 ) -> RecordedProduct:  # fmt: skip
-    """Return the record of a product of an input and a weight.
+    """Return the record of a product of an input x and a weight.
 
-    Args:
-      x: the layer's input.
-      weight: the parameter.
-      output: the layer's result.
-      lookup: whether rows of the weight are looked up, as in an embedding, whose input is not recorded.
-      settings: the settings of a convolution.
-      matrix: the weight as (outputs, K), if its own shape differs.
+    lookup: whether rows of the weight are looked up, as in an embedding, whose input is not recorded. settings: the
+    settings of a convolution. matrix: the weight as (outputs, K), if its own shape differs.
     """
     read = {"weight": weight if lookup else as_read(weight if matrix is None else matrix)}
     return RecordedProduct(read if lookup else {"input": as_read(x), **read}, weight, output, lookup, settings)
 
 
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
-    """Return the record of the product of a layer, for a layer whose call of a torch function was not seen.
+    """Return the record of the product of a linear layer or convolution whose call of a torch function was not seen.
 
-    layer: a linear layer or a convolution, whose weight is an operand. x: its input, before padding. output: its
-    result.
+    x: its input, before padding.
     """
     cut = not isinstance(layer, torch.nn.Linear)
     settings = settings_of_layer(layer) if cut else {}
@@ -229,10 +211,7 @@ def as_read(x: torch.Tensor) -> torch.Tensor:
 
 
 def _named(args: Any, kwargs: Any, *names: str) -> list[Any]:
-    """Return the first arguments of a function, called `names`, whether they were passed by position or by name.
-
-    args, kwargs: positional and keyword arguments of the call.
-    """
+    """Return the first arguments of a function, called `names`, whether they were passed by position or by name."""
     return [args[i] if i < len(args) else kwargs[name] for i, name in enumerate(names)]
 
 

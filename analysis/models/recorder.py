@@ -98,11 +98,9 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Return a context manager that records a model into `recording`, and warns at the end of products that it did not
-    see.
+    """Return a context manager that records a model into `recording`, and warns at the end of products that it missed.
 
-    model: a torch.nn.Module. settings: the arguments of `Watch` after model and recording: the layers, the measure, the
-    recorded steps, the first step's number, the loss scaler, and whether to keep outputs.
+    settings: the arguments of `Watch` after model and recording.
     """
     from fpsim.analysis.models.watching.watch import Watch
 
@@ -118,7 +116,7 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 def _warn(recording: Recording, said: Sequence[str]) -> None:
     """Warn of unrecorded products, of missing parts of the model, and of layers with few inputs.
 
-    recording: the finished recording. said: notes on unrecorded products; each is a warning.
+    said: notes on unrecorded products; each is a warning.
     """
     for note in said:
         warnings.warn(note, stacklevel=4)
@@ -142,12 +140,8 @@ def _warn(recording: Recording, said: Sequence[str]) -> None:
 def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
     """Raise an error unless a model is a torch.nn.Module that runs eagerly on a device of this machine.
 
-    torch: the module. verb: the participle in errors, such as "recorded"; only "recorded" rejects modules whose
-    compile() was called, and a single TransformerEncoderLayer.
-
-    Raises:
-      TypeError: model is not a torch.nn.Module.
-      ValueError: model is compiled or scripted, on the meta device, or on a GPU that is missing.
+    verb: the participle in errors, such as "recorded"; only "recorded" rejects modules whose compile() was called, and
+    a single TransformerEncoderLayer.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {shown(model)}.")
@@ -175,11 +169,8 @@ def check_model(torch: Any, model: Any, verb: str = "recorded") -> None:
 def _recorded(every: Any, start: int) -> Callable[[int], bool]:
     """Return a function from a step's number to whether it is recorded.
 
-    every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. start: the
-    number of the first step.
-
-    Raises:
-      TypeError, ValueError: every is neither a positive integer nor one or more numbers of steps from 1 on.
+    every: n for the steps 1, 1 + n, 1 + 2 n, ... from `start` on, or a collection of the steps' numbers. Raises a
+    TypeError or ValueError for anything else.
     """
     if is_integer(every):
         require_integer("every", every, 1)

@@ -240,8 +240,7 @@ class Recording:
     def _keep_sample(self, step: int | None = None) -> bool:
         """Drop operands of steps that the seed does not choose; return whether it chooses `step` (False for None).
 
-        Candidates are the steps with operands, and `step`. The `keep` steps whose hashes with the seed are smallest are
-        chosen.
+        Of the steps with operands, and `step`, the `keep` ones whose hashes with the seed are smallest are chosen.
         """
         steps = {key[0] for key in self._kept} | (set() if step is None else {step})
         chosen = sorted(steps, key=lambda step: hashlib.sha256(f"{self.seed} {step}".encode()).digest())[: self.keep]
@@ -263,9 +262,7 @@ class Recording:
         self._settings.setdefault((step, layer), dict(settings))
 
     def too_few(self) -> dict[str, int]:
-        """Return layer -> number of input values (of attention, query values), for layers with fewer than 1,000 over
-        all steps.
-        """
+        """Return layer -> number of input (or query) values, for layers with fewer than 1,000 over all steps."""
         counts: dict[str, int] = {}
         for row in self:
             if row.tensor in ("input", "query"):

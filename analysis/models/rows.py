@@ -15,6 +15,7 @@ TENSORS = {
     "output": "activation", "output_gradient": "gradient", "weight_gradient": "gradient",
 }  # fmt: skip
 OPERANDS = ("input", "query", "key", "value", "weight", "output_gradient")  # operands of a layer's products
+FIELDS = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
 MASK = "mask"  # attention's mask, kept with its operands but without a row: float32 that is added to scores
 ERRORS = (
     "sqnr_db", "gain", "lost_energy", "underflow_rate", "subnormal_rate", "overflow_rate", "saturation_rate",
@@ -65,8 +66,7 @@ class RecordedRow:
     @property
     def fields(self) -> dict[str, Any]:
         """First columns of a table, name -> value: step, layer, tensor, role, shape, dtype and calls."""
-        names = ("step", "layer", "tensor", "role", "shape", "dtype", "calls")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in FIELDS}
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return one table row (column name -> value) for each format, with every metric of its error."""
@@ -78,9 +78,7 @@ class RecordedRow:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return one table row (column name -> value): the range, then metrics of each format, such as
-        "E4M3_sqnr_db".
-        """
+        """Return one table row (column name -> value): the range, then metrics of each format, such as E4M3_sqnr_db."""
         spread = self.range
         columns: dict[str, Any] = {
             **self.fields, "count": spread.count, "zeros": spread.zeros,

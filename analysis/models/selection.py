@@ -64,9 +64,10 @@ class Selection:
         may_be = [*names, *(joined(module, ATTENTION) for module in self.modules.values())]
         for pattern in self.patterns:
             if not any(fnmatchcase(name, pattern) for name in may_be):
+                near = ", ".join(map(repr, difflib.get_close_matches(pattern, names, SHOWN, cutoff=0.0)))
                 raise ValueError(
                     f"layers must match a layer of the model; got {shown(pattern)}, which matches none of "
-                    f"{len(names)}. Near it: {_nearest(pattern, names)}."
+                    f"{len(names)}. Near it: {near}."
                 )
         self._chosen: dict[str, bool] = {}
 
@@ -81,8 +82,7 @@ class Selection:
 
         If `is_layer` (the module itself is the layer, such as nn.Linear), it is the module's name. Else it is the name
         of the weight's layer, or, if the weight is no parameter, the module's name, or "weight" in the model itself.
-        For attention it is the module's name with ".attention". weight: the product's weight, a tensor; None for
-        attention.
+        For attention, whose `weight` is None, it is the module's name with ".attention".
         """
         name = self.modules[id(module)]
         if weight is None:
@@ -123,17 +123,8 @@ def product_names(model: Any) -> list[str]:
 
 
 def _patterns(layers: Any) -> tuple[str, ...]:
-    """Return one or several shell patterns as a tuple; raise a TypeError for anything else.
-
-    layers: a text or a sequence of texts.
-    """
+    """Return one or several shell patterns as a tuple; raise a TypeError for anything else."""
     globs = [layers] if isinstance(layers, str) else layers
     if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
     return tuple(globs)
-
-
-def _nearest(pattern: str, names: list[str]) -> str:
-    """Return up to SHOWN of `names`, those most similar to a pattern, as text separated by commas."""
-    near = difflib.get_close_matches(pattern, names, SHOWN, cutoff=0.0)
-    return ", ".join(map(repr, near))

@@ -102,8 +102,7 @@ class WatchedModules:
     def _hide(self, name: str, module: torch.nn.Module) -> None:
         """Make a compiled module run outside the torch function mode, so that torch.compile's graphs stay as they are.
 
-        Its products are not seen; their multiplications are counted from the shapes of its inputs. name: the module's
-        name.
+        Its products are not seen; their multiplications are counted from the shapes of its inputs.
         """
         attribute = "forward" if vars(module).get("_compiled_call_impl") is None else "_compiled_call_impl"
         compiled = getattr(module, attribute)
@@ -123,9 +122,8 @@ class WatchedModules:
     def _watched(self, module: torch.nn.Module) -> Callable[..., Any]:
         """Return a wrapper of a module's forward pass, during which products are attributed to the module.
 
-        A module that torch may run in one fused operation runs outside the torch function mode, and its products are
-        not seen. A linear layer or a convolution whose forward pass showed no product to the mode is reported from its
-        input and output.
+        A module that torch may run in one fused operation runs outside the mode. A linear layer or a convolution whose
+        forward pass showed no product to the mode is reported from its input and output.
         """
         forward = module.forward
 
@@ -151,8 +149,7 @@ class WatchedModules:
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
 
-        A note is added, and its products are counted as not seen. forward: its forward pass. args, kwargs: positional
-        and keyword arguments of the pass.
+        A note is added, and its products are counted as not seen.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__
@@ -160,7 +157,7 @@ class WatchedModules:
             f"{name} ({kind} in eval mode) may run in one piece, inside which nothing is seen: call "
             "torch.backends.mha.set_fastpath_enabled(False) to record it."
         ] = None
-        self._tally.hid(module, self.selection.modules[id(module)], args[0] if args else None)
+        self._tally.hid(module, self.selection.modules[id(module)], f"{kind}, in one piece", args[0] if args else None)
         with self._outside():
             return forward(*args, **kwargs)
 
@@ -176,10 +173,7 @@ class WatchedModules:
             self._mode.__enter__()
 
     def _replayed(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """Return a wrapper of a module's forward pass, which observes products if the pass runs inside a backward pass.
-
-        That is the case if a checkpoint recomputes it.
-        """
+        """Return a wrapper of a module's forward pass, which observes products if a checkpoint recomputes the pass."""
         forward = module.forward
 
         @functools.wraps(forward)

@@ -34,8 +34,8 @@ class ScaleHistory:
     def skipped(self, step: int, has_run: bool) -> bool:
         """Return whether the loss scale fell since the last call, which shows that the optimizer skipped an update.
 
-        If so, add to `scales` the value before the fall, marked as a fallback. step: the number of the step. has_run:
-        whether the model ran in this step; if not, the result is False.
+        If so, add to `scales` the value before the fall, marked as a fallback. has_run: whether the model ran in this
+        step; if not, the result is False.
         """
         before, self._loss_scale = self._loss_scale, self._current()
         if self._loss_scale is None or before is None or not self._loss_scale < before or not has_run:
@@ -44,12 +44,7 @@ class ScaleHistory:
         return True
 
     def add(self, step: int, *, with_loss: bool = True) -> None:
-        """Add the loss scale and the delayed scales of all quantized layers, as they are at the end of a recorded step.
-
-        Args:
-          step: the number of the step.
-          with_loss: whether to add the loss scale; False if `skipped` has added it.
-        """
+        """Add the loss scale, unless `skipped` has added it, and the delayed scales of all quantized layers."""
         if with_loss and self._scaler is not None:
             self.scales.append(Scale(step, "loss", float(self._scaler.get_scale()), False))
         for name, module in self._model.named_modules():

@@ -36,68 +36,43 @@ class Tally:
         self._ran.add(id(module))
 
     def looked_up(self, module: Any, weight: Any) -> None:
-        """Record that rows of a weight were looked up in a module, without multiplications.
-
-        module: the torch.nn.Module that ran. weight: the tensor whose rows were read.
-        """
+        """Record that rows of a weight were looked up in a module, without multiplications."""
         self._looked_up.update(self._read(module, weight))
 
     def saw(self, layer: str, module: Any, weight: Any, multiplications: int, seen: bool = True) -> None:
         """Count the multiplications of one product of a layer, which `module` computed.
 
-        Args:
-          layer: the layer's name.
-          module: the torch.nn.Module that computed the product.
-          weight: the tensor that the product read as its weight; None for attention.
-          multiplications: their number.
-          seen: whether the report contains the product.
+        weight: the tensor that the product read as its weight; None for attention. seen: whether the report contains
+        it.
         """
         add_part(
             self._parts, CoveredPart(layer, type(module).__name__, self._read(module, weight), multiplications, seen)
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count, as not seen, a product by a torch function that is never recorded, such as "einsum".
-
-        module, name: the module that called the function, and the module's name. function: its name. multiplications:
-        their number.
-        """
+        """Count, as not seen, a product by a torch function that is never recorded, such as "einsum"."""
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
 
-    def hid(self, module: Any, name: str, x: Any) -> None:
-        """Count a module that torch may run in one fused operation; its products are not seen.
-
-        Each of its matrices counts as multiplied by every row of its input x, a tensor. module, name: the
-        torch.nn.Module and its name.
-        """
-        self._in_one_piece(module, name, f"{type(module).__name__}, in one piece", x)
-
-    def _in_one_piece(self, module: Any, name: str, kind: str, x: Any) -> None:
+    def hid(self, module: Any, name: str, kind: str, x: Any) -> None:
         """Count the multiplications of a module whose products are not seen.
 
         Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, nothing is counted.
-        module, name: the torch.nn.Module and its name. kind: the `CoveredPart.kind` for reports, such as "LSTM,
-        compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
         add_part(self._parts, CoveredPart(name, kind, tuple(weights), rows * sum(weights.values()), False))
 
     def compiled(self, module: Any, name: str, hidden: Coverage | None, x: Any) -> None:
-        """Count the multiplications of a compiled module as not seen.
+        """Count the multiplications of a compiled module with the input x as not seen.
 
-        Args:
-          module: the torch.nn.Module that was compiled.
-          name: its name.
-          hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by
-            every row of x.
-          x: its input, a tensor.
+        hidden: its multiplications as a Coverage; if None (unknown), each of its matrices counts as multiplied by every
+        row of x.
         """
         kind = f"{type(module).__name__}{COMPILED_KIND}"
         if hidden is None:
-            self._in_one_piece(module, name, kind, x)
+            self.hid(module, name, kind, x)
             return
         names = {local: self._names[id(p)] for local, p in module.named_parameters() if id(p) in self._names}
         weights = tuple(dict.fromkeys(names[local] for local in hidden.sizes if local in names))
@@ -109,9 +84,7 @@ class Tally:
     def _read(self, module: Any, weight: Any) -> tuple[str, ...]:
         """Return the names of the parameters from which a weight is made; () if `weight` is None, as for attention.
 
-        If the weight is a parameter or a view of one, it is that parameter. Otherwise a parametrization has computed
-        the weight, and they are the parameters of the module's parametrizations, or without any, all of the module's.
-        module: the torch.nn.Module whose product read the weight.
+        If a parametrization of the module has computed the weight, they are its parameters, else all of the module's.
         """
         if weight is None:
             return ()
@@ -146,17 +119,14 @@ class Tally:
     def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
         """Yield the counted parts; those that are not seen also get the weights of their module that no product read.
 
-        unread: name of a module -> names of its weights that no product read.
+        unread: name of a module -> names of these weights.
         """
         for part in self._parts.values():
             weights = () if part.seen else tuple(unread.get(part.name, ()))
             yield replace(part, parameters=(*part.parameters, *weights))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a part that is not seen for each module in `unread`, unless a counted part has its name.
-
-        unread: name of a module -> names of its weights that no product read. modules: name -> module.
-        """
+        """Yield a part that is not seen for each module in `unread`, unless a counted part has its name."""
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():
             if owner not in counted:

@@ -14,10 +14,7 @@ NAMED = 4  # most modules that a sentence names
 
 
 def unrecorded(function: str, modules: Iterable[str]) -> str:
-    """Return a sentence naming modules that multiply by a torch function whose products are not recorded.
-
-    function: its name, such as "einsum". modules: names of the modules.
-    """
+    """Return a sentence naming modules that multiply by a torch function whose products are not recorded."""
     names = list(modules)
     who = f"{listed(names, NAMED)} {'multiply' if len(names) > 1 else 'multiplies'}"
     return (
@@ -27,10 +24,7 @@ def unrecorded(function: str, modules: Iterable[str]) -> str:
 
 
 def compiled_notes(coverage: Coverage, compiled: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each compiled module that ran, with its share of the model's multiplications.
-
-    coverage: the multiplications counted so far, with a part for each compiled module. compiled: name -> module.
-    """
+    """Yield a sentence for each compiled module (name -> module) that ran, with its share of the multiplications."""
     for name, module in compiled.items():
         if any(part.name == name and part.kind.endswith(COMPILED_KIND) for part in coverage.parts):
             yield (

@@ -47,24 +47,17 @@ class Updates:
         self._before: list[Before] = []
 
     def before(self, optimizer: Any) -> None:
-        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update.
-
-        With each copy, the sum of squares of its gradient is stored, and which elements of that are not 0 (see
-        `Before`).
-        """
+        """Copy the parameters that an optimizer, a torch.optim.Optimizer, is about to update."""
         with torch.no_grad():
             self._before = [
-                _before(self._names[id(p)], p.detach(), _dense(p.grad))
+                _before(self._names[id(p)], p.detach(), p.grad)
                 for group in optimizer.param_groups
                 for p in group["params"]
                 if id(p) in self._names and p.grad is not None and p.is_floating_point()
             ]
 
     def after(self, step: int) -> list[Update]:
-        """Return an Update for each copied parameter, from its values before and after the step; drop the copies.
-
-        step: the number of the step.
-        """
+        """Return an Update for each copied parameter, from its values before and after the step; drop the copies."""
         with torch.no_grad():
             updates = [_compared(step, parameter) for parameter in self._before]
         self._before = []
@@ -72,11 +65,8 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of a parameter called `name`: a copy of its elements, with its gradient's sum of
-    squares and nonzero elements.
-
-    gradient: a dense tensor in the shape of `weight`.
-    """
+    """Return the `Before` of a parameter; gradient: a dense tensor in the shape of `weight`."""
+    gradient = gradient.to_dense() if gradient.layout != torch.strided else gradient  # as an embedding's
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0
     with wrapping():
@@ -87,10 +77,7 @@ def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
 
 
 def _compared(step: int, one: Before) -> Update:
-    """Return the Update of one parameter after the optimizer step number `step`.
-
-    one: the parameter before the step, with its tensor `weight`, which now has the new values.
-    """
+    """Return the Update of one parameter, whose tensor has the new values, after the optimizer step number `step`."""
     weight, update, lost, start = 0.0, 0.0, 0, 0
     with wrapping():
         for before, after in zip(float_pieces(one.copy), _pieces(one.weight), strict=True):
@@ -107,8 +94,3 @@ def _pieces(x: torch.Tensor) -> Iterator[Array]:
 def _elements(x: torch.Tensor) -> Array:
     """Return the elements of a dense tensor as an array, without a copy if it is contiguous and on the CPU."""
     return from_torch(x.detach().contiguous())
-
-
-def _dense(x: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor, such as an embedding's gradient, as a dense one; return a dense tensor unchanged."""
-    return x.to_dense() if x.layout != torch.strided else x
