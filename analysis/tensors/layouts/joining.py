@@ -134,6 +134,12 @@ class Recognised(NamedTuple):
     problem: str
 
     @property
+    def decoded(self) -> Tensor:
+        """The weight, if its stored tensors fit each other."""
+        assert self.weight is not None
+        return self.weight
+
+    @property
     def taken(self) -> set[int]:
         """Ids (by `id`) of the stored tensors that make up the weight."""
         return {id(self.parts.codes), *(id(part) for part in self.parts.beside.values())}

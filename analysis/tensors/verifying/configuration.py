@@ -40,10 +40,7 @@ SCHEME_FIELDS: dict[str, Check] = {
 
 
 def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield a finding for each field of a checkpoint's quantisation settings whose value readers refuse.
-
-    Fields that are null count as absent. Fields that fpsim does not know are not checked.
-    """
+    """Yield a finding for each field of quantisation settings whose value readers refuse; null counts as absent."""
     if settings.get("quant_method") == "hqq":
         return  # its settings are nested, and checked with each weight
     yield from _wrong(settings, FIELDS, "")

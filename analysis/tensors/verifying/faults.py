@@ -20,8 +20,7 @@ UNTOLD = (
 
 def fault_findings(one: Recognised) -> Iterator[Finding]:
     """Yield notes on how known readers of a weight's layout misread or refuse this weight."""
-    assert one.weight is not None
-    parts, name, layout = one.parts, one.parts.name, one.weight.layout
+    parts, name, layout = one.parts, one.parts.name, one.decoded.layout
     if layout.startswith("deepseek_fp8"):
         rows, scales = parts.codes.shape[-2], parts.beside["scale"].shape
         count = scales[-2] if len(scales) > 1 else 1
@@ -39,7 +38,7 @@ def fault_findings(one: Recognised) -> Iterator[Finding]:
             yield Finding.about(name, "code of -0", f"{minus_zero} of its codes are the code of -0, which ModelOpt "
                                 "reads as 0 and other readers of NVFP4 as -0.", False)  # fmt: skip
     if layout.startswith("bitsandbytes:") and layout != "bitsandbytes:int8":
-        k, block = one.weight.shape[-1], json.loads(parts.text("state"))["blocksize"]
+        k, block = one.decoded.shape[-1], json.loads(parts.text("state"))["blocksize"]
         if k % block:
             yield Finding.about(name, "blocks across rows", f"its rows of {k} values are not a multiple of the block "
                                 f"of {block}; bitsandbytes 0.50 reads such weights wrongly on CPUs (its generic path "

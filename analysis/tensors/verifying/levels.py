@@ -26,8 +26,7 @@ UNDERFLOWS = "float16"  # the dtype in which writers' scales of tiny weights bec
 
 def level_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for scales of 0 with codes other than 0, scales far from all others, and negative ones."""
-    assert one.weight is not None
-    parts, words = one.parts, one.weight.dtype.partition(" ")[0]
+    parts, words = one.parts, one.decoded.dtype.partition(" ")[0]
     if "nested_scale" in parts.beside:
         yield from _nested(one)
         return
@@ -45,8 +44,7 @@ def _zero(one: Recognised, values: Array) -> Iterator[Finding]:
 
     values: the weight's scales, flat.
     """
-    assert one.weight is not None
-    parts, scale, words = one.parts, one.parts.beside["scale"], one.weight.dtype.partition(" ")[0]
+    parts, scale, words = one.parts, one.parts.beside["scale"], one.decoded.dtype.partition(" ")[0]
     lost: set[int] = set()
     if words in ONE_BYTE and len(parts.codes.shape) == 2:
         lost = _lost_bytes(one, values)

@@ -42,8 +42,7 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
     """Yield findings for scales whose shape fits the codes, but is not one that libraries write, and for missing
     tensors.
     """
-    assert one.weight is not None
-    parts, name, words = one.parts, one.parts.name, one.weight.dtype
+    parts, name, words = one.parts, one.parts.name, one.decoded.dtype
     scale = parts.beside["scale"]
     label = scale.name.rpartition(".")[2]
     if words.startswith("E2M1 in 1x"):
@@ -57,11 +56,11 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
         if missing:
             yield Finding.about(name, "tensor scale missing", "the layout has one more scale for the whole tensor, and "
                                 f"{missing} is missing.")  # fmt: skip
-    integers = not one.weight.layout.startswith("deepseek_fp8")
+    integers = not one.decoded.layout.startswith("deepseek_fp8")
     if integers and words.startswith("UINT8") and "zero_point" not in parts.beside:
         yield Finding.about(name, "dtype of codes", "its codes are stored as uint8 without zero points, so that no "
                             "weight is negative; libraries store int8.")  # fmt: skip
-    if one.weight.layout == "mxfp4" and parts.codes.shape[:-1] != scale.shape:
+    if one.decoded.layout == "mxfp4" and parts.codes.shape[:-1] != scale.shape:
         yield Finding.about(name, "shape of blocks", f"its blocks have the shape {parts.codes.shape}, and its scales "
                             f"{scale.shape}; gpt-oss's readers need blocks of one more axis, 16 bytes for each "
                             "scale.")  # fmt: skip
@@ -75,8 +74,7 @@ def shape_findings(one: Recognised) -> Iterator[Finding]:
 
 def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a weight and the configuration, or the files' metadata."""
-    assert one.weight is not None
-    layout, settings, name = one.weight.layout, one.parts.settings, one.parts.name
+    layout, settings, name = one.decoded.layout, one.parts.settings, one.parts.name
     method = str(settings.get("quant_method", ""))
     if method in METHODS and not layout.startswith(METHODS[method]):
         yield Finding.about(name, "quant_method", f"the configuration says quant_method {method!r}, and its tensors "
@@ -107,9 +105,8 @@ def settings_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[
 
 def _packed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a GPTQ or AWQ weight and its configuration."""
-    assert one.weight is not None
     parts, name = one.parts, one.parts.name
-    k, n = one.weight.shape
+    k, n = one.decoded.shape
     groups = parts.beside["scale"].shape[0]
     bits = parts.beside["zero_point"].shape[1] * 32 // n
     if type(parts.settings.get("bits")) is int and parts.settings["bits"] != bits:
@@ -198,15 +195,12 @@ def _deepseek(one: Recognised) -> Iterator[Finding]:
 
 def _compressed(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a compressed-tensors weight and its configuration."""
-    assert one.weight is not None
-    parts, name, words = one.parts, one.parts.name, one.weight.dtype
-    said = parts.settings.get("format")
-    wanted_layout = FORMATS.get(said) if isinstance(said, str) else None
-    if wanted_layout is not None and not one.weight.layout.removeprefix("compressed-tensors:").startswith(
-        wanted_layout
-    ):
+    parts, name, words = one.parts, one.parts.name, one.decoded.dtype
+    scales, said = parts.beside["scale"].shape, parts.settings.get("format")
+    layouts = FORMATS.get(said) if isinstance(said, str) else None
+    if layouts is not None and not one.decoded.layout.removeprefix("compressed-tensors:").startswith(layouts):
         yield Finding.about(
-            name, "format", f"the configuration says format {said}, and its tensors are those of {one.weight.layout}."
+            name, "format", f"the configuration says format {said}, and its tensors are those of {one.decoded.layout}."
         )
     weights = only_scheme(parts.settings).get("weights")
     if not isinstance(weights, Mapping):
@@ -215,24 +209,22 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
     strategy = strategy if isinstance(strategy, str) else ""
     if strategy in STRATEGIES and not any(part in words for part in STRATEGIES[strategy]):
         yield Finding.about(name, "strategy", f"the configuration says one scale per {strategy}, and with scales of "
-                            f"shape {parts.beside['scale'].shape} the weight is {words}.")  # fmt: skip
-    if strategy == "channel" and len(parts.beside["scale"].shape) == 1 and "with row scales" in words:
-        shape = parts.beside["scale"].shape
-        yield Finding.about(name, "shape of scales", f"its scales have the shape {shape}; compressed-tensors "
-                            f"multiplies by scales of {(*shape, 1)}.")  # fmt: skip
+                            f"shape {scales} the weight is {words}.")  # fmt: skip
+    if strategy == "channel" and len(scales) == 1 and "with row scales" in words:
+        yield Finding.about(name, "shape of scales", f"its scales have the shape {scales}; compressed-tensors "
+                            f"multiplies by scales of {(*scales, 1)}.")  # fmt: skip
     if strategy in ("group", "tensor_group") and type(size) is int and size > 0:
-        k = one.weight.shape[-1]
-        if parts.beside["scale"].shape[-1] != -(-k // size):
+        k = one.decoded.shape[-1]
+        if scales[-1] != -(-k // size):
             yield Finding.about(name, "group size", f"the configuration says groups of {size}, which makes "
                                 f"{-(-k // size)} groups of {k} inputs, and there are scales for "
-                                f"{parts.beside['scale'].shape[-1]}.")  # fmt: skip
+                                f"{scales[-1]}.")  # fmt: skip
     block = configured_block(parts.settings)
     if strategy == "block" and block is not None:
-        wanted = tuple(-(-n // side) for n, side in zip(one.weight.shape[-2:], block, strict=True))
-        if parts.beside["scale"].shape[-2:] != wanted:
+        wanted = tuple(-(-n // side) for n, side in zip(one.decoded.shape[-2:], block, strict=True))
+        if scales[-2:] != wanted:
             yield Finding.about(name, "block size", f"the configuration says blocks of {block[0]} x {block[1]}, for "
-                                f"which the scales have the shape {wanted}; these have "
-                                f"{parts.beside['scale'].shape}.")  # fmt: skip
+                                f"which the scales have the shape {wanted}; these have {scales}.")  # fmt: skip
     bits = weights.get("num_bits")
     kind = words.partition(" ")[0]
     stored = int(kind.removeprefix("INT")) if kind.startswith("INT") else WIDTHS.get(kind)
@@ -251,17 +243,16 @@ def _compressed(one: Recognised) -> Iterator[Finding]:
 
 def _modelopt(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a ModelOpt weight and its configuration."""
-    assert one.weight is not None
-    algorithm = str(one.parts.settings.get("quant_algo", ""))
+    settings, name = one.parts.settings, one.parts.name
+    algorithm, size = str(settings.get("quant_algo", "")), settings.get("group_size")
     wanted = ALGORITHMS.get(algorithm)
-    if wanted and one.weight.layout != wanted:
-        yield Finding.about(one.parts.name, "quant_algo", f"the configuration says quant_algo {algorithm}, and its "
-                            f"tensors are those of {one.weight.layout}.")  # fmt: skip
-    size = one.parts.settings.get("group_size")
-    if type(size) is int and one.weight.layout in ("modelopt:nvfp4", "modelopt:mxfp8"):
-        block = one.weight.shape[-1] // max(one.parts.beside["scale"].shape[-1], 1)
+    if wanted and one.decoded.layout != wanted:
+        yield Finding.about(name, "quant_algo", f"the configuration says quant_algo {algorithm}, and its "
+                            f"tensors are those of {one.decoded.layout}.")  # fmt: skip
+    if type(size) is int and one.decoded.layout in ("modelopt:nvfp4", "modelopt:mxfp8"):
+        block = one.decoded.shape[-1] // max(one.parts.beside["scale"].shape[-1], 1)
         if block != size:
-            yield Finding.about(one.parts.name, "group size", f"the configuration says groups of {size}, and its "
+            yield Finding.about(name, "group size", f"the configuration says groups of {size}, and its "
                                 f"scales have groups of {block}.")  # fmt: skip
 
 

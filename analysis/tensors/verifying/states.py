@@ -20,8 +20,7 @@ DYNAMIC_APART = 1e-6  # largest difference from the table of 8-bit scales: witho
 
 def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between a bitsandbytes weight, its stored tables and the configuration."""
-    assert one.weight is not None
-    settings, name, layout = one.parts.settings, one.parts.name, one.weight.layout
+    settings, name, layout = one.parts.settings, one.parts.name, one.decoded.layout
     if "table" in one.parts.beside:
         said, values = ("NF4", NF4) if is_nf4(one.parts) else ("FP4", FP4)
         if not np.array_equal(floats(one.parts.beside["table"]), np.array(values, np.float32)):
@@ -51,10 +50,9 @@ def bitsandbytes_findings(one: Recognised) -> Iterator[Finding]:
 
 def hqq_findings(one: Recognised) -> Iterator[Finding]:
     """Yield a finding for each contradiction between an HQQ weight, its stored settings and the configuration."""
-    assert one.weight is not None
     parts, name = one.parts, one.parts.name
-    bits = int(one.weight.layout.removeprefix("hqq:int"))
-    scales, size = parts.beside["scale"].shape, math.prod(one.weight.shape)
+    bits = int(one.decoded.layout.removeprefix("hqq:int"))
+    scales, size = parts.beside["scale"].shape, math.prod(one.decoded.shape)
     axis = 1 if scales[-1] == 1 else 0
     held = {"nbits": bits, "group_size": size // max(math.prod(scales), 1), "axis": axis}
     configured = parts.settings.get("quant_config")
@@ -77,7 +75,6 @@ def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[F
 
     metadata: name of a weight -> JSON.
     """
-    assert one.weight is not None
     parts, name = one.parts, one.parts.name
     try:
         saved = json.loads(metadata.get(name, "{}"))
@@ -94,7 +91,7 @@ def torchao_findings(one: Recognised, metadata: Mapping[str, str]) -> Iterator[F
     shape = parts.beside["scale"].shape
     block = data.get("block_size")
     width = block[-1] if isinstance(block, list) and block else block
-    k, n = one.weight.shape[-1], math.prod(one.weight.shape[:-1])
+    k, n = one.decoded.shape[-1], math.prod(one.decoded.shape[:-1])
     if isinstance(width, int) and width > 0 and isinstance(data.get("is_swizzled_scales"), bool):
         plain = (n, k // width)
         tiled = swizzled_shape(*plain)

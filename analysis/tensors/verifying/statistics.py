@@ -69,10 +69,8 @@ class Offsets(NamedTuple):
 def offsets(codes: Array, zeros: Array, group_of: Array) -> Offsets:
     """Return how far the mean codes of groups are from their zero points, as statistics over the groups.
 
-    Args:
-      codes: (K, N) unsigned codes.
-      zeros: (groups, N) zero points, float32.
-      group_of: (K,), the index of the group of each input.
+    codes: (K, N) unsigned codes. zeros: (groups, N) zero points, float32. group_of: (K,), the index of the group of
+    each input.
 
     Example:
       >>> codes = np.tile(np.arange(16, dtype=np.uint8), (40, 1)).T
@@ -122,7 +120,7 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
     by_version = {
         version: offsets(codes, zeros[:, :wide].astype(np.float32), group_of) for version, zeros in readings.items()
     }
-    read = said or (2 if one.weight is not None and one.weight.layout == "gptq_v2" else 1)
+    read = said or (2 if one.decoded.layout == "gptq_v2" else 1)
     other = 3 - read
     if by_version[read].is_off and not by_version[other].is_off and by_version[other].groups >= ENOUGH:
         yield Finding.about(name, "version of GPTQ", f"the mean codes of the groups are {by_version[read].median:+.2f} "
@@ -189,9 +187,8 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield a finding if zero points of compressed-tensors' packed integers differ from the mean codes of their groups.
-
-    n, k: outputs and inputs of the weight.
+    """Yield a finding if zero points of compressed-tensors' packed integers, (n, k), differ from their groups' mean
+    codes.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]

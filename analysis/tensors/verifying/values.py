@@ -85,7 +85,7 @@ def _codes(one: Recognised) -> Iterator[Finding]:
         start += piece.size
     if not count:
         return
-    zero_rows = one.weight is not None and one.weight.layout == "torchao:fp8" and count % width == 0
+    zero_rows = one.weight is not None and one.decoded.layout == "torchao:fp8" and count % width == 0
     fault = (
         " torchao's Float8WeightOnlyConfig writes a scale of 0 and codes 0xFF for a row of zeros, which is its fault."
         if zero_rows and (floats(one.parts.beside["scale"]) == 0).any()
@@ -100,9 +100,8 @@ def _size(one: Recognised) -> Iterator[Finding]:
 
     The weights meant are the median scale times the format's largest value.
     """
-    assert one.weight is not None
     parts, name = one.parts, one.parts.name
-    top = TOP.get(one.weight.dtype.partition(" ")[0])
+    top = TOP.get(one.decoded.dtype.partition(" ")[0])
     if "tensor_divisor" in parts.beside or "tensor_scale" in parts.beside:
         yield from _tensor_scale(one)
         return
@@ -126,7 +125,6 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
     It does if 6 times the largest block's scale, multiplied or divided by it as the layout says, exceeds 1000, and the
     other operation gives less than 1000. Some libraries store a factor there, others a divisor.
     """
-    assert one.weight is not None
     parts, name = one.parts, one.parts.name
     divides = "tensor_divisor" in parts.beside
     stored = parts.beside["tensor_divisor" if divides else "tensor_scale"]
@@ -148,13 +146,12 @@ def _tensor_scale(one: Recognised) -> Iterator[Finding]:
 
 def _infinite(one: Recognised) -> Iterator[Finding]:
     """Yield a finding if codes and scales of a weight are finite but a product of both is not."""
-    assert one.weight is not None
     parts = one.parts
     scales = [parts.beside[key] for key in SCALES if key in parts.beside]
     stored = [floats(scale) for scale in scales if not _are_codes(scale)]
     if any(not np.isfinite(values).all() for values in stored) or parts.codes.dtype in FLOATS:
         return
-    for piece in one.weight.chunks():
+    for piece in one.decoded.chunks():
         if not np.isfinite(piece).all():
             yield Finding.about(parts.name, "values not finite", "products of its codes and scales are not finite.")
             return

@@ -130,14 +130,13 @@ def _fits_transposed(one: Recognised) -> bool:
 
 def _zero_points(one: Recognised) -> Iterator[Finding]:
     """Yield findings on wrong zero points of a weight, by the check for its layout; nothing if it has none."""
-    assert one.weight is not None
-    parts, layout = one.parts, one.weight.layout
+    parts, layout = one.parts, one.decoded.layout
     if "zero_point" not in parts.beside:
         return
     if layout == "awq":
         yield from awq_findings(one)
     elif layout.startswith("gptq"):
-        k, n = one.weight.shape
+        k, n = one.decoded.shape
         bits = parts.beside["zero_point"].shape[1] * WORD // n
         yield from gptq_findings(one, bits, groups_of(parts, k, parts.beside["scale"].shape[0]))
     elif (
@@ -145,8 +144,8 @@ def _zero_points(one: Recognised) -> Iterator[Finding]:
         and len(parts.beside["scale"].shape) == 2
         and "shape" in parts.beside
     ):
-        n, k = one.weight.shape
-        yield from packed_findings(one, int(one.weight.dtype.partition(" ")[0].removeprefix("INT")), n, k)
+        n, k = one.decoded.shape
+        yield from packed_findings(one, int(one.decoded.dtype.partition(" ")[0].removeprefix("INT")), n, k)
     elif layout.startswith("hqq:"):
         zeros = parts.array("zero_point").reshape(-1).astype(np.float32)
         yield from flat_findings(parts.name, grouped_codes(parts), zeros)
