@@ -1,4 +1,7 @@
-"""bitsandbytes' layouts: NF4 with a scale per flat block (perhaps quantised itself), and INT8 with a scale per row."""
+"""bitsandbytes' layouts: NF4 with a scale per flat block (perhaps quantised itself), and INT8 with a scale per row.
+
+bitsandbytes 0.50.2 on a CPU writes the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,6 @@ def nf4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     A code is the index of the one of NF4's 16 values that is nearest to w * (1 / absmax), absmax being the largest
     magnitude in the block; of two that are equally near, the lower one. A shorter last block takes w / absmax instead.
-
-    Source: bitsandbytes 0.50.2, which writes the same bytes.
     """
     text = _text(_state(weight))
     tensors = {**_codes_and_table(weight, text), "weight.absmax": (F32, (_count(weight),))}
@@ -52,8 +53,6 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     Scales minus their mean are divided by the largest magnitude of 256 neighbours, and stored as codes of an 8-bit
     table. bitsandbytes on a GPU, or on several threads for more than 32,768 scales, adds the mean in another order, so
     that its last bits, and codes of scales near the middle of two entries, may differ.
-
-    Source: bitsandbytes 0.50.2 on a CPU.
     """
     mean = torch_mean(np.concatenate([_largest(values) for values in _flat(weight)]))
     state = {"nested_blocksize": NESTED_BLOCK, "nested_dtype": "float32", "nested_offset": float(mean)}
@@ -81,10 +80,7 @@ def nf4_double(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in bitsandbytes' INT8: for each row SCB = amax in float16, and codes RNE(w * (1 / SCB * 127)).
-
-    Source: bitsandbytes 0.50.2, which writes the same bytes.
-    """
+    """Return a weight in bitsandbytes' INT8: for each row SCB = amax in float16, and codes RNE(w * (1 / SCB * 127))."""
     n, _ = weight.shape
     tensors: Stored = {"weight": (I8, weight.shape), "SCB": (F32, (n,)), "weight_format": (U8, ())}
 

@@ -53,11 +53,12 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
     kept: names of the modules that stay unquantised. measured: whether scales of the layers' inputs are stored.
     """
     library, _, kind = layout.partition(":")
+    unquantised = {"modules_to_not_convert": list(kept)} if kept else {}
     if library == "deepseek_fp8":
         fp8: Config = {
             "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128],
         }  # fmt: skip
-        return fp8 | ({"scale_fmt": "ue8m0"} if kind else {}) | _unless_empty("modules_to_not_convert", kept)
+        return fp8 | ({"scale_fmt": "ue8m0"} if kind else {}) | unquantised
     if library == "compressed-tensors":
         return _compressed(kind, options, kept, measured)
     if library == "modelopt":
@@ -80,7 +81,7 @@ def quantization_config(layout: str, options: LayoutOptions, kept: Sequence[str]
     if library == "hqq":
         return _hqq(int(kind.removeprefix("int")), options, kept)
     quant_type = {"default": {**TORCHAO[kind.removesuffix("_swizzled")], "_version": 1}}
-    return {"quant_method": "torchao", "quant_type": quant_type, **_unless_empty("modules_to_not_convert", kept)}
+    return {"quant_method": "torchao", "quant_type": quant_type, **unquantised}
 
 
 def modelopt_file(kind: str, kept: Sequence[str]) -> Config:
@@ -157,8 +158,3 @@ def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured
         "config_groups": {"group_0": group_0}, "quant_method": "compressed-tensors", "kv_cache_scheme": None,
         "format": name, "quantization_status": "compressed", "global_compression_ratio": None, "ignore": list(kept),
     }  # fmt: skip
-
-
-def _unless_empty(key: str, words: Sequence[str]) -> Config:
-    """Return {key: words}, or {} if `words` is empty."""
-    return {key: list(words)} if words else {}

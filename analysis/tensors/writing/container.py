@@ -31,7 +31,6 @@ class PlacedTensor(NamedTuple):
     """The entry of a tensor in the header of a file to be written.
 
     Attributes:
-      name: the tensor's name in the file.
       kind: the name of the dtype (as the file format calls it) or of the GGUF type.
       shape: the tensor's shape; for GGUF blocks, that of the weight.
       nbytes: the number of bytes of the elements.
@@ -46,11 +45,8 @@ class PlacedTensor(NamedTuple):
 class TensorFile:
     """A file being written, whose tensors arrive in pieces; several threads may write different tensors at once.
 
-    Args:
-      path: the path of the file, which is created.
-      header: the bytes before the elements.
-      tensors: the tensors, in their order in the file.
-      alignment: each tensor begins at a multiple of this many bytes after the header.
+    header: the bytes before the elements. alignment: each tensor begins at a multiple of this many bytes after the
+    header.
     """
 
     def __init__(self, path: Path, header: bytes, tensors: Sequence[PlacedTensor], alignment: int = 1) -> None:

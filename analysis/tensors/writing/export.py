@@ -276,26 +276,26 @@ def _write_tensors(
 
 def _write_settings(job: ExportJob, drafts: Path, files: Planned) -> None:
     """Write the configuration, the index of several shards, and the tokenizer's files into the folder `drafts`."""
+
+    def write(name: str, content: Any) -> None:
+        (drafts / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
     config = {key: value for key, value in job.config.items() if key != "quantization_config"}
     measured = bool(job.inputs) and set(job.quantised) <= set(job.inputs)
-    config["quantization_config"] = quantization_config(job.layout, job.options, job.modules, measured)
-    (drafts / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    settings = quantization_config(job.layout, job.options, job.modules, measured)
+    write("config.json", {**config, "quantization_config": settings})
     library, _, kind = job.layout.partition(":")
     if library == "modelopt":
-        text = json.dumps(modelopt_file(kind, job.modules), indent=2) + "\n"
-        (drafts / "hf_quant_config.json").write_text(text, encoding="utf-8")
+        write("hf_quant_config.json", modelopt_file(kind, job.modules))
     if library.startswith("gptq"):  # readers before transformers had quantization_config look here
-        text = json.dumps(config["quantization_config"], indent=2) + "\n"
-        (drafts / "quantize_config.json").write_text(text, encoding="utf-8")
+        write("quantize_config.json", settings)
     if len(files) > 1:
         places = {one.name: (file, one.nbytes) for file, parts in files.items() for tensor, written in parts
                   for one in _placed(job, tensor, written)}  # fmt: skip
-        index = {
+        write("model.safetensors.index.json", {
             "metadata": {"total_size": sum(size for _, size in places.values())},
             "weight_map": {name: file for name, (file, _) in places.items()},
-        }
-        text = json.dumps(index, indent=2) + "\n"
-        (drafts / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+        })  # fmt: skip
     if job.companions is not None:
         for path in sorted(job.companions.iterdir()):
             if path.is_file() and COMPANIONS.fullmatch(path.name):
@@ -330,7 +330,7 @@ def _is_file(out: Path) -> bool:
 
 @contextmanager
 def _drafts(out: Path, files: Planned) -> Iterator[Path]:
-    """Yield a folder for drafts; at the end its files replace those at `out`; after an error the drafts are removed.
+    """Yield a folder for drafts, whose files replace those at `out` in the end, and are removed after an error.
 
     Raises a ValueError if the folder contains another model.
     """

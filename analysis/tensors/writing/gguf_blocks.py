@@ -1,4 +1,4 @@
-"""GGUF's layouts of blocks of 32 values: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0."""
+"""GGUF's layouts of blocks of 32 values, as ggml 0.13.1 writes them: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}  # bytes of
 
 
 def write(weight: WeightToWrite, options: LayoutOptions, kind: str) -> WrittenWeight:
-    """Return a weight as GGUF blocks of the type `kind`, such as "Q8_0".
-
-    Source: ggml 0.13.1, which writes the same bytes.
-    """
+    """Return a weight as GGUF blocks of the type `kind`, such as "Q8_0"."""
     n, k = weight.shape
 
     def pieces() -> Iterator[tuple[str, Array]]:

@@ -1,6 +1,8 @@
 """MX layouts: E4M3 codes, or E2M1 codes two in a byte, with a power-of-two scale per 32 values of a row.
 
-Codes are those of w / scale. The libraries differ in the rule of the scales and in the names of the tensors.
+Codes are those of w / scale. Libraries differ in the rule of the scales and the names of the tensors. The same bytes
+are written by compressed-tensors 0.20.0, nvidia-modelopt 0.47.0 and torchao 0.18.0; gpt-oss's have torchao's rule, as
+transformers 5.24.0 reads them.
 """
 
 from __future__ import annotations
@@ -33,18 +35,12 @@ TORCH_NAMES = {"e4m3": "float8_e4m3fn", "e2m1": "float4_e2m1fn_x2"}
 
 
 def compressed(weight: WeightToWrite, options: LayoutOptions, fmt: str) -> WrittenWeight:
-    """Return a weight in compressed-tensors' MXFP4 or MXFP8; `fmt`: "e2m1" or "e4m3".
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
-    """
+    """Return a weight in compressed-tensors' MXFP4 or MXFP8; fmt: "e2m1" or "e4m3"."""
     return _blocks(weight, fmt, "weight_packed" if fmt == "e2m1" else "weight", "weight_scale", U8, even_codes)
 
 
 def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in ModelOpt's MXFP8.
-
-    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
-    """
+    """Return a weight in ModelOpt's MXFP8."""
     return _blocks(weight, "e4m3", "weight", "weight_scale", U8, ceil_codes)
 
 
@@ -52,8 +48,6 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: b
     """Return a weight in torchao's MXFP4 or MXFP8, with scales by torchao's default rule, FLOOR.
 
     fmt: "e2m1" or "e4m3". swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores read.
-
-    Source: torchao 0.18.0, which writes the same bytes.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     written = _blocks(weight, fmt, "_weight_qdata", "_weight_scale", E8M0, floor_codes)
@@ -62,10 +56,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, fmt: str, swizzled: b
 
 
 def gpt_oss(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a matrix, or several, in gpt-oss's MXFP4, which has an axis for blocks: codes (..., N, K/32, 16).
-
-    Source: codes and scales of torchao 0.18.0's default rule, as transformers 5.24.0 reads them.
-    """
+    """Return a matrix, or several, in gpt-oss's MXFP4, which has an axis for blocks: codes (..., N, K/32, 16)."""
     plain = _blocks(weight, "e2m1", "_blocks", "_scales", U8, floor_codes)
     *lead, n, k = weight.shape
     return plain._replace(tensors={**plain.tensors, "_blocks": (U8, (*lead, n, k // BLOCK, BLOCK // 2))})

@@ -1,4 +1,7 @@
-"""NVFP4 as three libraries write it: E2M1 codes, two in a byte, with an E4M3 scale per 16 and one for the tensor."""
+"""NVFP4 as three libraries write it: E2M1 codes, two in a byte, with an E4M3 scale per 16 and one for the tensor.
+
+The same bytes are written by compressed-tensors 0.20.0, nvidia-modelopt 0.47.0 and torchao 0.18.0.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,6 @@ def compressed(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     g = 2688 / (amax of the tensor). The scale s of a block is E4M3(g * (amax of the block / 6)), or 1/8 if that is 0;
     the quotient amax / 6 is rounded to the model's dtype. The codes are those of w / (s / g).
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     n, k = weight.shape
     tensors = {
@@ -62,8 +63,6 @@ def modelopt(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
     s2 = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / (6 s2)), from 2^-9 to 448; 1
     for a block of zeros. The codes are those of w / (s * s2).
-
-    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
     n, k = weight.shape
     tensors = {"weight": (U8, (n, k // 2)), "weight_scale": (E4M3, (n, k // BLOCK)), "weight_scale_2": (F32, ())}
@@ -89,10 +88,7 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
     """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
 
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
-    codes are those of w * ((1 / p) / s). swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores
-    read.
-
-    Source: torchao 0.18.0, which writes the same bytes.
+    codes are those of w * ((1 / p) / s). swizzled: as for `mx.torchao`.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     n, k = weight.shape

@@ -1,4 +1,8 @@
-"""Layouts of FP8 and INT8 codes, with scales of the tensor, of rows or of 128 x 128 blocks."""
+"""Layouts of FP8 and INT8 codes, with scales of the tensor, of rows or of 128 x 128 blocks.
+
+The libraries write the same bytes: transformers 5.24.0 (integrations/finegrained_fp8.py) DeepSeek's layouts,
+compressed-tensors 0.20.0 and nvidia-modelopt 0.47.0 those with their names.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,7 @@ INT8_STEPS = np.float32(127.5)
 
 
 def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored.
-
-    Source: transformers 5.24.0, integrations/finegrained_fp8.py, which writes the same bytes.
-    """
+    """Return a weight in DeepSeek-V3's blocks of 128 x 128: s = (1 / amax) * 448, code = w * s, and 1 / s is stored."""
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
         with np.errstate(divide="ignore"):
@@ -32,10 +33,7 @@ def deepseek(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
 
 
 def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448)).
-
-    Source: transformers 5.24.0, which writes the same bytes.
-    """
+    """Return a weight in DeepSeek's blocks of 128 x 128 with E8M0 scales, 2^ceil(log2(amax / 448))."""
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
         codes = np.where(amax > 0, ceil_codes(amax, "e4m3"), np.uint8(127)).astype(np.uint8)
@@ -45,10 +43,7 @@ def deepseek_ue8m0(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeig
 
 
 def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
-    """
+    """Return a weight in compressed-tensors' blocks of 128 x 128: s = amax / 448 in the model's dtype, code = w / s."""
     half = weight.half
 
     def quantised(blocks: Array, amax: Array) -> tuple[Array, Array]:
@@ -59,18 +54,12 @@ def compressed_block(weight: WeightToWrite, options: LayoutOptions) -> WrittenWe
 
 
 def compressed_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
-    """
+    """Return a weight in compressed-tensors' FP8 with a scale per row: s = amax / 448 in the model's dtype."""
     return _rows(weight, E4M3, TOP, fp8_codes)
 
 
 def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
-    """
+    """Return a weight in compressed-tensors' FP8 with one scale: s = amax / 448 in the model's dtype, code = w / s."""
     half = weight.half
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (weight.scale_dtype, (1,))}
     if weight.input_amax is not None:
@@ -88,19 +77,15 @@ def compressed_tensor(weight: WeightToWrite, options: LayoutOptions) -> WrittenW
 
 
 def compressed_int8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
-    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5, codes from -128 to 127.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
-    """
+    """Return a weight in compressed-tensors' INT8 with a scale per row: s = amax / 127.5, codes from -128 to 127."""
     return _rows(weight, I8, INT8_STEPS, lambda quotients: np.clip(np.rint(quotients), -128, 127).astype(np.int8))
 
 
 def _rows(
     weight: WeightToWrite, dtype: np.dtype[Any], top: np.float32, coded: Callable[[Array], Array]
 ) -> WrittenWeight:
-    """Return a weight in compressed-tensors' codes with a scale per row: s = amax / top in the model's dtype.
-
-    dtype: dtype of the codes. coded: function from w / s to codes.
+    """Return a weight in compressed-tensors' layout of rows: s = amax / top; coded: function from w / s to codes of
+    `dtype`.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:
@@ -116,8 +101,6 @@ def _rows(
 def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in ModelOpt's FP8 with one scale: s = amax / 448; w / s is rounded to the model's dtype, then to
     E4M3.
-
-    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
     tensors = {"weight": (E4M3, weight.shape), "weight_scale": (F32, ())}
     if weight.input_amax is not None:
@@ -138,8 +121,6 @@ def modelopt_fp8(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight
 def modelopt_fp8_channel(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in ModelOpt's FP8 with a scale per row: s = amax / 448 (1 for rows of zeros); w / s is rounded
     once.
-
-    Source: nvidia-modelopt 0.47.0, which writes the same bytes.
     """
 
     def pieces() -> Iterator[tuple[str, Array]]:

@@ -1,4 +1,7 @@
-"""Layouts of 4- and 8-bit integers in 32-bit words: compressed-tensors' rows, GPTQ's and AWQ's columns."""
+"""Layouts of 4- and 8-bit integers in 32-bit words: compressed-tensors' rows, GPTQ's and AWQ's columns.
+
+The libraries compressed-tensors 0.20.0, gptqmodel 7.7.0 and autoawq 0.2.9 write the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,6 @@ def compressed_int4(weight: WeightToWrite, options: LayoutOptions) -> WrittenWei
     """Return a weight in compressed-tensors' INT4: for each group s = amax / 7.5 in the model's dtype.
 
     The code is clip(RNE(w / s), -8, 7), stored plus 8.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
     tensors: Stored = {
@@ -61,8 +62,6 @@ def compressed_int4_asym(weight: WeightToWrite, options: LayoutOptions) -> Writt
 
     s = (max - min) / 15 for a range that includes 0, z = RNE(-8 - min / s), code = clip(RNE(w / s + z), -8, 7); codes
     are stored plus 8.
-
-    Source: compressed-tensors 0.20.0, which writes the same bytes.
     """
     (n, k), group, half = weight.shape, options.group_size or GROUP, weight.half
     tensors: Stored = {
@@ -95,11 +94,9 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
     """Return a weight in GPTQ's layout, (K bits/32, N) words packed along the inputs, with scales of groups of inputs.
 
     With levels = 2^bits - 1 and a range that includes 0, s = (max - min) / levels and z = RNE(-min / s); with symmetric
-    codes s = 2 amax / levels, and z is the middle code. A group of zeros has the range -1 to 1. Codes are rounded with
-    the float32 scale, which is stored in FP16. version: 1 stores zero points minus one, 2 the zero points themselves.
-
-    Source: gptqmodel 7.7.0, which writes the same bytes, except for symmetric groups without negative values, whose
-    scale gptqmodel halves, so that it clips values.
+    codes s = 2 amax / levels, and z is the middle code. gptqmodel halves the scale of symmetric groups without negative
+    values, so that it clips them. A group of zeros has the range -1 to 1. Codes are rounded with the float32 scale,
+    which is stored in FP16. version: 1 stores zero points minus one, 2 the zero points themselves.
     """
     (n, k), group, bits = weight.shape, options.group_size or GROUP, options.bits
     groups, levels, per_word = k // group, np.float32((1 << bits) - 1), WORD // bits
@@ -144,10 +141,8 @@ def gptq(weight: WeightToWrite, options: LayoutOptions, version: int) -> Written
 def awq(weight: WeightToWrite, options: LayoutOptions) -> WrittenWeight:
     """Return a weight in AWQ's layout, packed along the outputs in AWQ's order of nibbles; all is computed in float16.
 
-    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15).
-
-    Source: autoawq 0.2.9, which writes the same bytes. AWQ's search for scales of the inputs is not included, since it
-    does not belong to the layout.
+    s = max(max - min, 1e-5) / 15, z = clip(-RNE(min / s), 0, 15), code = clip(RNE(w / s) + z, 0, 15). AWQ's search for
+    scales of the inputs is not included, since it does not belong to the layout.
     """
     (n, k), group = weight.shape, options.group_size or GROUP
     groups = k // group
