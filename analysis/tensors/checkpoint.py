@@ -93,7 +93,9 @@ class CheckpointTensors(Mapping[str, Array]):
           KeyError: the checkpoint has no tensor of that name; the message suggests the nearest.
         """
         if name not in self._tensors:
-            raise KeyError(_missing(name, list(self._tensors), str(self.path)))
+            near = difflib.get_close_matches(name, list(self._tensors), 1) if isinstance(name, str) else []
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(list(self._tensors)[:3])}, ..."
+            raise KeyError(f"{self.path} has no tensor {shown(name)}. {hint}")
         return self._tensors[name]
 
     def __repr__(self) -> str:
@@ -146,10 +148,7 @@ def open(path: str | Path, dtype: str = "float32") -> CheckpointTensors:
 
 
 def stored_tensors(path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (the stored tensors of a checkpoint, codes and scales separate; a sentence for each tensor left out).
-
-    Raises a TensorFileError if a file is missing or damaged, or lacks a tensor that the index assigns to it.
-    """
+    """Return (the stored tensors of a checkpoint, codes and scales separate; a sentence for each tensor left out)."""
     from fpsim.analysis.tensors.files import read_stored
 
     files, index = checkpoint_files(path)
@@ -199,9 +198,8 @@ def checkpoint_files(path: Path) -> tuple[list[Path], dict[str, set[str]]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Return tensor name -> name of its file, as an index of shards lists them.
-
-    Raises a TensorFileError if the index is damaged, or names a file outside its folder.
+    """Return tensor name -> name of its file, as an index of shards lists them; raise a TensorFileError if it is
+    damaged.
     """
     try:
         if index.stat().st_size > INDEX_BYTES:
@@ -215,10 +213,3 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not entries or not all(isinstance(file, str) and Path(file).name == file and file for _, file in entries):
         raise TensorFileError(f"{index}: damaged, its weight_map must name files of the same folder")
     return dict(entries)
-
-
-def _missing(name: object, names: Sequence[str], path: str) -> str:
-    """Return the error message for a name that is not among the checkpoint's `names`; it suggests the nearest."""
-    near = difflib.get_close_matches(str(name), names, 1) if isinstance(name, str) else []
-    hint = f" Did you mean {near[0]!r}?" if near else f" It has {', '.join(list(names)[:3])}, ..."
-    return f"{path} has no tensor {shown(name)}.{hint}"

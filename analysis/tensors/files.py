@@ -48,10 +48,7 @@ OTHER_BITS = {
 
 
 def tensor_files(path: Path) -> list[Path]:
-    """Return the tensor files at a path: the file itself, or all files of known extensions in a folder, sorted by name.
-
-    Raises a TensorFileError if there is none.
-    """
+    """Return the file at a path, or all tensor files in a folder, sorted; raise a TensorFileError if there is none."""
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in READERS and file.is_file())
         if not files:
@@ -65,10 +62,7 @@ def tensor_files(path: Path) -> list[Path]:
 
 
 def read_file(path: Path) -> Found:
-    """Return (the tensors of a file, with quantised weights decoded; a sentence for each tensor left out).
-
-    Raises a TensorFileError if the file cannot be read, is damaged, or has no float tensor.
-    """
+    """Return (the tensors of a file, with quantised weights decoded; a sentence for each tensor left out)."""
     stored, notes = read_stored(path)
     tensors, more = joined(stored)
     if not tensors:
@@ -77,10 +71,7 @@ def read_file(path: Path) -> Found:
 
 
 def read_stored(path: Path) -> Found:
-    """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out).
-
-    Raises a TensorFileError if the file cannot be read, or is damaged.
-    """
+    """Return (the tensors of a file as stored, with codes and scales separate; a sentence for each tensor left out)."""
     try:
         if path.stat().st_size == 0:
             raise TensorFileError(f"{path}: empty file")
@@ -107,10 +98,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _npy_header(opened: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return (shape, dtype) of the .npy data at the position of an open file, and move it to the first element.
-
-    path: the file, for messages. Raises a TensorFileError if the header is damaged.
-    """
+    """Return (shape, dtype) of the .npy data at the position of an open file, and move it to the first element."""
     try:
         version = np.lib.format.read_magic(opened)
         if version not in ((1, 0), (2, 0)):  # 3.0 exists for the field names of structured arrays
@@ -199,10 +187,7 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields the elements of one array of a .npz file, at most `size` at a time.
-
-    member: name of the array's file in the archive.
-    """
+    """Return a function read(size) that yields the elements of `member`, an array's file in the archive `path`."""
 
     def read(size: int) -> Iterator[Array]:
         try:

@@ -49,10 +49,7 @@ class _Entry(NamedTuple):
 
 
 def read_gguf(path: Path) -> Found:
-    """Return (the tensors of a .gguf file, a sentence for each tensor left out).
-
-    Quantised tensors are read as the float32 values of their blocks.
-    """
+    """Return (the tensors of a .gguf file, with the values of quantised blocks; a sentence for each one left out)."""
     with path.open("rb") as opened:
         header = _Header(opened, path)
         entries = header.read()
@@ -61,7 +58,8 @@ def read_gguf(path: Path) -> Found:
     ends: list[tuple[int, int, str]] = []
     available = path.stat().st_size
     for entry in entries:
-        size = _size(entry, path)
+        blocks = None if entry.kind in FLOATS else _blocks(entry.kind)
+        size = _size(entry, blocks, path)
         if size is not None:
             begin = header.data + entry.offset
             if begin + size > available:
@@ -69,14 +67,13 @@ def read_gguf(path: Path) -> Found:
                     f"{path}: damaged, {entry.name!r} ends at {begin + size}, the file at {available}"
                 )
             ends.append((begin, begin + size, entry.name))
-        read = _read_of(entry, header, path)
+        read = _read_of(entry, blocks, header, path)
         if isinstance(read, str):
             notes.append(f"{path}: {entry.name} left out, {read}")
         else:
-            blocks = None if entry.kind in FLOATS else _blocks(entry.kind)
             bits = None if blocks is None else 8 * blocks.bytes / blocks.elements
             layout = "" if blocks is None else f"gguf:{blocks.name}"
-            dtype = _dtype_name(entry.kind)
+            dtype = str(np.dtype(FLOATS[entry.kind]).name) if blocks is None else blocks.name.lower()
             tensors.append(Tensor(entry.name, entry.shape, dtype, read, str(path), bits=bits, layout=layout))
     last = 0
     for begin, end, name in sorted(ends):
@@ -87,7 +84,7 @@ def read_gguf(path: Path) -> Found:
 
 
 class _Header:
-    """A reader of the header of a .gguf file; after `read`, `data` is the position of the elements in the file."""
+    """A reader of an open .gguf file's header; after `read`, `data` is the position of the elements in the file."""
 
     def __init__(self, opened: IO[bytes], path: Path) -> None:
         self.opened = opened
@@ -191,11 +188,10 @@ class _Header:
         return TensorFileError(f"{self.path}: damaged .gguf header ({problem})")
 
 
-def _size(entry: _Entry, path: Path) -> int | None:
+def _size(entry: _Entry, blocks: BlockKind | None, path: Path) -> int | None:
     """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type."""
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
-    blocks = _blocks(entry.kind)
     if blocks is None:
         return None
     if blocks.elements > 1 and (not entry.shape or entry.shape[-1] % blocks.elements):
@@ -218,15 +214,9 @@ def _blocks(kind: int) -> BlockKind | None:
     return BlockKind(number.name, size, lambda data: gguf.quants.dequantize(data.reshape(1, -1), number), elements)
 
 
-def _dtype_name(kind: int) -> str:
-    """Return the name of the type with number `kind`: a dtype's, ggml's in lower case, or "ggml type 99" if unknown."""
-    if kind in FLOATS:
-        return str(np.dtype(FLOATS[kind]).name)
-    blocks = _blocks(kind)
-    return f"ggml type {kind}" if blocks is None else blocks.name.lower()
-
-
-def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iterator[Array]] | str:
+def _read_of(
+    entry: _Entry, blocks: BlockKind | None, header: _Header, path: Path
+) -> Callable[[int], Iterator[Array]] | str:
     """Return a function read(size) that yields a tensor's elements in chunks, or the reason why it is left out."""
     begin, count = header.data + entry.offset, math.prod(entry.shape)
     if entry.kind in FLOATS:
@@ -236,14 +226,11 @@ def _read_of(entry: _Entry, header: _Header, path: Path) -> Callable[[int], Iter
         return reader(path, begin, dtype, count, header.order)
     if entry.kind in INTEGERS:
         return f"it holds {INTEGERS[entry.kind]} and not floats"
-    blocks = _blocks(entry.kind)
     if blocks is None:
+        held = f"it holds ggml type {entry.kind}"
         if importlib.util.find_spec("gguf") is None:
-            return (
-                f"it holds {_dtype_name(entry.kind)}, and quantised types need gguf, which is not installed: "
-                "pip install gguf"
-            )
-        return f"it holds {_dtype_name(entry.kind)}, which the installed gguf does not know"
+            return f"{held}, and quantised types need gguf, which is not installed: pip install gguf"
+        return f"{held}, which the installed gguf does not know"
     if header.order == ">":
         return f"it holds {blocks.name.lower()} in a big-endian file"
     try:

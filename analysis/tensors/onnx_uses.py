@@ -71,9 +71,7 @@ Sources = dict[str, bool]  # tensors with the same values -> whether they are tr
 def uses_of(nodes: Sequence[Node], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Use]:
     """Return tensor name -> its use in a model, also for tensors that are transposed, reshaped or cast before.
 
-    Args:
-      nodes: the operators, in the order in which they run.
-      shapes: tensor name -> shape.
+    nodes: the operators, in the order in which they run. shapes: tensor name -> shape.
 
     Example:
       >>> from fpsim.analysis.tensors.onnx_uses import Node, uses_of

@@ -54,10 +54,9 @@ def tensor(name: str, x: npt.ArrayLike, *, role: str = "", layer: str = "", step
 
 @dataclass(frozen=True)
 class Collection:
-    """The tensors of a list of files.
+    """The tensors of a list of files, with distinct names.
 
     Attributes:
-      tensors: float tensors, in the order of the files, with distinct names.
       notes: a sentence for each tensor that was left out, with the reason.
       problems: a sentence for each file that cannot be studied.
     """

@@ -137,9 +137,8 @@ def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
 
 
 def _is_table(name: str, axes: Sequence[int]) -> bool:
-    """Return whether a name is that of an embedding table, and not of a layer inside an embedding module.
-
-    axes: lengths of the axes that are longer than 1.
+    """Return whether a name is that of an embedding table, whose axes longer than 1 are `axes`, and not of a layer in
+    one.
     """
     match = EMBEDDING.search(name)
     if match is None or MULTIPLIES.search(name, match.end()):
@@ -176,10 +175,7 @@ def _role_of_vector(name: str, neighbours: Iterable[str], flat: bool, in_matrix:
 
 
 def with_roles(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the tensors, with missing roles inferred, and with `outputs_last` set for matrices.
-
-    Raises a ValueError if a role is unknown.
-    """
+    """Return the tensors, with missing roles inferred, and with `outputs_last` set for matrices."""
     names = [tensor.name for tensor in tensors]
     by_stem: dict[str, list[str]] = {}
     for name in names:

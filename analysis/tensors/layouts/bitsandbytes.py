@@ -1,4 +1,7 @@
-"""Weights of bitsandbytes: 4-bit codes of a table with scales of flat blocks, and INT8 with scales of rows."""
+"""Weights of bitsandbytes: 4-bit codes of a table with scales of flat blocks, and INT8 with scales of rows.
+
+bitsandbytes 0.50.2 reads the same bits.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,6 @@ def table_blocks(parts: WeightParts) -> Tensor:
     A value is table[code] * scale of its block, in float32. The high nibble of a byte comes first. Blocks run over the
     flat matrix, so they cross rows. With scales of scales ("double quantisation") a scale is `nested table[code] *
     nested scale + offset`, each step rounded to float32.
-
-    Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
     """
     state = _state(parts)
     shape, block = tuple(state["shape"]), int(state["blocksize"])
@@ -104,10 +105,7 @@ def is_nf4(parts: WeightParts) -> bool:
 
 
 def int8_rows(parts: WeightParts) -> Tensor:
-    """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row.
-
-    Source: bitsandbytes 0.50.2, whose own reader returns the same bits.
-    """
+    """Return a bitsandbytes INT8 weight: code * SCB / 127, where SCB is the largest magnitude of each row."""
     codes, stored = parts.codes, parts.beside["scale"]
     if len(codes.shape) != 2 or stored.size != codes.shape[0]:
         raise LayoutError(f"its SCB of shape {stored.shape} does not fit the rows of its shape {codes.shape}")
@@ -127,10 +125,7 @@ def int8_rows(parts: WeightParts) -> Tensor:
 
 
 def _state(parts: WeightParts) -> dict[str, Any]:
-    """Return the quantisation state of a 4-bit bitsandbytes weight, which is stored as JSON, as a dictionary.
-
-    Raises a LayoutError if it is not JSON, or a key is missing.
-    """
+    """Return the JSON state of a 4-bit bitsandbytes weight as a dictionary; raise a LayoutError if a key is missing."""
     try:
         state = json.loads(parts.text("state"))
         shape, block = state["shape"], state["blocksize"]
@@ -145,10 +140,7 @@ def _state(parts: WeightParts) -> dict[str, Any]:
 
 
 def scales_of_blocks(parts: WeightParts, state: dict[str, Any]) -> Array:
-    """Return the scale of each block of a 4-bit bitsandbytes weight as float32, decoded if it is quantised itself.
-
-    state: the weight's quantisation state.
-    """
+    """Return the scale of each block of a 4-bit bitsandbytes weight, by its state, as float32; decoded if quantised."""
     if "nested_scale" not in parts.beside:
         return parts.floats("scale").reshape(-1)
     codes, block = parts.array("scale").reshape(-1), int(state["nested_blocksize"])

@@ -139,10 +139,7 @@ def _lifted(blocks: Array, codes: Array) -> Array:
 
 
 def _fours(pairs: Array) -> Array:
-    """Return the 4-bit codes in bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32).
-
-    For each 32 bytes, the low nibbles come first, then the high nibbles.
-    """
+    """Return the 4-bit codes in bytes, (blocks, 128) uint8, as float32 (blocks, 8, 32), 32 bytes at a time."""
     return nibbles(pairs.reshape(-1, 32)).reshape(len(pairs), 8, 32).astype(F32)
 
 

@@ -131,11 +131,7 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 
 
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
-    """Return, for each of the `k` inputs of a weight, the index of the group whose scale the input uses.
-
-    The indices are those of the tensor g_idx; without one, groups are of equal size. Raises a LayoutError if they do
-    not fit.
-    """
+    """Return the index of the group of each of the `k` inputs of a weight, from its g_idx or by equal size."""
     if "group" not in parts.beside:
         if k % groups:
             raise LayoutError(f"its {k} inputs are not a multiple of its {groups} groups")
