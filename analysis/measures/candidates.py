@@ -178,7 +178,6 @@ class FloatCast:
     """A cast to a float format, of x or of x / scale.
 
     Args:
-      options: format, rounding and overflow mode.
       wide: whether the source, and therefore the arithmetic, is float64 instead of float32.
       scale: the decode scale, or None to cast x itself.
       from_amax: whether the scale was computed from amax, so that x / scale may slightly exceed the format's largest
@@ -259,10 +258,8 @@ def _limits(top: float, dtype: np.dtype[Any]) -> tuple[Any, Any]:
 class Tiles:
     """A cast whose error is measured: an array, or a part of it, encoded with a scale per tile or to a table format.
 
-    Args:
-      scaled: the encoded array.
-      wide: whether the source array is float64 instead of float32.
-      origin: flat index, in the whole array, of the first element of `scaled`.
+    wide: whether the source array is float64 instead of float32. origin: flat index, in the whole array, of the first
+    element of `scaled`.
     """
 
     by_position = True

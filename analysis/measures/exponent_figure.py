@@ -55,9 +55,8 @@ def exponent_figure(
 def exponent_axes(
     rows: Sequence[tuple[str, Any]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
 ) -> Axes:
-    """Draw a histogram for each of `rows`, (name, RangeReport), over the ranges of formats; return the matplotlib axes.
-
-    ax: axes to draw on; None makes new ones.
+    """Draw a histogram for each of `rows`, (name, RangeReport), over the ranges of formats; return the axes (None: new
+    ones).
     """
     with figure_style():
         ax = axes_of(ax, 1.6 + 0.5 * len(rows))
@@ -118,10 +117,7 @@ def _draw_exponents(
 
 
 def _outline(report: Any, left: int, right: int) -> tuple[Any, Any]:
-    """Return (x, y) of the outline of a RangeReport's exponents over [left, right], with the highest bin at 1.
-
-    Exponents outside are counted in the outermost bins.
-    """
+    """Return (x, y) of the outline of a RangeReport's exponents, clipped to [left, right], whose highest bin is 1."""
     heights = np.zeros(right - left)
     for exponent, count in report.counts:
         heights[min(max(exponent, left), right - 1) - left] += count

@@ -40,7 +40,6 @@ class Layout:
     """The division of an array into channels or blocks.
 
     Args:
-      shape: shape of the array.
       axis: the axis along which every index is a channel; None for blocks.
       block: the shape of a block in the last axes, as for `fpsim.Scaling`; -1 is a whole axis; None for channels.
 
@@ -75,10 +74,7 @@ class Layout:
         return "channel" if self.axis is not None else "block"
 
     def sums(self, x: Array, candidate: Candidate) -> ErrorSums:
-        """Return the sums of the errors of a cast, `candidate`, an ErrorSums with a leading axis of channels or blocks.
-
-        x: the array, float32 or float64 or a dtype that converts to them, with the shape of the layout.
-        """
+        """Return the sums of the errors of a cast of x, an ErrorSums with a leading axis of channels or blocks."""
         buffers = Buffers()
         part_sums = nothing((self.count,))
         whole = whole_array(x, candidate) if candidate.by_position else None

@@ -67,10 +67,7 @@ def _merged(total: ErrorSums | None, more: ErrorSums) -> ErrorSums:
 
 
 def whole_array(x: Array, candidate: Candidate) -> RoundedPiece:
-    """Return x, flattened, before and after rounding by a cast: (x / scales, values, values * scales, scales or None).
-
-    This allocates four arrays of the size of x, float32 or float64.
-    """
+    """Return x, flattened, before and after rounding by a cast, in new arrays of the size of x."""
     dtype = np.float32 if candidate.facts.width == 32 else np.float64
     exact, values, results, scales = (np.empty(x.size, dtype) for _ in RoundedPiece._fields)
     buffers, first, scaled = Buffers(), 0, False
@@ -107,10 +104,7 @@ def _batch_sums(pieces: list[Array], first: int, candidates: Sequence[Candidate]
 def _add_piece(
     x: Array, first: int, candidates: Sequence[Candidate], buffers: Buffers, piece_sums: ErrorSums, row: int
 ) -> None:
-    """Add the errors of each candidate, a cast, on a 1-d piece to row `row` of `piece_sums` (pieces, candidates).
-
-    first: flat index of the piece's first element in the array. buffers: scratch arrays.
-    """
+    """Add the errors of each candidate on a 1-d piece, from index `first` on, to row `row` of `piece_sums`."""
     sums = ErrorSums(piece_sums.counts[row, :, None], piece_sums.totals[row, :, None], piece_sums.maxima[row, :, None])
     groups = Groups(x.reshape(1, -1), buffers)
     groups.measure(candidates, sums, lambda candidate: candidate.rounded(x, first, buffers))
@@ -124,9 +118,7 @@ class Groups:
       buffers: work arrays.
 
     Attributes:
-      reciprocals: 1 / |x|, 0 for x of 0, (groups, length), which all candidates use.
-      descriptions: (groups, blocks, 4): largest magnitude, smallest one other than 0, sum of squares and number of
-        nonzeros of each block of 2048 elements.
+      reciprocals, descriptions: as `describe_kernel` writes them.
     """
 
     def __init__(self, x: Array, buffers: Buffers) -> None:
@@ -143,8 +135,8 @@ class Groups:
     ) -> None:
         """Add the errors of candidates, casts to measure, to `sums` (candidates, groups) in place.
 
-        rounded: function that returns the groups' elements as rounded by a candidate; called only for candidates whose
-          errors `nearest_kernel` cannot measure in all blocks.
+        rounded: returns the groups' elements as rounded by a candidate; called only for candidates whose errors
+        `nearest_kernel` cannot measure in all blocks.
         """
         done = self._measure_nearest(candidates, sums)
         for i, candidate in enumerate(candidates):

@@ -119,12 +119,8 @@ class RoundingWay:
       rounding, overflow, subnormals, seed, random_bits: as for `fpsim.analysis.error`.
 
     Attributes:
-      element: the element format.
       options: the options of the cast. For integer formats they name the float format of the magnitudes, and FP32 for
         LogFMT and tables.
-
-    Raises:
-      ValueError, TypeError: an unknown name, or a format that needs scales per tile has none.
     """
 
     def __init__(
@@ -230,9 +226,8 @@ def _judged_as(element: Element) -> Format:
 
 
 def _checked_scale(scale: Any, wide: bool) -> float:
-    """Return a decode scale as a float, rounded to float32 unless `wide` (x is float64).
-
-    Raises a ValueError if it is not a positive finite number after rounding.
+    """Return a positive finite decode scale as a float, rounded to float32 unless `wide` (x is float64), or raise an
+    error.
     """
     if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
         with np.errstate(over="ignore", under="ignore"), contextlib.suppress(OverflowError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,28 +24,14 @@ from fpsim.scaling.decode import scale_of_elements
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 
-
-class Limit(NamedTuple):
-    """A threshold that `assert_survives` can check: the metric, and on which side of the threshold it must be.
-
-    Attributes:
-      figure: name of the metric of an ErrorReport that the threshold bounds.
-      is_lowest: True for a lower bound, False for an upper bound.
-      words: the metric in error messages.
-    """
-
-    figure: str
-    is_lowest: bool
-    words: str
-
-
+# Threshold -> (metric of an ErrorReport that it bounds, whether it is a lower bound, the metric in error messages).
 LIMITS = {
-    "sqnr_db": Limit("sqnr_db", True, "SQNR"),
-    "underflow": Limit("underflow_rate", False, "values that become zero"),
-    "overflow": Limit("beyond_rate", False, "values beyond the range"),
-    "lost_energy": Limit("lost_energy", False, "energy of values that become zero"),
-    "max_relative": Limit("max_relative", False, "largest relative error"),
-    "max_ulp": Limit("max_ulp", False, "largest error in ulps"),
+    "sqnr_db": ("sqnr_db", True, "SQNR"),
+    "underflow": ("underflow_rate", False, "values that become zero"),
+    "overflow": ("beyond_rate", False, "values beyond the range"),
+    "lost_energy": ("lost_energy", False, "energy of values that become zero"),
+    "max_relative": ("max_relative", False, "largest relative error"),
+    "max_ulp": ("max_ulp", False, "largest error in ulps"),
 }
 
 
@@ -156,7 +142,7 @@ def _is_number(limit: Any) -> bool:
 
 def _value(report: ErrorReport, name: str) -> float:
     """Return the metric of a report that a threshold bounds; name: a field of `SurvivalThresholds`."""
-    return float(getattr(report, LIMITS[name].figure))
+    return float(getattr(report, LIMITS[name][0]))
 
 
 def _breaks(report: ErrorReport, name: str, limit: float) -> bool:

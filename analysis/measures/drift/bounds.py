@@ -64,10 +64,7 @@ def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
 
 
 def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
-    """Return the largest absolute error of one rounding of a value below the format's smallest normal value.
-
-    subnormals: "flush" if subnormal results become 0, else "keep".
-    """
+    """Return the largest absolute error of one rounding of a value below the format's smallest normal value."""
     if subnormals == "flush" or not fmt.subnormals:
         return fmt.smallest_normal
     return fmt.smallest_subnormal * (0.5 if rounding.is_nearest else 1.0)
@@ -95,9 +92,8 @@ class Chance(NamedTuple):
 
 
 def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chance: Chance, high: Floats) -> Bounds:
-    """Return the error bounds of an accumulator's sums of the first `length` terms of each trial.
-
-    high: (trials,) exact sums in float64.
+    """Return the error bounds of an accumulator's first `length` terms in each trial; high: (trials,) exact sums in
+    float64.
     """
     sums = terms.magnitude_sums(length)
     if isinstance(accumulator, Exact):  # one rounding of the exact sum
@@ -160,10 +156,7 @@ def _path_bounds(paths: list[Roundings], sums: Floats, events: int, chance: Chan
 
 
 def _without_saturation(accumulator: Accumulator, bounds: Bounds, sums: Floats) -> Bounds:
-    """Return the bounds, or NaN with a reason if a partial sum may saturate without becoming Inf or NaN.
-
-    sums: (trials,) sums of |terms|.
-    """
+    """Return the bounds, or NaN with a reason if a partial sum may saturate without becoming Inf or NaN."""
     formats = (accumulator.fmt, accumulator.outer) if isinstance(accumulator, Chunked) else (accumulator.fmt,)
     shows = accumulator.overflow == "nonfinite" and not any(map(accumulator.rounding.inward, (False, True)))
     if all(shows and (fmt.has_infinity or fmt.has_nan) for fmt in formats):
@@ -201,10 +194,7 @@ def matrix_unit_bounds(
 
 
 def _rounding_unit_bounds(unit: MatrixUnit, plan: SchedulePlan, terms: Terms, length: int, chance: Chance) -> Bounds:
-    """Return the error bounds of a matrix unit that rounds each addition, from the longest path of additions.
-
-    plan: the schedule applied to `length` terms.
-    """
+    """Return the error bounds of a matrix unit that rounds each of its additions of `length` terms by `plan`."""
     flushes = unit.rule not in (Rule.EXACT, Rule.FUSED_PAIR)
     steps = max(sum(len(block) for block in part.steps(plan.step)) for part in plan.slices)
     joins = max(len(part.blocks) for part in plan.slices) + len(plan.slices)
@@ -287,10 +277,7 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a unit that aligns and truncates its terms, instruction by instruction.
-
-    plan: the schedule applied to the terms. random_signs: as for `matrix_unit_bounds`.
-    """
+    """Return the error bounds of a unit that aligns and truncates its terms; arguments as in `matrix_unit_bounds`."""
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
     total = _joined(parts) if len(parts) > 1 else parts[0]

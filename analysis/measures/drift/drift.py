@@ -40,13 +40,10 @@ KINDS = (
 
 
 class DriftAdder(NamedTuple):
-    """The arithmetic that adds the terms of a sum.
+    """The arithmetic that adds the terms of a sum, by its name in reports: an accumulator, or a matrix unit with a
+    schedule.
 
-    Attributes:
-      name: name in reports.
-      accumulator: the accumulator; None for a matrix unit.
-      unit: the matrix unit; None for an accumulator.
-      schedule: the order of the matrix unit's additions; FLAT, without effect, for an accumulator.
+    The schedule is FLAT, without effect, for an accumulator.
     """
 
     name: str
@@ -151,10 +148,7 @@ def _input(fmt: Format) -> Format:
 
 
 def _row(adder: DriftAdder, terms: Terms, length: int, source: TermSource, chance: Chance) -> DriftRow:
-    """Return the report's row for sums of `length` terms by one accumulator, over all trials.
-
-    source: the distributions or arrays from which the terms were drawn.
-    """
+    """Return the report's row for sums of `length` terms by one accumulator, over all trials."""
     last, why = _last_addition(adder, length)
     sums, without = _sums(adder, terms, length, last)
     high, low = terms.exact_sums(length)
@@ -267,10 +261,7 @@ def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
 
 
 def _checked_accumulators(accumulators: Any) -> list[DriftAdder]:
-    """Return the argument `accumulators` of `drift` as a list of DriftAdders; of items with one name, the last.
-
-    Raises a ValueError if there are none, and a TypeError for an item of another type.
-    """
+    """Return the argument `accumulators` of `drift` as a list of DriftAdders; of items with one name, the last."""
     single = (str, Accumulator, MatrixUnit)
     pair = isinstance(accumulators, tuple) and len(accumulators) == 2 and _is_rest_of_pair(accumulators[1])
     if pair or isinstance(accumulators, single):
@@ -335,10 +326,7 @@ def _checked_lengths(lengths: Any) -> list[int]:
 
 
 def _operand_format(fmt: FormatLike | None, adders: list[DriftAdder]) -> Format:
-    """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None.
-
-    Raises a ValueError if float32 cannot hold it, or if it is given though all `adders` are matrix units.
-    """
+    """Return the format of the operands of accumulators that are not matrix units: `fmt`, or float32 for None."""
     if fmt is None:
         return FP32
     operand = find_format(fmt)

@@ -303,9 +303,8 @@ def _regime(rows: tuple[DriftRow, ...]) -> Regime:
 
 
 def _onset(rows: tuple[DriftRow, ...]) -> int | None:
-    """Return the shortest length from which on, in at least half of the trials, the last addition changes nothing.
-
-    rows: in ascending order of length. Return None if there is no such length.
+    """Return the shortest length from which on, in at least half of the trials, the last addition changes nothing, or
+    None.
     """
     onset = None
     for row in reversed(rows):
