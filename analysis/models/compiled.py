@@ -88,10 +88,8 @@ def stance(word: str) -> AbstractContextManager[Any]:
 
 
 class HiddenProducts:
-    """Counter of the multiplications in a compiled module, which are computed from the shapes of inputs alone.
-
-    Args:
-      module: the compiled torch.nn.Module; it is neither run nor changed.
+    """Counter of the multiplications in a compiled module, from the shapes of inputs; the module is neither run nor
+    changed.
     """
 
     def __init__(self, module: Any) -> None:
@@ -171,10 +169,7 @@ def share_of(coverage: Coverage, name: str) -> str:
 
 
 def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
-    """Return, for each compiled module, a sentence saying that a copy of the module was measured eagerly.
-
-    coverage: the coverage of the copy that ran.
-    """
+    """Return a sentence for each compiled module, saying that a copy, with this coverage, was measured eagerly."""
     return tuple(
         f"{name or 'The model'} ({type(original(module)).__name__}) is compiled, and a copy ran as it is written: "
         f"its products{share_of(coverage, name)} are those of separate operations, which compiled graphs may fuse."

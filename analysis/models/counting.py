@@ -17,7 +17,7 @@ from fpsim.analysis.models.watching.tally import Tally
 def counting(model: Any) -> Iterator[Tally]:
     """Return a context manager for a Tally that counts a model's multiplications; results of the model do not change.
 
-    model: a torch.nn.Module. Products that run outside of it, as in a loss, are not counted.
+    Products that run outside of the model, as in a loss, are not counted.
 
     Example:
       >>> import torch

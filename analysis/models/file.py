@@ -53,10 +53,7 @@ class Contents(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], contents: Contents) -> None:
-    """Write the contents of a recording to a file, .npz or .safetensors; after an error no partial file is left.
-
-    Raises a ValueError for another extension.
-    """
+    """Write the contents of a recording to a file, .npz or .safetensors; after an error no partial file is left."""
     rows, errors = contents.rows, [report for row in contents.rows for report in row.errors]
     bins = [np.array(row.range.bins, np.int64).reshape(-1, 2) for row in rows]
     arrays: dict[str, Array] = {
@@ -83,10 +80,7 @@ def write(path: str | os.PathLike[str], contents: Contents) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Read the contents of a recording from a file, .npz or .safetensors.
-
-    Raises a ValueError if the file is damaged, or is not a recording.
-    """
+    """Read the contents of a recording from a file; raise a ValueError if it is damaged, or is not a recording."""
     arrays, plain = load(path)
     header = from_json(plain)
     if header.get("kind") != KIND:

@@ -16,11 +16,7 @@ WANTED = "loss must be a function of (model, batch) that returns the loss, or a 
 
 
 class Criterion:
-    """A torch criterion of (output, target) as a loss of (model, batch), where a batch is (*inputs, target).
-
-    Args:
-      criterion: a module of torch, such as torch.nn.CrossEntropyLoss(), or a function of torch.nn.functional.
-    """
+    """A torch criterion of (output, target) as a loss of (model, batch), where a batch is (*inputs, target)."""
 
     def __init__(self, criterion: Callable[..., Any]) -> None:
         self.criterion = criterion

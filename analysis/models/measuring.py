@@ -25,12 +25,8 @@ SAMPLE = 1 << 15  # sampled values of a tensor; with these, recording less than 
 class Measure:
     """A function that measures an array of floats: its range, and its rounding error in each format.
 
-    Args:
-      formats: float formats, by name, dtype or object, one or several; those of up to 8 bits have one scale per tensor,
-        from its amax.
-      sample: number of elements whose error is measured, in blocks of 2048 successive ones; None for all.
-    Raises:
-      TypeError, ValueError: an unknown format, one without float values, or a sample below 2048.
+    Formats of up to 8 bits have one scale per tensor, from its amax. sample: number of elements whose error is
+    measured, in blocks of 2048 successive ones; None for all.
     """
 
     def __init__(self, formats: Any = FORMATS, sample: int | None = SAMPLE) -> None:

@@ -82,8 +82,7 @@ def patches(x: torch.Tensor, of: Convolution) -> torch.Tensor:
 def matrices(of: Convolution) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]:
     """Return for each group (patches (N * positions, K), weights (outputs, K), bias (outputs,) or None).
 
-    The group's result is patches @ weights.T + bias. K = positions in the filter times channels of the group, with the
-    channel as the index that varies fastest.
+    The group's result is patches @ weights.T + bias. In K, the channel is the index that varies fastest.
     """
     channels, outputs = of.x.shape[1] // of.groups, of.weight.shape[0] // of.groups
     groups = []
@@ -102,9 +101,8 @@ def places(of: Convolution) -> tuple[int, ...]:
 
 
 def folded(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the convolution's result (N, outputs, ...), without N if the input had no batch axis.
-
-    rows: for each group the result of its product, (N * positions, outputs of the group).
+    """Return the convolution's result (N, outputs, ...) from each group's (N * positions, outputs of the group) in
+    `rows`.
     """
     y = torch.cat(rows, 1) if len(rows) > 1 else rows[0]
     y = y.reshape(of.x.shape[0], *places(of), -1).movedim(-1, 1).contiguous()
@@ -175,9 +173,8 @@ def is_depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 
 def gradient_rows(dy: torch.Tensor, of: Convolution) -> list[torch.Tensor]:
-    """Return the gradient of a convolution's result as a matrix (N * positions, outputs of the group) for each group.
-
-    dy: the gradient, of the result's shape (N, outputs, ...), without N if the input had no batch axis.
+    """Return the gradient `dy` of a convolution's result as a matrix (N * positions, outputs of the group) for each
+    group.
     """
     dy = dy[None] if of.single else dy
     return [part.movedim(1, -1).reshape(-1, part.shape[1]) for part in dy.chunk(of.groups, 1)]
@@ -207,9 +204,8 @@ def gathered(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
 
 
 def weights_of(rows: list[torch.Tensor], of: Convolution) -> torch.Tensor:
-    """Return the gradient of a convolution's weight in the weight's shape.
-
-    rows: for each group, the gradient of its weight matrix, (outputs of the group, K).
+    """Return the gradient of a convolution's weight in its shape, from those of each group's matrix (outputs, K) in
+    `rows`.
     """
     outputs, channels, *sizes = of.weight.shape
     return torch.cat(rows).reshape(outputs, *sizes, channels).movedim(-1, 1).contiguous()

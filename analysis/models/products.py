@@ -59,9 +59,8 @@ class RecordedProduct(NamedTuple):
 class Products(TorchFunctionMode):
     """A torch function mode that reports every product that runs while it is entered.
 
-    Args:
-      seen: called with each product whose operands are known.
-      unseen: called with the name of each other function that multiplies, and its number of multiplications.
+    seen: called with each product whose operands are known. unseen: called with the name of each other function that
+    multiplies, and its number of multiplications.
     """
 
     def __init__(self, seen: Callable[[RecordedProduct], None], unseen: Callable[[str, int], None]) -> None:
@@ -192,9 +191,8 @@ def weighted(
 
 
 def product_of_layer(layer: Any, x: torch.Tensor, output: torch.Tensor) -> RecordedProduct:
-    """Return the record of the product of a linear layer or convolution whose call of a torch function was not seen.
-
-    x: its input, before padding.
+    """Return the record of the product of a linear layer or convolution that was not seen; x: its input, before
+    padding.
     """
     cut = not isinstance(layer, torch.nn.Linear)
     settings = settings_of_layer(layer) if cut else {}

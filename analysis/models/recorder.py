@@ -98,9 +98,8 @@ def record(
 
 @contextmanager
 def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Recording]:
-    """Return a context manager that records a model into `recording`, and warns at the end of products that it missed.
-
-    settings: the arguments of `Watch` after model and recording.
+    """Return a context manager that records a model into `recording` by a `Watch` with these settings, and warns at the
+    end.
     """
     from fpsim.analysis.models.watching.watch import Watch
 
@@ -114,10 +113,7 @@ def _recording(model: Any, recording: Recording, *settings: Any) -> Iterator[Rec
 
 
 def _warn(recording: Recording, said: Sequence[str]) -> None:
-    """Warn of unrecorded products, of missing parts of the model, and of layers with few inputs.
-
-    said: notes on unrecorded products; each is a warning.
-    """
+    """Warn of unrecorded products (the notes `said`), missing parts of the model, and layers with few inputs."""
     for note in said:
         warnings.warn(note, stacklevel=4)
     if recording.steps and recording.coverage.headline and not said:

@@ -39,7 +39,6 @@ class Selection:
     """The layers of a model that a recording selects; `name in selection` tells whether a layer is selected.
 
     Args:
-      model: a torch.nn.Module.
       layers: one or several shell patterns; a layer is selected if its name matches one.
 
     Attributes:

@@ -24,9 +24,6 @@ class WatchedModules:
     """The modules of a model, whose forward passes are wrapped while a recorded step runs.
 
     Args:
-      model: a torch.nn.Module.
-      selection: the layers to record.
-      tally: the Tally that counts the model's multiplications.
       see: called with the RecordedProduct of each product that the modules compute.
       miss: called with (name, number of multiplications) for each call of a torch function that is not recorded.
     """

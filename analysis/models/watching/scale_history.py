@@ -15,9 +15,6 @@ DELAYED = ("input", "weight", "output gradient")  # operands in the rows of fp.t
 class ScaleHistory:
     """History of the loss scale and of a model's delayed scales at the end of recorded steps.
 
-    Args:
-      model: a torch.nn.Module.
-      scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
     Attributes:
       scales: a list of a `Scale` for each recorded step and scale, in the order of the steps.
     """

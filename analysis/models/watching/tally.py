@@ -17,11 +17,7 @@ LOOKUPS = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 class Tally:
-    """Counts of a model's multiplications while it runs, and of the weights that they read; see `coverage`.
-
-    Args:
-      model: a torch.nn.Module.
-    """
+    """Counts of a model's multiplications while it runs, and of the weights that they read; see `coverage`."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -36,11 +36,7 @@ class Before(NamedTuple):
 
 
 class Updates:
-    """Comparison of a model's parameters before and after an optimizer step.
-
-    Args:
-      names: id of each parameter -> its qualified name.
-    """
+    """Comparison of a model's parameters (id -> qualified name) before and after an optimizer step."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names

@@ -35,11 +35,9 @@ class Watch:
     Args:
       model: a torch.nn.Module.
       recording: the recording to fill.
-      selection: the layers to record.
       measure: called with an array; returns its RangeReport and a tuple of ErrorReports, one for each format.
       is_recorded: called with a step's number; returns whether the step is recorded.
       start: number of the first step.
-      scaler: an object with get_scale(), such as torch.amp.GradScaler, or None.
       outputs: whether to store the model's outputs.
     """
 
