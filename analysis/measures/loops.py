@@ -103,10 +103,7 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return the ulp of a float64 value in a format with `precision` mantissa bits, as a float64, possibly subnormal.
-
-    The exponent field is clamped to lowest .. highest, the float64 fields of the format's normal range.
-    """
+    """Return the ulp of a float64 as `inverse_ulp_32` clamps it, by float64's exponent fields; possibly subnormal."""
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
     normal = u64(u64(max(field, i64(1))) << u64(52))
@@ -121,9 +118,8 @@ MAY_VANISH = 2.0**-120  # magnitudes below which a value times its scale may bec
 def describe_kernel(width: int) -> Any:
     """Return the loop `(x, reciprocals, descriptions)` that describes x (groups, length), floats of `width` bits.
 
-    It writes 1 / |x| (0 for 0) to `reciprocals` (groups, length). It writes to `descriptions` (groups, blocks, 4), for
-    each block of 2048 elements: largest magnitude, smallest nonzero one (Inf for none), sum of squares, number of
-    nonzeros. Both are float64.
+    It writes 1 / |x| (0 for 0) to `reciprocals` (groups, length), and for each block of 2048 elements to `descriptions`
+    (groups, blocks, 4): largest magnitude, smallest nonzero one (Inf for none), sum of squares, number of nonzeros.
     """
     word: Any = u32 if width == 32 else u64
     real: Any = f32 if width == 32 else f64
@@ -184,8 +180,8 @@ def divide_kernel() -> Any:
 
 @cache
 def rescale_kernel() -> Any:
-    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes x / scales to `exact`, where
-    magnitudes in (top, limit] become top, and values * scales to `results`; all arrays have the shape of x.
+    """Return the loop `(x, values, scales, exact, results, top, limit)` that writes clamped(x / scales) and values *
+    scales.
     """
 
     def rescale(x: Any, values: Any, scales: Any, exact: Any, results: Any, top: Any, limit: Any) -> None:
