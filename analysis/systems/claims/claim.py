@@ -12,6 +12,7 @@ UNSETTLED, OPEN = "cannot be settled here", "not settled yet"
 VERDICTS = (RIGHT, WRONG, CONDITIONAL, UNSETTLED, OPEN)
 MEASURED, ARITHMETIC, DOCUMENT = "measured", "arithmetic", "document"
 KINDS = (MEASURED, ARITHMETIC, DOCUMENT)
+V3 = "DeepSeek-V3, arXiv:2412.19437"  # a source of many claims
 
 Figure = float | int | bool | str
 Figures = dict[str, Figure]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.systems.claims.samples import Floats, wide
+from fpsim.analysis.systems.claims.samples import Floats, log_softmax
 from fpsim.casts.cast import encode, quantize
 from fpsim.formats.named import BF16, Format
 from fpsim.products.matmul import matmul
@@ -58,6 +58,4 @@ class OrderedLayers:
         for _ in range(layers):
             inner = np.maximum(self.product(self.normed(x), weights(256, 512)), 0)
             x = self.rounded(x + self.product(inner, weights(512, 256)))
-        logits = wide(self.product(self.normed(x), weights(256, 256)))
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+        return log_softmax(self.product(self.normed(x), weights(256, 256)))

@@ -1,4 +1,4 @@
-"""Data and metrics that experiments on claims share: seeded normal values, relative errors, SQNR, cosines."""
+"""Data and metrics that several experiments on claims share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fpsim.formats.named import Format
+from fpsim.matrix_units.catalogue import float_units
+from fpsim.matrix_units.matrix_unit import MatrixUnit
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -37,11 +41,6 @@ def relative_error(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     return float(np.linalg.norm(wide(values) - wide(reference)) / np.linalg.norm(wide(reference)))
 
 
-def sqnr_db(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the ratio of norm(reference) to norm(values - reference) in dB: the signal-to-quantisation-noise ratio."""
-    return float(-20 * np.log10(relative_error(values, reference)))
-
-
 def cosine(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """Return the cosine of the angle between two arrays of one size, flattened, computed in float64.
 
@@ -52,3 +51,25 @@ def cosine(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
     """
     first, second = wide(a).ravel(), wide(b).ravel()
     return float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """Return the float64 logarithm of the softmax of each row of logits."""
+    shifted = wide(logits) - wide(logits).max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def softmax(logits: npt.ArrayLike) -> Floats:
+    """Return the float64 softmax of each row of logits."""
+    powers = np.exp(wide(logits) - wide(logits).max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def mean_kl(first: Floats, second: Floats) -> float:
+    """Return the mean over rows of the KL divergence, in nats, of two arrays of log-probabilities."""
+    return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+
+
+def units_of(arch: str, *formats: Format) -> list[MatrixUnit]:
+    """Return the matrix units of an architecture, such as "hopper", whose left operand has one of the formats."""
+    return [unit for unit in float_units(arch) if unit.a.fmt in formats]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, Claim, Figures, near
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, V3, Claim, Figures, near
 from fpsim.analysis.systems.claims.samples import relative_error, wide
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32
@@ -13,7 +13,6 @@ from fpsim.products.matmul import matmul
 from fpsim.products.reduce import sum as total
 from fpsim.sums.accumulators import Pairwise, Sequential
 
-V3 = "DeepSeek-V3, arXiv:2412.19437"
 HOPPER = "hopper_e4m3_f32"
 
 
@@ -31,10 +30,7 @@ def _product_error(kind: str, terms: int, promote: int | None) -> float:
 
 
 def promotion() -> Figures:
-    """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms.
-
-    Also return the number of Hopper's instructions of K = 32 in 128 terms. The result is a dict, name -> number.
-    """
+    """Return relative errors of FP8 products with K = 4096, with and without promotion to float32 every 128 terms."""
     return {
         "instructions of K = 32 in 128 terms": 128 // unit(HOPPER).terms,
         "error, N(0, 1)": _product_error("normal", 4096, None),
@@ -45,11 +41,7 @@ def promotion() -> Figures:
 
 
 def gradient_accumulation() -> Figures:
-    """Return relative errors of sums of 128 gradients with a common mean, added in BF16 and in FP32.
-
-    BF16 sums are added one after another in one case, in pairs in the other; FP32 sums one after another. The result is
-    a dict, name -> number.
-    """
+    """Return relative errors of sums of 128 gradients with a common mean, added in BF16 and in FP32."""
     rng = np.random.default_rng(0)
     gradients = (rng.standard_normal(4096) + 0.5 * rng.standard_normal((128, 4096))).astype(np.float32)
     exact = wide(gradients).sum(axis=0)
@@ -61,10 +53,7 @@ def gradient_accumulation() -> Figures:
 
 
 def error_by_length() -> Figures:
-    """Return relative errors of FP8 products without promotion, K = 128, 1024, 4096, normal and uniform operands.
-
-    The result is a dict, name -> number.
-    """
+    """Return relative errors of FP8 products without promotion by K and distribution of the operands."""
     return {
         f"{name}, K = {terms}": _product_error(kind, terms, None)
         for kind, name in (("normal", "N(0, 1)"), ("uniform", "U[0, 1)"))
@@ -73,10 +62,7 @@ def error_by_length() -> Figures:
 
 
 def norm_overflow() -> Figures:
-    """Return whether sums of 4096 squares are finite in FP16 and in FP32, if every element is 3.9, and if it is 4.1.
-
-    The result is a dict, name -> bool.
-    """
+    """Return whether sums of 4096 squares are finite in FP16 and in FP32, if every element is 3.9, and if it is 4.1."""
     figures: Figures = {}
     for rms in (3.9, 4.1):
         x = np.full(4096, rms, np.float32)
@@ -87,11 +73,7 @@ def norm_overflow() -> Figures:
 
 
 def linear_products() -> Figures:
-    """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates.
-
-    The operands are the inputs, weights and gradients of the products of linear layers. The result is a dict, name ->
-    number or string.
-    """
+    """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates."""
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)

@@ -7,35 +7,25 @@ from fpsim.analysis.systems.claims.claim import (
     CONDITIONAL,
     RIGHT,
     UNSETTLED,
+    V3,
     WRONG,
     Claim,
     Figures,
     around,
     near,
 )
+from fpsim.analysis.systems.claims.samples import units_of
 from fpsim.formats.named import BF16, E4M3, E5M2
-from fpsim.matrix_units.catalogue import float_units as units
-
-V3 = "DeepSeek-V3, arXiv:2412.19437"
-HOURS_A_YEAR = 8760
 
 
 def gpt3_cost() -> Figures:
-    """Return the millions of hours in 355 GPU-years, GPT-3's training, and the dollars per hour that two costs imply.
-
-    The costs are two published totals for this training, 12 and 4.6 million dollars. The result is a dict, name ->
-    number.
-    """
-    hours = 355 * HOURS_A_YEAR
+    """Return the millions of hours in 355 GPU-years, GPT-3's training, and dollars per hour of two published costs."""
+    hours = 355 * 365 * 24
     return {"million GPU-hours": hours / 1e6, "$ an hour at 12 M": 12e6 / hours, "$ an hour at 4.6 M": 4.6e6 / hours}
 
 
 def trillion_parameters() -> Figures:
-    """Return the terabytes of 10^12 float32 weights, and the numbers of GPUs of 80 GB that hold two kinds of state.
-
-    These are weights alone (4 bytes per parameter), and all training states (16 bytes per parameter). The result is a
-    dict, name -> number.
-    """
+    """Return the terabytes of 10^12 float32 weights, and the 80 GB GPUs that hold weights alone, and all states."""
     return {
         "TB in FP32": 4.0 * 1e12 / 1e12, "cards for weights": 4e12 / 80e9,
         "cards for 16 bytes a parameter": 16e12 / 80e9,
@@ -43,16 +33,12 @@ def trillion_parameters() -> Figures:
 
 
 def sample_rate() -> Figures:
-    """Return the ratio of 280 to 120 samples per second, as a dict by name."""
+    """Return the ratio of 280 to 120 samples per second."""
     return {"280 / 120": 280 / 120}
 
 
 def bert_cost() -> Figures:
-    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity costs.
-
-    Savings are shares of the V100's hours and costs. Electricity costs $0.1875 per GPU-hour of a V100 and $0.375 per
-    GPU-hour of an A100. The result is a dict, name -> number.
-    """
+    """Return GPU-hours of 16 V100 for 72 h and of 8 A100 for 30 h, and the savings of hours and of electricity."""
     before, after = 16 * 72, 8 * 30
     return {
         "GPU-hours before": before, "GPU-hours after": after, "fall of GPU-hours": 1 - after / before,
@@ -61,55 +47,35 @@ def bert_cost() -> Figures:
 
 
 def detection_cost() -> Figures:
-    """Return figures for claim 88: the cost of training a 3D detector falls from 120 to 30 thousand dollars.
-
-    These are 120 / 30, the factor by which half the GPUs for half the time lower GPU-hours (2 * 2), and the thousands
-    of GPU-hours that $120,000 pay for at $5.58 per GPU-hour. The result is a dict, name -> number.
-    """
+    """Return two factors and a number of GPU-hours for claim 88, a cost that falls from 120 to 30 thousand dollars."""
     return {"120 / 30": 120 / 30, "half the GPUs, half the time": 2 * 2, "GPU-hours at $5.58, thousands": 120 / 5.58}
 
 
 def card_table() -> Figures:
-    """Return the number of BF16 matrix units that `fp.units()` lists for Turing, the T4's architecture.
-
-    The result is a dict, name -> number.
-    """
-    return {"BF16 units of Turing": sum(unit.arch == "turing" and unit.a.fmt == BF16 for unit in units())}
+    """Return the number of BF16 matrix units that `fp.units()` lists for Turing, the T4's architecture."""
+    return {"BF16 units of Turing": len(units_of("turing", BF16))}
 
 
 def a100_speedup() -> Figures:
-    """Return figures for claim 90: FP8 raises an A100 from 12.4 to 28.9 TFLOP/s, with 175 billion parameters in 120 GB.
-
-    These are 28.9 / 12.4, the lower rate / the A100's BF16 peak of 312 TFLOP/s, and the gigabytes of 175 billion
-    parameters in FP8. Also return the number of FP8 matrix units that `fp.units()` lists for Ampere, the A100's
-    architecture. The result is a dict, name -> number.
-    """
-    fp8 = sum(unit.arch == "ampere" and unit.a.fmt in (E4M3, E5M2) for unit in units())
+    """Return two ratios of rates, Ampere's number of FP8 units, and a size for claim 90, FP8 training on the A100."""
     return {
         "28.9 / 12.4": 28.9 / 12.4, "12.4 over the A100's BF16 peak, 312": 12.4 / 312,
-        "FP8 units of Ampere": fp8, "GB of 175 B in FP8": 175 * E4M3.bits / 8,
+        "FP8 units of Ampere": len(units_of("ampere", E4M3, E5M2)), "GB of 175 B in FP8": 175 * E4M3.bits / 8,
     }  # fmt: skip
 
 
 def throughput_and_time() -> Figures:
-    """Return the share of time that 2.3 times the throughput saves, and the throughput that saves 58 % of the time.
-
-    The result is a dict, name -> number.
-    """
+    """Return the share of time that 2.3 times the throughput saves, and the throughput that saves 58 % of the time."""
     return {"time saved at 2.3 times the throughput": 1 - 1 / 2.3, "throughput of 58 % less time": 1 / (1 - 0.58)}
 
 
 def bleu() -> Figures:
-    """Return a loss of 0.3 BLEU as a share of a score of 28.7, as a dict by name."""
+    """Return a loss of 0.3 BLEU as a share of a score of 28.7."""
     return {"0.3 / 28.7": 0.3 / 28.7}
 
 
 def v3_cost() -> Figures:
-    """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply.
-
-    The days are those of 2,664,000 hours of pre-training on 2048 GPUs, the dollars (millions) those of 2,788,000 hours
-    at $2 per hour. The claims are 12 MW for 4096 GPUs, and 7.2 MW for 2048. The result is a dict, name -> number.
-    """
+    """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply."""
     return {
         "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
         "kW a GPU, 12 MW / 4096": 12e3 / 4096, "kW a GPU, 7.2 MW / 2048": 7.2e3 / 2048,
@@ -117,16 +83,12 @@ def v3_cost() -> Figures:
 
 
 def chip_choice() -> Figures:
-    """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper, as a dict by name."""
-    fp8 = [unit.arch for unit in units() if unit.a.fmt in (E4M3, E5M2)]
-    return {"Ampere has FP8 units": "ampere" in fp8, "Hopper has FP8 units": "hopper" in fp8}
+    """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper."""
+    return {f"{name} has FP8 units": bool(units_of(name.lower(), E4M3, E5M2)) for name in ("Ampere", "Hopper")}
 
 
 def autocast() -> Figures:
-    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU.
-
-    The result is a dict, name -> string.
-    """
+    """Return the result dtypes of a matrix product and a layer norm under torch.autocast in BF16 on the CPU."""
     import torch
 
     x = torch.ones(4, 4)

@@ -17,7 +17,7 @@ from fpsim.analysis.systems.claims.claim import (
     near,
 )
 from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import normal
+from fpsim.analysis.systems.claims.samples import normal, units_of
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from fpsim.matrix_units.catalogue import float_units as units
@@ -31,12 +31,7 @@ PROBE = (
 
 
 def fp16_range() -> Figures:
-    """Return FP16's largest value, FP16's and BF16's bits of precision, and two values rounded to FP16.
-
-    The values are half of FP16's smallest positive value, and slightly more. Also return the number of FP16's codes
-    that are NaN, and the number of other codes that are equal after decoding and encoding them. The result is a dict,
-    name -> number or bool.
-    """
+    """Return FP16's largest value and precision, two values rounded to FP16, and counts of its codes."""
     codes = np.arange(1 << 16, dtype=np.uint16)
     values = decode(codes, FP16)
     back = encode(values, FP16)
@@ -54,10 +49,7 @@ def fp16_range() -> Figures:
 
 
 def bf16_range() -> Figures:
-    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades.
-
-    The result is a dict, name -> number.
-    """
+    """Return the largest values of BF16 and FP16, the exponent bits of BF16 and FP32, and BF16's number of binades."""
     return {
         "largest BF16": BF16.max,
         "largest FP16": FP16.max,
@@ -68,21 +60,15 @@ def bf16_range() -> Figures:
 
 
 def bf16_precision() -> Figures:
-    """Return the SQNR of N(0, 1) values in BF16 and FP16, in dB, as a dict by name."""
+    """Return the SQNR of N(0, 1) values in BF16 and FP16, in dB."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (BF16, FP16)}
 
 
 def bf16_against_fp16() -> Figures:
-    """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes.
-
-    An error is norm(difference from float32's gradients) / norm(these).
-
-    BF16 and FP16 without loss scaling are measured for the plain loss and for the loss times 2^-12. The result is a
-    dict, name -> number.
-    """
+    """Return the number of Ampere's BF16 units, and errors of weight gradients by BF16 and FP16 training recipes."""
     return {
-        "BF16 units of Ampere": sum(unit.arch == "ampere" and unit.a.fmt == BF16 for unit in units()),
+        "BF16 units of Ampere": len(units_of("ampere", BF16)),
         "gradient error, BF16": probed("BF16").error,
         "gradient error, FP16 with dynamic loss scaling": probed("FP16_DYNAMIC").error,
         "gradient error, FP16 unscaled": probed("FP16_UNSCALED").error,
@@ -94,8 +80,7 @@ def bf16_against_fp16() -> Figures:
 def tf32_format() -> Figures:
     """Return TF32's field widths, and the SQNR of N(0, 1) values rounded and truncated to TF32.
 
-    Also return the factor (gain) by which truncation multiplies values on average, and the A100's ratio of TF32 to FP32
-    peaks. The result is a dict, name -> number.
+    Also return the mean factor of truncation, and the A100's ratio of TF32 to FP32 peaks.
     """
     x = normal(1024, 1024)
     return {
@@ -109,11 +94,7 @@ def tf32_format() -> Figures:
 
 
 def _fp8_limits(fmt: Format) -> Figures:
-    """Return facts on an FP8 format, computed from all 256 codes.
-
-    They are the largest, smallest and smallest normal value, and the numbers of NaN codes, Inf codes and binades. The
-    result is a dict, name -> number.
-    """
+    """Return extreme values and numbers of NaN codes, Inf codes and binades of an FP8 format, from all 256 codes."""
     values = np.asarray(decode(np.arange(256, dtype=np.uint8), fmt), np.float64)
     positive = values[(values > 0) & np.isfinite(values)]
     return {
@@ -127,20 +108,12 @@ def _fp8_limits(fmt: Format) -> Figures:
 
 
 def fp8_table() -> Figures:
-    """Return the bits of an E4M3 code, and extreme values and numbers of binades, NaN and Inf codes of E4M3 and E5M2.
-
-    The result is a dict, name -> number.
-    """
+    """Return the bits of an E4M3 code, and the limits of E4M3 and E5M2."""
     return {"bits": E4M3.bits, **_fp8_limits(E4M3), **_fp8_limits(E5M2)}
 
 
 def one_fp8_format() -> Figures:
-    """Return errors of weight gradients with E4M3 for all operands, E5M2 for gradients only, and E5M2 for all operands.
-
-    An error is norm(difference from float32's gradients) / norm(these).
-
-    The result is a dict, name -> number.
-    """
+    """Return errors of weight gradients with E4M3 for all operands, E5M2 for gradients only, and E5M2 for all."""
     return {
         "E4M3 everywhere": probed("DEEPSEEK_V3").error,
         "E5M2 gradients": probed("DEEPSEEK_V3_E5M2_GRADS").error,
@@ -148,28 +121,20 @@ def one_fp8_format() -> Figures:
     }
 
 
-def _fp8_units(arch: str) -> int:
-    """Return the number of FP8 matrix units that `fp.units()` lists for an architecture `arch`, such as "hopper"."""
-    return sum(unit.arch == arch and unit.a.fmt in (E4M3, E5M2) and unit.b.fmt in (E4M3, E5M2) for unit in units())
-
-
 def fp8_hardware() -> Figures:
-    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units.
-
-    The result is a dict, name -> number or string.
-    """
-    hopper = {str(unit.a.fmt) for unit in units() if unit.arch == "hopper" and unit.a.fmt in (E4M3, E5M2)}
-    return {"FP8 formats of Hopper": " ".join(sorted(hopper)), "FP8 units of Ampere": _fp8_units("ampere")}
+    """Return the names of the FP8 formats that Hopper's units multiply, and the number of Ampere's FP8 units."""
+    hopper = {str(unit.a.fmt) for unit in units_of("hopper", E4M3, E5M2)}
+    ampere = len(units_of("ampere", E4M3, E5M2))
+    return {"FP8 formats of Hopper": " ".join(sorted(hopper)), "FP8 units of Ampere": ampere}
 
 
 def capability_dispatch() -> Figures:
     """Return compute capabilities with FP8 units, and which of them the condition major >= 9 misses.
 
-    Also return the fraction bits that six matrix units keep in their sums: for FP8 those of Ada, Hopper and Blackwell,
-    for FP16 those of Hopper, Ampere and Volta. The result is a dict, name -> number or string.
+    Also return the fraction bits that six matrix units keep in their sums.
     """
     capabilities = {chip.capability: chip.arch for chip in CHIPS.values() if chip.capability is not None}
-    able = sorted(capability for capability, arch in capabilities.items() if _fp8_units(arch))
+    able = sorted(capability for capability, arch in capabilities.items() if units_of(arch, E4M3, E5M2))
     missed = [capability for capability in able if capability[0] < 9]
     bits = {unit.name: unit.fraction_bits for unit in units()}
     return {
@@ -185,26 +150,18 @@ def capability_dispatch() -> Figures:
 
 
 def hopper_fp8() -> Figures:
-    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip.
-
-    The result is a dict, name -> number.
-    """
-    measured = [
-        unit.name for unit in units() if unit.arch == "hopper" and unit.a.fmt == E4M3 and unit.evidence == "hardware"
-    ]
-    return {"E4M3 units of Hopper that were compared with the chip": len(measured)}
+    """Return the number of Hopper's E4M3 matrix units whose emulation was compared with results of the chip."""
+    measured = sum(unit.evidence == "hardware" for unit in units_of("hopper", E4M3))
+    return {"E4M3 units of Hopper that were compared with the chip": measured}
 
 
 def tensor_core_peaks() -> Figures:
-    """Return the ratios of published peak rates, FP16 tensor cores to FP32, of the V100 and the A100.
-
-    The result is a dict, name -> number.
-    """
+    """Return the ratios of published peak rates, FP16 tensor cores to FP32, of the V100 and the A100."""
     return {"V100 (125 / 15.7)": 125 / 15.7, "A100 (312 / 19.5)": 312 / 19.5}
 
 
 def bytes_by_format() -> Figures:
-    """Return the bytes of a value in FP32, FP16 and E4M3, as a dict by name."""
+    """Return the bytes of a value in FP32, FP16 and E4M3."""
     return {f"bytes in {fmt}": fmt.bits / 8 for fmt in (FP32, FP16, E4M3)}
 
 

@@ -8,13 +8,9 @@ from fpsim.analysis.measures.scales.loss_scaling import loss_scaling
 from fpsim.analysis.measures.scales.underflow import underflow
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, near
 from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import normal
+from fpsim.analysis.systems.claims.samples import normal, softmax
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, FP16
-
-MPT = "Micikevicius et al., arXiv:1710.03740"
-SCALER = "torch.amp.GradScaler"
-STREAM = "300 steps of 4096 gradients, log2 |g| normal around -20, deviation 4, replayed in FP16"
 
 
 def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
@@ -28,11 +24,9 @@ def _gradients(steps: int, mean: float = -20.0) -> list[np.ndarray]:
 
 
 def eager_policy() -> Figures:
-    """Return scales of torch's loss scaler, and the largest scale of the policy "eager" of tutorials.
+    """Return scales of torch's loss scaler and of tutorials' "eager", and whether they apply steps that overflowed.
 
-    "eager" starts at 2^16, doubles the scale after every step without overflow, up to 2^16, and applies the steps that
-    overflow. torch's scales are those after an overflow, and after 1999 and 2000 steps without one. Also return for
-    both whether they apply steps that overflowed. The result is a dict, name -> number or bool.
+    "eager" starts at 2^16, doubles the scale after every step without overflow, up to 2^16, and applies all steps.
     """
     overflow = [np.full(1, 2.0**10, np.float32)] * 2
     clean = [np.full(1, 2.0**-20, np.float32)] * 2001
@@ -52,8 +46,7 @@ def eager_policy() -> Figures:
 def underflow_share() -> Figures:
     """Return the smallest k for which a loss scale of 2^k lowers an underflow of 23 % in FP16 to 3 %.
 
-    log2 of the gradients' magnitudes is normal with a standard deviation of 4, and such a mean that 23 % underflow.
-    Also return the shares lost without a scale and at 2^16. The result is a dict, name -> number.
+    Also return the shares lost without a scale and at 2^16.
     """
     rng = np.random.default_rng(0)
     mean = -25 + 4 * 0.739  # 23 % of a normal variable lie 0.739 deviations below its mean
@@ -67,11 +60,9 @@ def underflow_share() -> Figures:
 
 
 def norm_driven_policy() -> Figures:
-    """Return the last scale of the policy "norm_driven" of articles, and shares of steps and gradients.
+    """Return the last scale of the policy "norm_driven" of articles, and shares of overflows and lost gradients.
 
-    The policy computes the next scale from the gradient's norm, and lowers it for small gradients. The shares are of
-    steps that overflow, and of gradients that underflow, in 300 steps with small gradients (around 2^-44), and with
-    usual ones (around 2^-20). The result is a dict, name -> number.
+    The policy computes the next scale from the gradient's norm, and lowers it for small gradients.
     """
     figures: Figures = {}
     for name, mean in (("small gradients", -44.0), ("usual gradients", -20.0)):
@@ -84,10 +75,7 @@ def norm_driven_policy() -> Figures:
 
 
 def scale_before_backward() -> Figures:
-    """Return the shares of gradients that underflow FP16 unscaled and with 2^16, and whether unscaling is exact.
-
-    The result is a dict, name -> number or bool.
-    """
+    """Return the shares of gradients that underflow FP16 unscaled and with 2^16, and whether unscaling is exact."""
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16])
     scaled = quantize(gradients * np.float32(2.0**16), FP16)
@@ -101,8 +89,7 @@ def scale_before_backward() -> Figures:
 def inverted_policy() -> Figures:
     """Return the shares of gradients that underflow FP16 with an inverted loss-scaling policy, and with torch's.
 
-    The inverted policy raises the scale after an overflow, and lowers it while there is none. The result is a dict,
-    name -> number.
+    The inverted policy raises the scale after an overflow, and lowers it while there is none.
     """
     report = loss_scaling(_gradients(300), ["inverted", "dynamic"])
     rows = {row["policy"]: row for row in report.totals}
@@ -113,11 +100,7 @@ def inverted_policy() -> Figures:
 
 
 def too_large_a_scale() -> Figures:
-    """Return the shares of gradients that underflow and that become Inf in FP16, for the scales 1 and 2^40.
-
-    Also return whether a value beyond FP16's range becomes Inf, and not FP16's largest value. The result is a dict,
-    name -> number or bool.
-    """
+    """Return the shares of gradients that underflow and that become Inf in FP16, for the scales 1 and 2^40."""
     gradients = np.concatenate(_gradients(16))
     report = underflow(gradients, FP16, scales=[0, 16, 40])
     return {
@@ -128,12 +111,7 @@ def too_large_a_scale() -> Figures:
 
 
 def loss_factor() -> Figures:
-    """Measure whether errors of weight gradients depend on a constant factor of the loss.
-
-    An error is norm(difference from float32's gradients) / norm(these). Return the error of the recipe DEEPSEEK_V3,
-    whether it is equal for the loss times 2^-12 and times 2^12, and the error of FP16 without loss scaling for the loss
-    times 2^-12. The result is a dict, name -> number or bool.
-    """
+    """Return errors of weight gradients, and whether those of DEEPSEEK_V3 depend on a constant factor of the loss."""
     return {
         "DEEPSEEK_V3": probed("DEEPSEEK_V3").error,
         "DEEPSEEK_V3, loss x 2^-12, equal": probed("DEEPSEEK_V3", "loss_2^-12").error == probed("DEEPSEEK_V3").error,
@@ -145,21 +123,15 @@ def loss_factor() -> Figures:
 def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
     """Return the share of zeros among the cross entropy's FP16 gradients with respect to logits, for 64 random samples.
 
-    classes: number of logits of a sample. divisor: number by which the loss is divided for its mean. scale: loss scale.
+    divisor: number by which the loss is divided for its mean. scale: loss scale.
     """
-    logits = normal(64, classes).astype(np.float64)
-    probability = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probability /= probability.sum(axis=1, keepdims=True)
+    probability = softmax(normal(64, classes))
     probability[:, 0] -= 1
     return float(np.mean(quantize(probability * scale / divisor, FP16) == 0))
 
 
 def mean_over_classes() -> Figures:
-    """Return the shares of logit gradients that are 0 in FP16 if the loss is a mean over N, or over N x classes.
-
-    There are shares for 1,000 and 32,000 classes, and one for N x 32,000 with a loss scale of 65536. The result is a
-    dict, name -> number.
-    """
+    """Return the shares of logit gradients that are 0 in FP16 if the loss is a mean over N, or over N x classes."""
     figures: Figures = {}
     for classes in (1000, 32000):
         figures[f"zeros, {classes} classes, mean over N"] = _logit_zeros(classes, 2048)
@@ -169,7 +141,7 @@ def mean_over_classes() -> Figures:
 
 
 def underflow_by_format() -> Figures:
-    """Return the shares of gradients of about 2^-20 that underflow in FP16 and in BF16, as a dict by name."""
+    """Return the shares of gradients of about 2^-20 that underflow in FP16 and in BF16."""
     gradients = np.concatenate(_gradients(16))
     return {f"lost in {fmt}": underflow(gradients, fmt, scales=[0]).lost[0] for fmt in (FP16, BF16)}
 
@@ -178,8 +150,8 @@ CLAIMS = (
     Claim(
         "32", "eager-loss-scaling",
         "A function that doubles the scale every step up to 65536, halves it at Inf and clamps gradients is dynamic "
-        "loss scaling.", "S0", f"traces of {SCALER}'s rule; 300 steps of gradients around 2^-6, replayed in FP16",
-        WRONG,
+        "loss scaling.", "S0",
+        "traces of torch.amp.GradScaler's rule; 300 steps of gradients around 2^-6, replayed in FP16", WRONG,
         "It applies the steps that overflowed, clamped, it never unscales, and it grows at once. torch halves, skips "
         "the step, and doubles after 2000 clean ones.",
         experiment=eager_policy,
@@ -223,7 +195,8 @@ CLAIMS = (
     Claim(
         "36", "scale-before-backward",
         "The loss is multiplied by 2^16 before the backward pass, gradients divided after.",
-        f"S3; {MPT} used 8 to 32K", "16 steps of 4096 gradients around 2^-20, deviation of log2 4, in FP16", RIGHT,
+        "S3; Micikevicius et al., arXiv:1710.03740 used 8 to 32K",
+        "16 steps of 4096 gradients around 2^-20, deviation of log2 4, in FP16", RIGHT,
         "The scale moves them into range, and dividing by a power of two in float32 is exact.",
         experiment=scale_before_backward,
         expected={
@@ -232,7 +205,8 @@ CLAIMS = (
     ),
     Claim(
         "37", "inverted-scaling", "Dynamic loss scaling raises the scale at Inf or NaN and lowers it in stable phases.",
-        "S3", STREAM, WRONG, "The rule has the wrong sign. By it nearly all gradients become zero.",
+        "S3", "300 steps of 4096 gradients, log2 |g| normal around -20, deviation 4, replayed in FP16", WRONG,
+        "The rule has the wrong sign. By it nearly all gradients become zero.",
         experiment=inverted_policy,
         expected={"gradients lost, inverted": (0.85, 1.0), "gradients lost, torch": (0.0, 1e-3)},
     ),

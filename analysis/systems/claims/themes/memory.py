@@ -10,6 +10,7 @@ from fpsim.analysis.systems.claims.claim import (
     DOCUMENT,
     RIGHT,
     UNSETTLED,
+    V3,
     WRONG,
     Claim,
     Figures,
@@ -21,7 +22,6 @@ from fpsim.products.matmul import matmul
 from fpsim.products.reduce import sum as total
 from fpsim.sums.accumulators import Sequential
 
-V3 = "DeepSeek-V3, arXiv:2412.19437"
 ZERO = "Rajbhandari et al., arXiv:1910.02054"
 
 
@@ -30,10 +30,7 @@ KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
 def _bytes(recipe: str, *kinds: str) -> float:
-    """Return the bytes per parameter of some kinds of tensors in training by a recipe, as `fp.analysis.ledger` counts.
-
-    recipe: name of the recipe. kinds: kinds of tensors, such as "moments", whose bytes are added.
-    """
+    """Return the bytes per parameter of some kinds of tensors, such as "moments", in training by a recipe."""
     from fpsim.analysis.systems.memory.ledger import ledger
 
     counted = ledger(PARAMETERS, recipe)
@@ -45,12 +42,7 @@ MIXED, PLAIN = "FP16_MASTERS", "FP32"
 
 
 def parameter_memory() -> Figures:
-    """Return the bytes of FP16 weights divided by those of FP32 weights, and the bytes per parameter that Adam keeps.
-
-    In FP32, these are the bytes of the weight, the gradient and two moments. In mixed precision, weight and gradient
-    are FP16, the moments are FP32, and an FP32 copy of the weight (master) is added. The result is a dict, name ->
-    number.
-    """
+    """Return the bytes of FP16 weights divided by those of FP32 weights, and the bytes of Adam's states."""
     return {
         "FP16 weight over FP32 weight": _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters"),
         "bytes of all states, FP32": _bytes(PLAIN, *KINDS_OF_STATES),
@@ -59,11 +51,7 @@ def parameter_memory() -> Figures:
 
 
 def reported_savings() -> Figures:
-    """Return the share that a reported fall from 32 to 19 GB saves, and the largest share that FP16 weights can save.
-
-    The latter is the share that FP16 weights save of the bytes of FP32 weights, as if memory held nothing else. The
-    result is a dict, name -> number.
-    """
+    """Return the share that a reported fall from 32 to 19 GB saves, and the most that FP16 weights can save."""
     largest = 1 - _bytes(MIXED, "parameters") / _bytes(PLAIN, "parameters")
     return {"saving, 32 to 19 GB": 1 - 19 / 32, "largest saving of FP16 alone": largest}
 
@@ -71,8 +59,7 @@ def reported_savings() -> Figures:
 def fp8_states() -> Figures:
     """Return bytes per parameter of training states by DEEPSEEK_V3, without and with FP8 copies of weights.
 
-    Also return those of Adam in float32, the share of them that DEEPSEEK_V3 with copies saves, and 480 / 120, the ratio
-    of two published sizes in GB. The result is a dict, name -> number.
+    Also return those of Adam in float32, the share of them that DEEPSEEK_V3 saves, and a ratio of published sizes.
     """
     v3, plain = _bytes("DEEPSEEK_V3", *KINDS_OF_STATES), _bytes(PLAIN, *KINDS_OF_STATES)
     copied = v3 + _bytes("DEEPSEEK_V3", "copies")
@@ -83,11 +70,9 @@ def fp8_states() -> Figures:
 
 
 def checkpointing_cost() -> Figures:
-    """Return the cost of recomputing the activations of 3/4 and of all blocks in the backward pass.
+    """Return the additional share of multiplications if activations of 3/4 and of all blocks are recomputed.
 
-    The cost is the number of additional multiplications / the number of multiplications of a training step.
-
-    Also return the share of blocks whose recomputation costs 20 %. The result is a dict, name -> number.
+    Also return the share of blocks whose recomputation costs 20 %.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
     from fpsim.train.model import Config
@@ -102,11 +87,7 @@ def checkpointing_cost() -> Figures:
 
 
 def sliced_products() -> Figures:
-    """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K.
-
-    For slices of M and of N return the number of results with other bits; for slices of K whether any result has other
-    bits, and the relative difference. The result is a dict, name -> number or bool.
-    """
+    """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K."""
     import ml_dtypes
 
     a = normal(32, 512).astype(ml_dtypes.bfloat16)
@@ -125,10 +106,7 @@ def sliced_products() -> Figures:
 
 
 def one_card() -> Figures:
-    """Return the gigabytes of 42 billion parameters: BF16 weights, and all states of mixed-precision training.
-
-    The result is a dict, name -> number.
-    """
+    """Return the gigabytes of 42 billion parameters: BF16 weights, and all states of mixed-precision training."""
     weights = _bytes("BF16_WEIGHTS_NEAREST", "parameters")
     return {"BF16 weights of 42 B, GB": 42 * weights, "all states of 42 B, GB": 42 * _bytes(MIXED, *KINDS_OF_STATES)}
 
@@ -136,8 +114,7 @@ def one_card() -> Figures:
 def accumulated_batches() -> Figures:
     """Return errors of mean gradients of 4 and of 64 micro-batches, relative to the gradient of the whole batch.
 
-    The 4 gradients are added in FP32 and in BF16, the 64 in BF16. Also return the ratio of the norm of the sum of 4,
-    not divided by 4, to the norm of the whole batch's gradient. The result is a dict, name -> number.
+    Also return the norm of the sum of 4, not divided by 4, / the norm of the whole batch's gradient.
     """
     rng = np.random.default_rng(0)
     inputs, targets = rng.standard_normal((1024, 64)).astype(np.float32), rng.standard_normal(1024).astype(np.float32)
@@ -162,9 +139,7 @@ def accumulated_batches() -> Figures:
 def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
     """Return the gigabytes per rank of all training states with mixed-precision Adam, for each stage of ZeRO.
 
-    parameters: number of parameters. ranks: number of ranks among which ZeRO divides the states. Also return the bytes
-    of all states per parameter, and those of weights and gradients, which stage 1 keeps whole on every rank. The result
-    is a dict, name -> number.
+    Also return the bytes of all states per parameter, and those that stage 1 keeps whole on every rank.
     """
     from fpsim.analysis.systems.memory.ledger import ledger
 
@@ -177,7 +152,7 @@ def zero_stages(parameters: int = 7_500_000_000, ranks: int = 64) -> Figures:
 def resumed_training() -> Figures:
     """Return whether training resumed from a saved state has the losses of uninterrupted training, bit for bit.
 
-    The state is saved in float32 in one case, and rounded to FP16 in the other. The result is a dict, name -> bool.
+    The state is saved in float32 in one case, and rounded to FP16 in the other.
     """
     from fpsim.casts.cast import quantize
     from fpsim.recipes.training import FP16_DYNAMIC
@@ -206,10 +181,7 @@ def resumed_training() -> Figures:
 
 
 def parameters_on_80_gb() -> Figures:
-    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and with gradients and moments.
-
-    The result is a dict, name -> number.
-    """
+    """Return the billions of parameters that fit in 80 GB: float32 weights alone, and with gradients and moments."""
     weights, states = _bytes(PLAIN, "parameters"), _bytes(PLAIN, *KINDS_OF_STATES)
     return {"weights alone, B": 80 / weights, "with Adam's states, B": 80 / states}
 

@@ -25,10 +25,7 @@ def _trained() -> tuple[dict[str, object], ...]:
 
 
 def gradient_norms() -> Figures:
-    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms.
-
-    Also return whether all norms are positive. The result is a dict, name -> number or bool.
-    """
+    """Return skewness and excess kurtosis of the gradient norms of 200 training steps, and of their logarithms."""
     norms = np.array([row["gradient_norm"] for row in _trained()], np.float64)
     figures: Figures = {"smallest norm is positive": bool(norms.min() > 0)}
     for name, x in (("norms", norms), ("logarithms", np.log(norms))):
@@ -46,8 +43,7 @@ def _lost_exponent(fmt: Format) -> int:
 def update_ratios() -> Figures:
     """Return the median ratio of update to weight over the last 150 of 200 steps of the perceptron's training.
 
-    Also return log2 of the largest power of two that is lost when it is added to a weight of 1, in BF16, FP16 and E4M3.
-    The result is a dict, name -> number.
+    Also return log2 of the largest power of two that is lost when it is added to 1, in BF16, FP16 and E4M3.
     """
     ratios = [float(row["update_ratio"]) for row in _trained()[50:]]  # type: ignore[arg-type]
     return {
@@ -57,11 +53,7 @@ def update_ratios() -> Figures:
 
 
 def activation_range() -> Figures:
-    """Return the shares of values that become 0, subnormal or saturated in FP16 and in E4M3 without scales.
-
-    The values are log-uniform in 1e-3 .. 1e3. Also return FP16's smallest normal and largest value. The result is a
-    dict, name -> number.
-    """
+    """Return the shares of log-uniform values in 1e-3 .. 1e3 that become 0, subnormal or saturated in FP16 and E4M3."""
     x = np.exp(np.random.default_rng(0).uniform(np.log(1e-3), np.log(1e3), 1 << 18)).astype(np.float32)
     figures: Figures = {"FP16 normal from": FP16.smallest_normal, "FP16 to": FP16.max}
     for fmt in (FP16, E4M3):
@@ -73,7 +65,7 @@ def activation_range() -> Figures:
 
 
 def debug_names() -> Figures:
-    """Return the number of public names in torch.amp that mention fallbacks or debugging, as a dict by name."""
+    """Return the number of public names in torch.amp that mention fallbacks or debugging."""
     import torch
 
     names = [name for name in dir(torch.amp) if "fallback" in name.lower() or "debug" in name.lower()]
@@ -81,12 +73,7 @@ def debug_names() -> Figures:
 
 
 def error_monitors() -> Figures:
-    """Return errors of weight gradients in BF16, which trains, and in FP16 without loss scaling, which fails.
-
-    An error is norm(difference from float32's gradients) / norm(these).
-
-    The loss is multiplied by 2^-12 for FP16, so that gradients underflow. The result is a dict, name -> number.
-    """
+    """Return errors of weight gradients in BF16, which trains, and in FP16 without loss scaling, which fails."""
     return {
         "gradient error, BF16": probed("BF16").error,
         "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
@@ -94,10 +81,7 @@ def error_monitors() -> Figures:
 
 
 def accuracy_loss() -> Figures:
-    """Return the fall of an accuracy from 92.1 to 91.8 %, in percentage points and as a share of 92.1 %.
-
-    The result is a dict, name -> number.
-    """
+    """Return the fall of an accuracy from 92.1 to 91.8 %, in percentage points and as a share of 92.1 %."""
     return {"points": round(92.1 - 91.8, 6), "relative": (92.1 - 91.8) / 92.1}
 
 

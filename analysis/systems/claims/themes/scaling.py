@@ -5,22 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, WRONG, Claim, Figures, around, near
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, V3, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.samples import cosine, normal, relative_error, wide
 from fpsim.casts.cast import decode, quantize
 from fpsim.formats.named import E2M1, E4M3, E5M2
 from fpsim.scaling.recipes import BLOCK_128X128, MX, ROW, TENSOR, TILE_1X128, TILE_1X128_POW2
 from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 
-V3 = "DeepSeek-V3, arXiv:2412.19437"
-
 
 def tile_shapes() -> Figures:
-    """Return the numbers of scales of a 256x512 array in 1x128 and 128x128 tiles, and two facts on DEEPSEEK_V3.
-
-    The facts are whether the recipe has 1x128 tiles for activations, and 128x128 tiles for weights. The result is a
-    dict, name -> number or bool.
-    """
+    """Return the numbers of scales of a 256x512 array in two kinds of tiles, and whether DEEPSEEK_V3 has these."""
     from fpsim.recipes.linear import DEEPSEEK_V3
 
     x = normal(256, 512)
@@ -33,20 +27,13 @@ def tile_shapes() -> Figures:
 
 
 def _uneven_rows(spread: float, seed: int = 0) -> np.ndarray:
-    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * d) with d drawn from N(0, 1).
-
-    seed: seed of the values; d is drawn with seed + 1.
-    """
+    """Return float32 N(0, 1) values (512, 1024), each row multiplied by 2**(spread * d) with d drawn from N(0, 1)."""
     factors = np.exp2(spread * np.random.default_rng(seed + 1).standard_normal((512, 1)))
     return normal(512, 1024, seed=seed) * factors.astype(np.float32)
 
 
 def channel_scales() -> Figures:
-    """Return the share of rows with an SQNR below 25 dB in E4M3, for each of four granularities of scales.
-
-    These are one scale, a scale for each 128x128 block, for each row, and for each 1x128 tile. The rows have very
-    different magnitudes. The result is a dict, name -> number.
-    """
+    """Return the share of rows with an SQNR below 25 dB in E4M3, for four granularities of scales."""
     weights = _uneven_rows(4.0)
     figures: Figures = {}
     cases = {"one scale": TENSOR, "128x128": BLOCK_128X128, "a scale a row": ROW, "1x128": TILE_1X128}
@@ -58,10 +45,9 @@ def channel_scales() -> Figures:
 
 
 def softmax_scale() -> Figures:
-    """Return the shares of values that become 0 in E4M3 with one scale and with 1x128 tiles, for uneven tokens.
+    """Return the shares of uneven tokens' values that become 0 in E4M3 with one scale and with 1x128 tiles.
 
-    Each of 512 tokens is a row whose values are multiplied by 2**(6 d), with d drawn from N(0, 1). Also return the
-    number of scales of a 512x1024 input in the recipe DEEPSEEK_V3. The result is a dict, name -> number.
+    Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3.
     """
     from fpsim.recipes.linear import DEEPSEEK_V3
 
@@ -76,11 +62,7 @@ def softmax_scale() -> Figures:
 
 
 def affine_quantizer() -> Figures:
-    """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3.
-
-    These are the share of its steps that are multiples of s, the largest over the smallest step of E4M3, the result for
-    1e6, and its gradient without and with a straight-through estimator. The result is a dict, name -> number.
-    """
+    """Return properties of the affine quantiser round(x / s + z), which has equal steps unlike a cast to E4M3."""
     import torch
 
     scale, zero = np.float32(1 / 16), np.float32(3)
@@ -104,11 +86,7 @@ def affine_quantizer() -> Figures:
 
 
 def qat_label() -> Figures:
-    """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32.
-
-    The three operands are inputs, weights and gradients of linear layers. The weights are those that the optimizer
-    keeps. The result is a dict, name -> number or bool.
-    """
+    """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32."""
     from fpsim.recipes.linear import DEEPSEEK_V3
     from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
 
@@ -120,10 +98,7 @@ def qat_label() -> Figures:
 
 
 def activation_bytes() -> Figures:
-    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code.
-
-    The result is a dict, name -> number.
-    """
+    """Return the bytes of E4M3 activations in 1x128 tiles relative to FP32 and BF16, and the scales' bytes per code."""
     x = normal(1024, 1024)
     plain = encode_scaled(x, E4M3, TILE_1X128).nbytes
     power = encode_scaled(x, E4M3, TILE_1X128_POW2).nbytes
@@ -134,10 +109,7 @@ def activation_bytes() -> Figures:
 
 
 def truncation() -> Figures:
-    """Return the mean signed and the largest error of E4M3, truncated and rounded to nearest.
-
-    The error of x with the rounded value r is (r - x) / r. The result is a dict, name -> number.
-    """
+    """Return the mean and the largest error (r - x) / r of E4M3, where r is x truncated, or rounded to nearest."""
     x = np.abs(normal(1 << 20))
     x = x[(x > E4M3.smallest_normal) & (x < E4M3.max)]
     figures: Figures = {}
@@ -150,10 +122,9 @@ def truncation() -> Figures:
 
 
 def clip_at_six() -> Figures:
-    """Return the share of normally distributed gradients that clipping at +-6 changes, and a cosine.
+    """Return the share of gradients that clipping at +-6 changes, and the cosine of clipped and unclipped ones.
 
-    The cosine is of clipped and unclipped gradients. There is one of each for standard deviations of 2^-10, 1, 2 and 8.
-    Also return the largest values of E2M1, E4M3 and E5M2. The result is a dict, name -> number.
+    Also return the largest values of E2M1, E4M3 and E5M2.
     """
     x = normal(1 << 18)
     figures: Figures = {"largest E2M1": E2M1.max, "largest E4M3": E4M3.max, "largest E5M2": E5M2.max}
@@ -166,10 +137,7 @@ def clip_at_six() -> Figures:
 
 
 def old_scales() -> Figures:
-    """Return the share of saturated values and the SQNR in E4M3 of data that grew by 0.1 % a step.
-
-    The scale was computed 1, 16 or 1000 steps before. The result is a dict, name -> number.
-    """
+    """Return the share of saturated values and the SQNR in E4M3 if data grew by 0.1 % a step since the scale."""
     x = normal(1 << 18)
     scale = float(np.float32(np.abs(x).max() / E4M3.max))
     figures: Figures = {}
@@ -182,10 +150,7 @@ def old_scales() -> Figures:
 
 
 def exponential_loss() -> Figures:
-    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L).
-
-    Losses are means over samples; exp is applied to the loss of each sample. The result is a dict, name -> number.
-    """
+    """Return the cosines of the gradient of a least-squares loss L with the gradients of 65536 L and of exp(L)."""
     rng = np.random.default_rng(0)
     inputs, targets, weights = rng.standard_normal((256, 32)), rng.standard_normal(256), rng.standard_normal(32) / 8
     residuals = inputs @ weights - targets
@@ -200,10 +165,7 @@ def exponential_loss() -> Figures:
 
 
 def quadrature() -> Figures:
-    """Return relative errors e_A, e_B, e of A @ B with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2).
-
-    The result is a dict, name -> number.
-    """
+    """Return relative errors e_A, e_B, e of A @ B with A, B or both in E4M3, and e / sqrt(e_A^2 + e_B^2)."""
     a, b = normal(64, 2048), normal(2048, 64, seed=1)
     exact = wide(a) @ wide(b)
     a8, b8 = wide(quantize_scaled(a, E4M3, TILE_1X128)), wide(quantize_scaled(b.T.copy(), E4M3, TILE_1X128)).T
@@ -216,10 +178,7 @@ def quadrature() -> Figures:
 
 
 def limited_range() -> Figures:
-    """Return the shares of values that become 0 in E4M3 if rows are multiplied by 2**(6 N), N normal.
-
-    There is a share for one scale, for 128x128 tiles and for 1x128 tiles. The result is a dict, name -> number.
-    """
+    """Return the shares of values that become 0 in E4M3, if rows differ in magnitude, by granularity of the scales."""
     x = _uneven_rows(6.0)
     return {
         f"become 0, {name}": error(x, E4M3, scaling=scaling).underflow_rate
@@ -228,10 +187,7 @@ def limited_range() -> Figures:
 
 
 def shared_exponent() -> Figures:
-    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value.
-
-    The result is a dict, name -> number.
-    """
+    """Return the share of MX scales that are powers of two, that of values equal to code x 2^k, and bits per value."""
     x = normal(64, 1024)
     scaled = encode_scaled(x, E4M3, MX)
     values = wide(decode(scaled.codes, E4M3))

@@ -8,24 +8,19 @@ from typing import Any
 import numpy as np
 
 from fpsim.analysis.measures.rounding_error import error
-from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, around, near
+from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, V3, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import Floats, normal, wide
+from fpsim.analysis.systems.claims.samples import log_softmax, mean_kl, normal, wide
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
 from fpsim.products.reduce import sum as total
 from fpsim.sums.accumulators import Sequential
 
-V3 = "DeepSeek-V3, arXiv:2412.19437"
 E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias is not published
 
 
 def scheduler_code() -> Figures:
-    """Run three faulty lines of a widely copied scheduler that chooses a precision for each layer.
-
-    Return the number of layers that its list of FP32 layers matches, whether its call of `torch.cat` raises TypeError,
-    and the number of rows that its parallel layers return for one row. The result is a dict, name -> number or bool.
-    """
+    """Run three faulty lines of a widely copied scheduler that chooses a precision for each layer."""
     import torch
 
     names: list[Any] = ["attention.score", "layer_norm"]
@@ -48,22 +43,11 @@ def scheduler_code() -> Figures:
 def _divergence(scale: float, fmt: Format) -> float:
     """Return the mean KL divergence, in nats, of softmax of logits N(0, scale^2), unrounded and rounded to a format."""
     logits = scale * normal(256, 256).astype(np.float64)
-    rounded = wide(quantize(logits, fmt))
-
-    def log_softmax(x: Floats) -> Any:
-        shifted = x - x.max(axis=1, keepdims=True)
-        return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-
-    first, second = log_softmax(logits), log_softmax(rounded)
-    return float((np.exp(first) * (first - second)).sum(axis=1).mean())
+    return mean_kl(log_softmax(logits), log_softmax(quantize(logits, fmt)))
 
 
 def attention_scores() -> Figures:
-    """Return the factor of N(0, 1) queries and keys at which scores overflow FP16, and KL divergences due to rounding.
-
-    The divergences are of softmax with scores in BF16 and FP16, for three magnitudes. Also return the ulp of BF16 at 64
-    and that of FP16 at 1024. The result is a dict, name -> number.
-    """
+    """Return the standard deviation at which scores overflow FP16, and KL divergences due to rounding scores."""
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
     figures: Figures = {
         "deviation at which a score overflows": float(np.sqrt(FP16.max / np.abs(queries @ keys.T).max()))
@@ -77,10 +61,7 @@ def attention_scores() -> Figures:
 
 
 def norm_statistics() -> Figures:
-    """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares.
-
-    The errors are relative, of sums added in FP16 and in FP32. The result is a dict, name -> number.
-    """
+    """Return the root mean square at which 4096 squares overflow FP16, and the largest errors of sums of squares."""
     x = normal(16, 4096)
     exact = (x.astype(np.float64) ** 2).sum(axis=1)
     figures: Figures = {"rms at which 4096 squares overflow": float(np.sqrt(FP16.max / 4096))}
@@ -91,10 +72,7 @@ def norm_statistics() -> Figures:
 
 
 def kept_layers() -> Figures:
-    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too.
-
-    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
-    """
+    """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too."""
     from fpsim.recipes.training import FP8_TENSOR
 
     everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
@@ -102,7 +80,7 @@ def kept_layers() -> Figures:
 
 
 def _trained(recipe: Any) -> tuple[float, float, int]:
-    """Train the reference transformer for 60 steps with a recipe or its name.
+    """Train the reference transformer for 60 steps with a recipe.
 
     Return (mean loss of the last 10 steps, mean share of layers that a controller switched to a higher precision,
     number of switches).
@@ -121,13 +99,7 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 
 def switched_precision() -> Figures:
-    """Return the loss of training in BF16, and the losses of three FP8 recipes minus this one.
-
-    The recipes are E4M3 without scales, tiles with scales, and E4M3 without scales with a controller that switches
-    layers to BF16 where values underflow. Also return the mean share of layers in BF16 and the number of switches of
-    the last one, and the share if a controller switches the recipe with tiles by gradient norms. The result is a dict,
-    name -> number.
-    """
+    """Return the loss of training in BF16, the losses of three FP8 recipes minus this one, and counts of switches."""
     from fpsim.recipes.parts import Controller
     from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
 
@@ -148,10 +120,7 @@ def switched_precision() -> Figures:
 
 
 def update_in_fp8() -> Figures:
-    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3.
-
-    The result is a dict, name -> number.
-    """
+    """Return 1 plus 1000 updates of 1e-3, added in float32 and then rounded to E4M3, and added in E4M3."""
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
     master = float(total(updates, accumulate=Sequential(FP32)))
@@ -162,11 +131,7 @@ def update_in_fp8() -> Figures:
 
 
 def backward_precision() -> Figures:
-    """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones only, and in
-    none.
-
-    An error is norm(difference from float32's gradients) / norm(these). The result is a dict, name -> number.
-    """
+    """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones, and in none."""
     from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
@@ -180,16 +145,13 @@ def backward_precision() -> Figures:
 
 
 def stored_attention() -> Figures:
-    """Return the SQNR of N(0, 1) values in E4M3, E5M6 and BF16, in dB, as a dict by name."""
+    """Return the SQNR of N(0, 1) values in E4M3, E5M6 and BF16, in dB."""
     x = normal(1024, 1024)
     return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (E4M3, E5M6, BF16)}
 
 
 def _delayed_descent(delay: int, rate: float = 0.5) -> float:
-    """Return |x| after 60 gradient steps on x^2 / 2 from x = 1, with gradients that are `delay` steps old.
-
-    rate: learning rate.
-    """
+    """Return |x| after 60 gradient steps on x^2 / 2 from x = 1, with gradients that are `delay` steps old."""
     points = [1.0] * (delay + 1)
     for _ in range(60):
         points.append(points[-1] - rate * points[-1 - delay])
@@ -199,8 +161,7 @@ def _delayed_descent(delay: int, rate: float = 0.5) -> float:
 def masters() -> Figures:
     """Return 1 plus 1000 updates of 1e-3 in BF16, rounded to nearest and stochastically (mean of 64), and in float32.
 
-    Also return the distances to the minimum of x^2 / 2 after 60 gradient steps from x = 1, with gradients 0, 1 and 4
-    steps old. The result is a dict, name -> number.
+    Also return distances to a minimum after a descent with gradients 0, 1 and 4 steps old.
     """
     updates = np.full(1001, 1e-3, np.float32)
     updates[0] = 1
@@ -218,10 +179,7 @@ def masters() -> Figures:
 
 
 def learning_rates() -> Figures:
-    """Return log2 of the best learning rate of a perceptron in float32, and its |difference| in BF16 and in tiled FP8.
-
-    The learning rates that are compared are the powers of two from 2^-10 to 2^-6. The result is a dict, name -> number.
-    """
+    """Return log2 of the best learning rate of a perceptron in float32, and how far it moves in BF16 and tiled FP8."""
     from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
 
@@ -242,12 +200,7 @@ def learning_rates() -> Figures:
 
 
 def learning_rate_rules() -> Figures:
-    """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule.
-
-    The facts are its number of tokens, and its lowest rate / its peak rate. With the same settings, `fp.train`'s rates
-    at the end of the warmup and of the training, / the peak rate, are returned too. The result is a dict, name ->
-    number.
-    """
+    """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule."""
     from fpsim.recipes.optimizer_recipe import OptimizerRecipe
 
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
