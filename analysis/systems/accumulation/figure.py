@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.display.figure import COLORS, OTHER_COLORS, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
@@ -13,15 +12,7 @@ from fpsim.display.wording import short
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
-class DrawnAccumulation(Protocol):
-    """Protocol of `AccumulationReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def ways(self) -> tuple[str, ...]: ...
-    def of(self, way: str) -> Sequence[Any]: ...
-
-
-def accumulation_axes(report: DrawnAccumulation, ax: Axes | None = None) -> Axes:
+def accumulation_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative error against the number of micro-batches, a curve for each way of adding gradients.
 
     A way with one row, such as "large batch", is a dashed horizontal line. report: the AccumulationReport. Return the

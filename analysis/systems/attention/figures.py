@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -13,34 +12,7 @@ from fpsim.display.optional import Axes
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
-class DrawnAttention(Protocol):
-    """Protocol of `AttentionReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def row_errors(self) -> Any: ...
-    @property
-    def recipe(self) -> dict[str, str]: ...
-
-
-class DrawnUnderflow(Protocol):
-    """Protocol of `WeightUnderflow` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def keys(self) -> int: ...
-
-
-class DrawnCaches(Protocol):
-    """Protocol of `CacheReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-
-
-def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
+def attention_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative error of each query's output row: the median over heads, and the range as a shaded area.
 
     report: the AttentionReport. Return the matplotlib axes: `ax`, or new ones for None.
@@ -66,7 +38,7 @@ def attention_axes(report: DrawnAttention, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
+def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum.
 
     report: the WeightUnderflow. The x axis is the standard deviation of the scores, in nats. Return the matplotlib
@@ -90,7 +62,7 @@ def underflow_axes(report: DrawnUnderflow, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def cache_axes(report: DrawnCaches, ax: Axes | None = None) -> Axes:
+def cache_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the output error of each cache as a bar, labelled with its bits per value.
 
     report: the CacheReport. Return the matplotlib axes: `ax`, or new ones for None.

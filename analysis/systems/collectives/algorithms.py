@@ -118,10 +118,7 @@ class Ring:
         return rotated(self.rings[0] if self.rings else range(ranks), (chunk + self.first) % ranks)
 
     def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order in which the ranks' contributions to an element are added, as nested tuples of ranks.
-
-        element, size: index of the element, and number of elements in the buffer.
-        """
+        """Return the order of the additions for element `element` of `size` elements, as a tuple of ranks."""
         return self.order_within(element, BufferSpan(0, size), ranks)
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
@@ -133,8 +130,31 @@ class Ring:
         raise IndexError(f"element {element} is outside {span.start} .. {span.stop}")
 
 
+class SpanOrders:
+    """Base class of algorithms that add all elements of a span in one order, on any number of ranks."""
+
+    def check(self, ranks: int) -> None:
+        """Raise ValueError for a number of ranks that the algorithm does not support."""
+
+    def owned(self, chunk: int, ranks: int) -> Order:
+        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
+        raise NotImplementedError
+
+    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
+        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
+        return [(span, self.owned(0, ranks))]
+
+    def order(self, element: int, size: int, ranks: int) -> Order:
+        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
+        return self.order_within(element, BufferSpan(0, size), ranks)
+
+    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
+        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
+        return self.owned(0, ranks)
+
+
 @dataclass(frozen=True)
-class ReductionTree:
+class ReductionTree(SpanOrders):
     """A tree all-reduce: sums travel toward a root in a number of rounds that grows as the logarithm of the ranks.
 
     Attributes:
@@ -153,11 +173,7 @@ class ReductionTree:
     def __post_init__(self) -> None:
         require_word("shape", self.shape, ("binomial", "double_binary"))
 
-    def check(self, ranks: int) -> None:
-        """Do nothing, since the algorithm works for any number of ranks."""
-
     def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
         if self.shape == "binomial":
             return [(span, halves(0, ranks))]
         second = (lambda i: (i - 1) % ranks) if ranks % 2 else (lambda i: ranks - 1 - i)
@@ -165,20 +181,14 @@ class ReductionTree:
         return list(zip(split(span, 2), trees, strict=True))
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
 
-    def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
-        return self.order_within(element, BufferSpan(0, size), ranks)
-
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
         return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
 @dataclass(frozen=True)
-class RecursiveHalving:
+class RecursiveHalving(SpanOrders):
     """Recursive halving: ranks that differ by half of the number of ranks exchange halves of the buffer, then quarters.
 
     Attributes:
@@ -203,27 +213,14 @@ class RecursiveHalving:
             )
 
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
         power = 1 << (ranks.bit_length() - 1)
         pairs = ranks - power
         folded = [*(Hops([2 * i, 2 * i + 1]) for i in range(pairs)), *range(2 * pairs, ranks)]
         return distances(folded)
 
-    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
-        return [(span, self.owned(0, ranks))]
-
-    def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
-        return self.owned(0, ranks)
-
-    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
-        return self.owned(0, ranks)
-
 
 @dataclass(frozen=True)
-class Direct:
+class Direct(SpanOrders):
     """A one-shot all-reduce: each rank receives all contributions to the chunk that it owns, adds them and rounds once.
 
     The sum is exact before this rounding, unless the all-reduce has an accumulation format: then contributions are
@@ -235,33 +232,14 @@ class Direct:
       (0, 1, 2, 3)
     """
 
-    def check(self, ranks: int) -> None:
-        """Do nothing, since the algorithm works for any number of ranks."""
-
     def owned(self, chunk: int, ranks: int) -> Order:
-        """Return the order of a reduce-scatter's additions, as nested tuples of ranks; it is equal for all chunks."""
         return ExactSum(range(ranks))
-
-    def parts(self, span: BufferSpan, ranks: int) -> list[tuple[BufferSpan, Order]]:
-        """Return the parts of a span, each with the order of its additions as nested tuples of ranks."""
-        return [(span, self.owned(0, ranks))]
-
-    def order(self, element: int, size: int, ranks: int) -> Order:
-        """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
-        return self.owned(0, ranks)
-
-    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
-        return self.owned(0, ranks)
 
 
 Flat = Ring | ReductionTree | RecursiveHalving | Direct
 FLAT: dict[str, Flat] = {
-    "ring": Ring(),
-    "tree": ReductionTree(),
-    "recursive_halving": RecursiveHalving(),
-    "direct": Direct(),
-}
+    "ring": Ring(), "tree": ReductionTree(), "recursive_halving": RecursiveHalving(), "direct": Direct(),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -326,7 +304,7 @@ NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 def _flat(name: str, value: Any) -> Flat:
     """Return the algorithm called `value`, or `value` if it is one; raise ValueError, which names `name`, otherwise."""
-    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
+    if isinstance(value, Flat):
         return value
     if not isinstance(value, str) or value not in FLAT:
         raise unknown(name, value, tuple(FLAT))
@@ -346,7 +324,7 @@ def algorithm_of(value: Any) -> Algorithm:
     """
     if isinstance(value, str) and value == "two_level":
         return TwoLevel()
-    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct, TwoLevel)):
+    if isinstance(value, Algorithm):
         return value
     if not isinstance(value, str) or value not in FLAT:
         raise unknown("algorithm", value, NAMES, others="or an object such as collectives.Ring(channels=2)")
@@ -361,13 +339,7 @@ def name_of(algorithm: Algorithm) -> str:
       >>> name_of(Ring()), name_of(Ring(channels=2))
       ('ring', 'ring(channels=2)')
     """
-    words = {
-        Ring: "ring",
-        ReductionTree: "tree",
-        RecursiveHalving: "recursive_halving",
-        Direct: "direct",
-        TwoLevel: "two_level",
-    }
+    names = {TwoLevel: "two_level", **{type(flat): name for name, flat in FLAT.items()}}
     plain = type(algorithm)()
     changed = {
         field: getattr(algorithm, field)
@@ -375,24 +347,17 @@ def name_of(algorithm: Algorithm) -> str:
         if getattr(algorithm, field) != getattr(plain, field)
     }
     details = ", ".join(f"{field}={_brief(value)}" for field, value in changed.items())
-    return words[type(algorithm)] + (f"({details})" if details else "")
+    return names[type(algorithm)] + (f"({details})" if details else "")
 
 
 def _brief(value: Any) -> str:
-    """Return the value of an algorithm's field as text.
-
-    An algorithm becomes its name; a tuple of rings of 24 characters or more becomes a text such as "2 of 16 ranks" for
-    2 rings.
-    """
-    if isinstance(value, (Ring, ReductionTree, RecursiveHalving, Direct)):
+    """Return the value of an algorithm's field as text: an algorithm becomes its name, long tuples of rings a count."""
+    if isinstance(value, Flat):
         return name_of(value)
     text = repr(value)
     return text if isinstance(value, (int, str)) or len(text) < 24 else f"{len(value)} of {len(value[0])} ranks"
 
 
 def largest_group(algorithm: Algorithm, ranks: int) -> int:
-    """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly.
-
-    It is the number of ranks in a node if `algorithm` is a TwoLevel, which reads them for each shard, otherwise 1.
-    """
+    """Return the number of ranks whose contributions should stay in memory, because they are read repeatedly."""
     return algorithm.node(ranks) if isinstance(algorithm, TwoLevel) else 1

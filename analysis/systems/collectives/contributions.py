@@ -21,20 +21,16 @@ ContributionsLike = npt.ArrayLike | Iterable[npt.ArrayLike] | Callable[[int], np
 
 
 class CodeRows(Protocol):
-    """The codes that a reduction adds, unsigned integers: a row is one rank's contribution, or one node's sum."""
+    """The codes that a reduction adds, unsigned integers: `count` rows of `size` codes.
 
-    @property
-    def count(self) -> int:
-        """Number of ranks, or of nodes, that have a row of codes."""
-        ...
+    A row is one rank's contribution, or one node's sum.
+    """
 
-    @property
-    def size(self) -> int:
-        """Number of codes in each row."""
-        ...
+    count: int
+    size: int
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return row `index`'s codes of the elements start .. stop - 1; the caller must not change the array."""
+        """Return row `index`'s codes of the elements start .. stop - 1, which the caller must not change."""
         ...
 
 
@@ -118,35 +114,20 @@ class Source:
         return array
 
 
-class _Spilled(Sequence[Any]):
-    """A sequence of equal-sized arrays stored in a temporary file, whose disk space is freed with the object.
-
-    Args:
-      rows, more: the first arrays, and an iterator over the remaining ones.
-      dtype, size: dtype and number of elements of every array.
-    """
-
-    def __init__(self, rows: list[Array], more: Iterator[Array], dtype: np.dtype[Any], size: int) -> None:
-        with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
-            count = 0
-            for row in chain(rows, more):
-                file.write(words(np.ascontiguousarray(row)).data)
-                count += 1
-            file.flush()
-            plain = np.dtype(f"u{dtype.itemsize}")
-            self._rows = np.memmap(file, plain, "r", shape=(count, size)).view(dtype)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._rows[index]
+def _spilled(rows: Iterable[Array], like: Array) -> Array:
+    """Return arrays like `like` as rows of a temporary file, whose disk space is freed with the result."""
+    with tempfile.TemporaryFile(prefix="fpsim-ranks-") as file:
+        count = 0
+        for row in rows:
+            file.write(words(np.ascontiguousarray(row)).data)
+            count += 1
+        file.flush()
+        plain = np.dtype(f"u{like.dtype.itemsize}")
+        return np.memmap(file, plain, "r", shape=(count, like.size)).view(like.dtype)
 
 
-def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
-    """Store the arrays of an iterator, and return them as a sequence.
-
-    They are stored in memory, or in a temporary file if they have more than IN_MEMORY bytes together.
+def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
+    """Return the arrays of an iterator, copied into memory, or a temporary file beyond IN_MEMORY bytes.
 
     Raises ValueError unless all arrays have one shape and dtype, TypeError unless they hold floats.
     """
@@ -167,7 +148,7 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any]:
         kept.append(row.copy())  # an iterator may fill one array again and again
         total += row.nbytes
         if total > IN_MEMORY:
-            return _Spilled(kept, others, first.dtype, first.size)
+            return _spilled(chain(kept, others), first)
     return kept
 
 
@@ -199,10 +180,9 @@ class Contributions:
         return self._encoded[1][start:stop]
 
     def _prepared(self, rank: int, values: Array, exact: bool, before: str | None) -> Array:
-        """Return the codes of a rank's values.
+        """Return the codes of a rank's values, scaled for a mean by the method `before` unless it is None.
 
-        exact: whether values have the format's dtype already, so that no rounding is needed. before: "multiply_before"
-        or "divide_before" to scale the codes for a mean, or None.
+        exact: whether values have the format's dtype already.
         """
         adder = self._adder
         values = np.ascontiguousarray(values)
@@ -218,5 +198,5 @@ class Permuted:
         self.count, self.size = rows.count, rows.size
 
     def row(self, index: int, start: int, stop: int) -> Array:
-        """Return the codes of the elements start .. stop - 1 of the row that the permutation puts at `index`."""
+        """Return row `order[index]`'s codes of the elements start .. stop - 1."""
         return self._rows.row(self._order[index], start, stop)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.display.figure import COLORS, DATA, INK, OTHER_COLORS, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
@@ -11,39 +10,8 @@ from fpsim.display.optional import Axes
 SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
-class DrawnReport(Protocol):
-    """Protocol of `CollectiveReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def permutations(self) -> int: ...
-
-
-class DrawnGrowth(Protocol):
-    """Protocol of `CollectiveGrowth` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def algorithms(self) -> tuple[str, ...]: ...
-    @property
-    def ranks(self) -> tuple[int, ...]: ...
-    @property
-    def errors(self) -> tuple[tuple[float, ...], ...]: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def exponents(self) -> dict[str, float]: ...
-
-
-def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line.
-
-    report: the CollectiveReport. Return the matplotlib axes: `ax`, or new ones for None.
-    """
+def report_axes(report: Any, ax: Axes | None = None) -> Axes:
+    """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line."""
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 0.6 + 0.32 * len(rows))
@@ -67,11 +35,8 @@ def report_axes(report: DrawnReport, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def growth_axes(growth: DrawnGrowth, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each algorithm against the number of ranks, with names at the ends of the curves.
-
-    growth: the CollectiveGrowth. Return the matplotlib axes: `ax`, or new ones for None.
-    """
+def growth_axes(growth: Any, ax: Axes | None = None) -> Axes:
+    """Draw the relative error of each algorithm against the number of ranks, with names at the ends of the curves."""
     with figure_style():
         ax = axes_of(ax, 2.9)
         ends = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fpsim.analysis.systems.collectives.algorithms import BufferSpan, Ring, TwoLevel, split
@@ -57,7 +55,9 @@ def grid_all_reduce(
       rows_only [2 2]
     """
     require_word("scheme", scheme, SCHEMES)
-    rows, columns = _checked_grid(grid)
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(is_integer(n) and n >= 1 for n in grid):
+        raise ValueError(f"grid must be (rows, columns), two integers >= 1; got {shown(grid)}.")
+    rows, columns = map(int, grid)
     adder = Adder(fmt, accumulate, rounding, seed, "nonfinite")
     source = Source(x, ranks)
     if source.count != rows * columns:
@@ -76,16 +76,8 @@ def grid_all_reduce(
     sums = np.stack([nodes.row(i, 0, source.size) for i in range(rows)])  # (rows, n)
     if scheme == "rows_only":
         return np.repeat(sums, columns, axis=0).view(dtype)
-    slots = split(BufferSpan(0, source.size), columns)
     held = np.stack([contributions.row(rank, 0, source.size) for rank in range(source.count)])
-    for j, shard in enumerate(slots):
+    for j, shard in enumerate(split(BufferSpan(0, source.size), columns)):
         gathered = sums[:, shard.start : shard.stop].reshape(-1)[: source.size]  # shard j of row 0, of row 1, ...
         held[j::columns, : gathered.size] = gathered
     return held.view(dtype)
-
-
-def _checked_grid(grid: Any) -> tuple[int, int]:
-    """Return (rows, columns) as Python integers; raise ValueError unless they are two integers >= 1."""
-    if not isinstance(grid, (tuple, list)) or len(grid) != 2 or not all(is_integer(n) and n >= 1 for n in grid):
-        raise ValueError(f"grid must be (rows, columns), two integers >= 1; got {shown(grid)}.")
-    return int(grid[0]), int(grid[1])

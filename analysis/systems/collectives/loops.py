@@ -25,10 +25,7 @@ BLOCK = 512  # elements whose sums stay in the fastest cache while rows are adde
 
 @inner_loop
 def add_row(row: Any, high: Any, errors: Any) -> Any:
-    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 only if all errors are 0.
-
-    All are arrays (n,); `row` holds float32 or float64, the others float64.
-    """
+    """Add `row` to `high` in place, and write the rounding errors to `errors`; return 0 only if all errors are 0."""
     rest = u64(0)
     for i in range(row.size):
         total, error = exact_pair(high[i], f64(row[i]))
@@ -39,10 +36,7 @@ def add_row(row: Any, high: Any, errors: Any) -> Any:
 
 @inner_loop
 def add_errors(errors: Any, low: Any, lost: Any) -> None:
-    """Add `errors` to `low` in place, and the magnitudes of the rounding errors of these additions to `lost`.
-
-    All are float64 arrays (n,).
-    """
+    """Add `errors` to `low` in place, and the magnitudes of the rounding errors of these additions to `lost`."""
     for i in range(low.size):
         rest, missing = exact_pair(low[i], errors[i])
         low[i] = rest
@@ -53,8 +47,8 @@ def add_errors(errors: Any, low: Any, lost: Any) -> None:
 def add_rows_kernel() -> Any:
     """Return the compiled loop `(rows, high, low, lost)` that adds rows (k, n) of floats to high + low in place.
 
-    rows: float32 or float64. high, low, lost: float64 (n,). Rounding errors of `low` are added to `lost` as
-    magnitudes; `lost` thus stays 0 where high + low is exact.
+    rows: float32 or float64. high, low, lost: float64 (n,). `lost` grows by the magnitudes of `low`'s rounding errors,
+    so that it stays 0 where high + low is exact.
     """
 
     def add_rows(rows: Any, high: Any, low: Any, lost: Any) -> None:
@@ -73,8 +67,8 @@ def add_rows_kernel() -> Any:
 def round_to_odd_kernel() -> Any:
     """Return the compiled loop `(high, low, bits)` that writes high + low, rounded to odd, as float64 bit patterns.
 
-    high, low: float64 (n,). bits: uint64 (n,), overwritten. Of the two float64 neighbours of high + low, rounding to
-    odd takes the one with an odd significand; a sum that is itself a float64 is not changed.
+    high, low: float64 (n,). bits: uint64 (n,). Of the two float64 neighbours of high + low, rounding to odd takes the
+    one with an odd significand; a sum that is itself a float64 is not changed.
     """
 
     def round_to_odd(high: Any, low: Any, bits: Any) -> None:

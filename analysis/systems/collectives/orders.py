@@ -10,10 +10,7 @@ Order = Any
 
 
 class Hops(tuple[Any, ...]):
-    """Operands that different ranks add one after the other: the sum is rounded and sent on after each addition.
-
-    An operand is a rank, whose contribution it is, or another such order, whose sum it is.
-    """
+    """Operands, ranks or orders, that different ranks add one after the other: each sum is rounded and sent on."""
 
     __slots__ = ()
 
@@ -89,7 +86,7 @@ def halves(start: int, stop: int) -> Order:
 def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
     """Return the order of recursive halving over every `stride`-th of `ranks` from `start` on.
 
-    Items of `ranks` half of the list apart add first, neighbours last. The list's length is a power of two.
+    Items half of the list apart add first, neighbours last. The list's length is a power of two.
 
     Example:
       >>> from fpsim.analysis.systems.collectives.orders import distances
@@ -102,14 +99,10 @@ def distances(ranks: Sequence[Order], start: int = 0, stride: int = 1) -> Order:
 
 
 def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
-    """Return the order of a binary tree of ranks, each of which adds its children's sums to its own contribution.
+    """Return the order of NCCL's binary tree, in which a rank adds its children's sums to its own contribution.
 
-    The tree is that of NCCL's `ncclGetBtree` (src/graph/trees.cc): position 0 is the root, and a position's lowest set
-    bit determines its parent.
-
-    Args:
-      ranks: number of ranks.
-      place: function from a position in the tree to the rank there.
+    place: function from a position in the tree to the rank there. Position 0 is the root, and a position's lowest set
+    bit determines its parent (`ncclGetBtree` in src/graph/trees.cc).
     """
     children: list[list[int]] = [[] for _ in range(ranks)]
     for position in range(1, ranks):
@@ -122,21 +115,3 @@ def binary_tree(ranks: int, place: Callable[[int], int]) -> Order:
         return OneRank([place(position), *below]) if below else place(position)
 
     return node(0)
-
-
-def text_of(order: Order) -> str:
-    """Return an order as text: a sum of x0, x1, ... (contributions of ranks 0, 1, ...) with brackets.
-
-    Example:
-      >>> from fpsim.analysis.systems.collectives.orders import halves, text_of
-      >>> text_of(halves(0, 3))
-      '((x0 + x1) + x2)'
-    """
-    if isinstance(order, int):
-        return f"x{order}"
-    if isinstance(order, Hops):
-        text = text_of(order[0])
-        for operand in order[1:]:
-            text = f"({text} + {text_of(operand)})"
-        return text
-    return f"({' + '.join(map(text_of, order))})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +26,6 @@ class CollectiveOverflowError(OverflowError, ValueError):
 
 class _Beyond(Exception):
     """The internal exception at the first sum beyond the format's range; its text is a clause naming the addition."""
-
-
-class _Elements(NamedTuple):
-    """The contributions of all ranks to one element of the buffer: codes (ranks,), and the ranks 0, 1, 2, ...."""
-
-    codes: Array
-    ranks: list[int]
-
-    def of(self, rank: int) -> Array:
-        """Return the code of a rank's contribution as an array (1,)."""
-        return self.codes[rank : rank + 1]
 
 
 def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> None:
@@ -71,8 +60,8 @@ def refuse_overflow(codes: Array, source: Source, rows: Contributions, algorithm
 def where(element: int, source: Source, rows: Contributions, algorithm: Algorithm, adder: Adder) -> str:
     """Return the sentence that names the addition at which the sum of an element left the format's range.
 
-    element: index in the buffer. source, rows: contributions, unrounded and as codes. algorithm, adder: the order of
-    the additions, and their rounding. Return "" if no sum of the element overflowed. Changes `adder.overflowed`.
+    Return "" if no sum of the element overflowed. Changes `adder.overflowed`. The arguments are those of
+    `refuse_overflow`, and the element's index in the buffer.
     """
     adder.overflowed = False
     column = np.zeros(source.count, adder.fmt.storage)
@@ -86,7 +75,7 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
             )
     order = algorithm.order(element, source.size, source.count)
     try:
-        _followed(order, _Elements(column, list(range(source.count))), adder)
+        _followed(order, column, adder)
     except _Beyond as place:
         return f"element {element} overflowed {adder.fmt} {place}."
     if adder.watches and not adder.overflowed:
@@ -94,21 +83,21 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
     return f"element {element} overflowed {adder.fmt} in its last rounding, of the sum of all {source.count} ranks."
 
 
-def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
+def _followed(order: Order, column: Array, adder: Adder) -> Array:
     """Return the sum of one element of the buffer in an order, as a code (1,), adding contribution by contribution.
 
-    elements: the element's contributions. adder: the rounding of the additions.
+    column: codes (ranks,) of the contributions to the element.
 
     Raises _Beyond, whose text names the addition, at the first addition that overflows.
     """
     if isinstance(order, int):
-        return elements.of(order)
+        return column[order : order + 1]
     if not isinstance(order, Hops):
-        return _at_one_rank(order, elements, adder)
-    total = _followed(order[0], elements, adder).copy()
+        return _at_one_rank(order, column, adder)
+    total = _followed(order[0], column, adder).copy()
     count = len(list(ranks_in(order[0])))
     for operand in order[1:]:
-        codes = _followed(operand, elements, adder)
+        codes = _followed(operand, column, adder)
         before, rank = total.copy(), first_rank(operand)
         adder.add_into(total, codes, 0, 1, rank)
         joined = len(list(ranks_in(operand)))
@@ -121,13 +110,9 @@ def _followed(order: Order, elements: _Elements, adder: Adder) -> Array:
     return total
 
 
-def _at_one_rank(order: Order, elements: _Elements, adder: Adder) -> Array:
-    """Return one element's sum of the operands of an order that one rank adds, as a code (1,).
-
-    Each operand is a rank or an order itself. elements: the element's contributions. adder: the rounding of the
-    additions. Raises _Beyond on overflow.
-    """
-    operands = [(first_rank(operand), _followed(operand, elements, adder)) for operand in order]
+def _at_one_rank(order: Order, column: Array, adder: Adder) -> Array:
+    """Return `_followed` for an order whose operands one rank adds."""
+    operands = [(first_rank(operand), _followed(operand, column, adder)) for operand in order]
     exact = math.fsum(float(decode(codes, adder.fmt, np.float64)[0]) for _, codes in operands)
     if isinstance(order, ExactSum) and adder.accumulate is None:
         total = adder.rounded(np.array([exact]), operands[0][0], SEND)

@@ -8,6 +8,7 @@ from fpsim.analysis.systems.collectives.algorithms import (
     Algorithm,
     BufferSpan,
     Direct,
+    Flat,
     Ring,
     RingBuffer,
     TwoLevel,
@@ -30,12 +31,11 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
     Returns:
       Codes (n,) of `adder.fmt`.
     """
-    whole = [BufferSpan(0, rows.size)]
     if isinstance(algorithm, TwoLevel):
         nodes = NodeSums(rows, algorithm, adder)
         assert not isinstance(algorithm.between, str)
         return _reduced(algorithm.between, nodes, adder, nodes.shards, nodes.node)
-    return _reduced(algorithm, rows, adder, whole, 1)
+    return _reduced(algorithm, rows, adder, [BufferSpan(0, rows.size)], 1)
 
 
 class NodeSums:
@@ -69,14 +69,12 @@ class NodeSums:
         return sums
 
 
-def _reduced(algorithm: Algorithm, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
+def _reduced(algorithm: Flat, rows: CodeRows, adder: Adder, spans: list[BufferSpan], node: int) -> Array:
     """Return the codes (n,) of the sum of all rows by an algorithm; each of `spans` is reduced like a separate buffer.
 
-    rows, adder: contributions as codes, and the rounding of additions. node: number of ranks whose sum a row is (1: a
-    row is a rank's contribution).
+    node: number of ranks whose sum a row is; 1 if rows are contributions of ranks.
     """
     sums = np.empty(rows.size, adder.fmt.storage)
-    assert not isinstance(algorithm, TwoLevel)
     if isinstance(algorithm, Ring):
         _around_rings([b for span in spans for b in algorithm.buffers(span, rows.count)], rows, adder, sums, node)
         return sums
@@ -92,9 +90,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
     The sum of a chunk begins at one position of its ring, and adds the contributions of all positions from there on.
     The first pass makes the additions up to the last position, the second pass the additions from position 0 on. So
-    each position adds to one contiguous part of the buffer in a pass, or to two parts if `first` is not 0. buffers: the
-    parts of the buffer and their rings. rows: contributions as codes. adder: the rounding of additions. node: number of
-    ranks whose sum a row is.
+    each position adds to one contiguous part of the buffer in a pass, or to two parts if `first` is not 0.
     """
     for turn in (0, 1):
         for position in range(rows.count):
@@ -108,7 +104,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
 
 
 def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
-    """Return the spans of the chunks of a ring's buffer whose sums begin at positions first .. last - 1 of the ring."""
+    """Return the parts of the buffer whose sums begin at the ring's positions first .. last - 1, modulo its ranks."""
     ranks = len(buffer.ranks)
     low, high = first - buffer.first % ranks, last - buffer.first % ranks
     parts = [(low, high)] if low >= 0 else [(low + ranks, min(high, 0) + ranks), (0, max(high, 0))]
@@ -119,11 +115,8 @@ def _chunks(buffer: RingBuffer, first: int, last: int) -> list[BufferSpan]:
 def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node: int) -> Array:
     """Return the codes of the rows' sum over a span of the buffer; callers must not change the array.
 
-    Args:
-      order: the order of the additions as nested tuples of row indices, as `Ring.order` returns them.
-      rows, adder: contributions of ranks or nodes as codes, and the rounding of their additions.
-      span: the range of elements.
-      node: number of ranks whose sum a row is; row index * node is the rank that selects random bits.
+    order: nested tuples of row indices, as `Ring.order` returns them. node: number of ranks whose sum a row is; row
+    index * node is the rank that selects random bits.
     """
     if isinstance(order, int):
         return rows.row(order, span.start, span.stop)
@@ -142,18 +135,15 @@ def evaluated(order: Order, rows: CodeRows, adder: Adder, span: BufferSpan, node
 
 
 def _at_once(members: list[int], rows: CodeRows, adder: Adder, span: BufferSpan) -> Array:
-    """Return the codes of a sum of rows that one rank adds, for the elements of a span of the buffer.
+    """Return the codes of the sum of the rows `members` that one rank adds, for the elements of a span of the buffer.
 
-    rows, members: contributions as codes, and the indices of the rows to add. The sum is exact and rounded once. If
-    `adder` has an accumulation format, the rows are added in that format instead, in the order of `members`, before the
-    rounding.
+    The sum is exact and rounded once, or else added in the adder's accumulation format, in the order of `members`.
     """
     if adder.accumulate is None:
         return exact_reduce(rows, adder, members, span.start, span.stop)
-    total = rows.row(members[0], span.start, span.stop)
     if adder.wide is None:
         return adder.add_all([(m, rows.row(m, span.start, span.stop)) for m in members], span.start, rows.size)
-    total = adder.widened(total)
+    total = adder.widened(rows.row(members[0], span.start, span.stop))
     for member in members[1:]:
         adder.add_wide(total, rows.row(member, span.start, span.stop))
     return adder.sent(total, span.start, rows.size, members[0])

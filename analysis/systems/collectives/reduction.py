@@ -8,7 +8,7 @@ from fpsim.analysis.systems.collectives.algorithms import Algorithm, algorithm_o
 from fpsim.analysis.systems.collectives.contributions import Contributions, ContributionsLike, Source
 from fpsim.analysis.systems.collectives.overflow import refuse_overflow
 from fpsim.analysis.systems.collectives.reduce import reduce_rows
-from fpsim.analysis.systems.collectives.rounding import AVERAGE, Adder
+from fpsim.analysis.systems.collectives.rounding import Adder
 from fpsim.arrays import Array
 from fpsim.errors import require_word, unknown
 from fpsim.formats.cast_options import FormatLike
@@ -88,6 +88,5 @@ def all_reduce(
     codes = reduce_rows(chosen, rows, adder)
     if overflow == RAISE:
         refuse_overflow(codes, source, rows, chosen, adder)
-    if average == "divide_after":
-        codes = adder.scaled(codes, average, source.count, 0, AVERAGE)
+    codes = adder.mean(codes, average, source.count)
     return np.broadcast_to(codes.view(DTYPES.get(adder.fmt, codes.dtype)), (source.count, source.size))

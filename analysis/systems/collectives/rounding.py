@@ -73,13 +73,13 @@ class Adder:
             raise ValueError(f"fmt must be a format with a sign and a zero; got {self.fmt}. Use BF16 or FP32.")
         self.wide: Format | None = self.accumulate if self.accumulate != self.fmt else None
         self.is_stochastic = self._options.rounding is Rounding.STOCHASTIC
-        self.overflowed = False  # whether a sum overflowed, for formats without Inf and NaN
+        self.overflowed = False
         self.watches = not (self.fmt.has_infinity or self.fmt.has_nan)
 
     def options(self, rank: int, rounding: int) -> dict[str, Any]:
         """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
 
-        rank: the rank whose contribution is added or rounded. rounding: ADD, SEND, CAST or AVERAGE (see `step_seed`).
+        rank, rounding: as for `step_seed`.
         """
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
@@ -89,8 +89,7 @@ class Adder:
 
         Args:
           total, codes: elements of the buffer from index `start` on.
-          start: index in the buffer of the first element, which selects random bits.
-          size: elements of the whole buffer.
+          start, size: index of the first element, and elements of the whole buffer, which select random bits.
           rank: the rank whose contribution is added, or the first rank of the sum that is added.
         """
         if self.is_stochastic and (start or total.size != size):
@@ -103,10 +102,7 @@ class Adder:
             self._add(total, codes, total, rank)
 
     def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
-        """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`.
-
-        rank: the rank whose contribution is added, or the first rank of the sum that is added.
-        """
+        """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`."""
         flags = Flags.NONE
         if self.wide is not None:
             wide = add(a, b, fmt=self.fmt, out_fmt=self.wide)
@@ -121,10 +117,7 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, rounding: int) -> Array:
-        """Return values rounded to codes of `fmt`; update `overflowed`.
-
-        rank: the rank whose values they are. rounding: ADD, SEND, CAST or AVERAGE (see `step_seed`).
-        """
+        """Return values rounded to codes of `fmt`; update `overflowed`. rank, rounding: as for `step_seed`."""
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))
             self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
@@ -134,11 +127,7 @@ class Adder:
         """Return the codes of the sum of operands that one rank adds from left to right.
 
         With an accumulation format the rank rounds to `fmt` once, after the last addition; otherwise after each.
-
-        Args:
-          operands: (first rank, codes of `fmt`) of each operand.
-          start: index in the buffer of the first element, which selects random bits.
-          size: elements of the whole buffer.
+        operands: (first rank, codes of `fmt`) of each operand. start, size: as for `add_into`.
         """
         if self.wide is None or len(operands) < 3:
             total = operands[0][1].copy()
@@ -168,10 +157,8 @@ class Adder:
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
         """Return `wide`, codes of the accumulation format, rounded to codes of `fmt`; update `overflowed`.
 
-        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN.
-
-        start: index in the buffer of the first element. size: elements of the whole buffer. rank: the rank whose
-        contribution was added, or the first rank of the sum that was added.
+        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN. start, size, rank: as for
+        `add_into`.
         """
         assert self.wide is not None
         if self.wide == FP32 and self.wide.nan_code is not None:
@@ -185,11 +172,14 @@ class Adder:
         self.overflowed |= self.watches and bool(flags & Flags.OVERFLOW)
         return rounded[place] if self.is_stochastic else rounded
 
+    def mean(self, sums: Array, average: str | None, ranks: int) -> Array:
+        """Return codes of sums divided by `ranks` if `average` is "divide_after", else unchanged."""
+        return self.scaled(sums, average, ranks, 0, AVERAGE) if average == "divide_after" else sums
+
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
         """Return codes of `fmt` multiplied by the rounded 1 / ranks ("multiply_before") or else divided by `ranks`.
 
-        average: "multiply_before", "divide_before" or "divide_after". The product or quotient is rounded once. rank,
-        rounding: the rank and the kind of rounding that select random bits, as for `step_seed`.
+        The product or quotient is rounded once. rank, rounding: as for `step_seed`.
         """
         options = self.options(rank, rounding)
         if average == "multiply_before":

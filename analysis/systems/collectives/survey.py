@@ -17,18 +17,12 @@ from fpsim.analysis.systems.collectives.algorithms import (
     name_of,
     split,
 )
-from fpsim.analysis.systems.collectives.contributions import (
-    CodeRows,
-    Contributions,
-    ContributionsLike,
-    Permuted,
-    Source,
-)
+from fpsim.analysis.systems.collectives.contributions import Contributions, ContributionsLike, Permuted, Source
 from fpsim.analysis.systems.collectives.exact import exact_reduce, exact_values
 from fpsim.analysis.systems.collectives.reduce import reduce_rows
 from fpsim.analysis.systems.collectives.reduction import AVERAGES
 from fpsim.analysis.systems.collectives.results import CollectiveGrowth, CollectiveReport, CollectiveRow
-from fpsim.analysis.systems.collectives.rounding import AVERAGE, Adder
+from fpsim.analysis.systems.collectives.rounding import Adder
 from fpsim.arrays import Array
 from fpsim.casts.cast import decode, quantize
 from fpsim.errors import require_integer, require_word, shown
@@ -97,14 +91,13 @@ def report(
         contributions = Contributions(source, adder, average)
         if rounded is None:
             plain = Adder(fmt, None, "nearest_even", None, "nonfinite")
-            whole = list(range(source.count))
-            rounded = _mean(exact_reduce(contributions, plain, whole, 0, source.size), plain, average, source.count)
+            sums = exact_reduce(contributions, plain, list(range(source.count)), 0, source.size)
+            rounded = plain.mean(sums, average, source.count)
 
-        def summed(terms: CodeRows, algorithm: Algorithm = algorithm, adder: Adder = adder) -> Array:
-            return _mean(reduce_rows(algorithm, terms, adder), adder, average, source.count)
-
-        codes = summed(contributions)
-        others = [summed(Permuted(contributions, order)) for order in orders]
+        codes, *others = (
+            adder.mean(reduce_rows(algorithm, terms, adder), average, source.count)
+            for terms in (contributions, *(Permuted(contributions, order) for order in orders))
+        )
         every.append(codes)
         name = name_of(algorithm) + (f" in {adder.accumulate}" if adder.accumulate is not None else "")
         rows.append(_row(name, codes, others, (high, low), adder, source.count, rounded))
@@ -153,7 +146,12 @@ def growth(
     if not isinstance(algorithms, (list, tuple)):
         raise TypeError(f"algorithms must be a list such as ['ring', 'tree']; got {shown(algorithms)}.")
     require_integer("seed", seed, 0)
-    counts = sorted({int(n) for n in _integers(ranks)})
+    numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
+    if not numbers:
+        raise ValueError("ranks must hold one or more numbers of ranks; got none.")
+    for number in numbers:
+        require_integer("ranks", number, 1)
+    counts = sorted({int(n) for n in numbers})
     element = find_format(fmt)
 
     def contribution(rank: int) -> Array:
@@ -167,26 +165,11 @@ def growth(
     for choice in algorithms:
         curve = []
         for count in counts:
-            row = report(contribution, element, [choice], permutations=0, ranks=count).rows[0]
+            (row,) = report(contribution, element, [choice], permutations=0, ranks=count).rows
             curve.append(row.relative_error)
         names.append(row.algorithm)
         errors.append(tuple(curve))
     return CollectiveGrowth(tuple(names), tuple(counts), tuple(errors), element.name, distribution, size, seed)
-
-
-def _integers(ranks: Any) -> list[Any]:
-    """Return a number of ranks, or a list, tuple or range of them, as a list, after checking that all are >= 1."""
-    numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
-    if not numbers:
-        raise ValueError("ranks must hold one or more numbers of ranks; got none.")
-    for number in numbers:
-        require_integer("ranks", number, 1)
-    return numbers
-
-
-def _mean(codes: Array, adder: Adder, average: str | None, ranks: int) -> Array:
-    """Return codes of sums divided by `ranks` and rounded by `adder` if `average` is "divide_after", else unchanged."""
-    return adder.scaled(codes, average, ranks, 0, AVERAGE) if average == "divide_after" else codes
 
 
 def _row(
@@ -195,19 +178,20 @@ def _row(
     """Return the report's row for one algorithm, named `name`.
 
     codes, others: codes of its sums in the given order of ranks, and in each permutation. exact: exact sums as (high,
-    low) float64. adder: the format of the codes. ranks: number of ranks, each of which owns a shard. rounded: codes of
-    the exact sums of the contributions after their rounding, rounded to nearest even.
+    low) float64. rounded: codes of the exact sums of the contributions after their rounding.
     """
-    errors = [_error(one, exact, adder) for one in (codes, *others)]
-    norms = [_relative(error, exact[0]) for error in errors]
-    error, size = errors[0], np.abs(exact[0])
+    high, low = exact
+    with np.errstate(invalid="ignore"):
+        errors = [decode(sums, adder.fmt, np.float64) - high - low for sums in (codes, *others)]
+    norms = [_relative(error, high) for error in errors]
+    error, size = errors[0], np.abs(high)
     known = np.isfinite(error)
     nonzero = known & (size > 0)
     largest = float(np.max(np.abs(error[nonzero]) / size[nonzero])) if nonzero.any() else math.nan
     total = float(size[known].sum())
-    bias = float((error[known] * np.sign(exact[0][known])).sum()) / total if total else math.nan
+    bias = float((error[known] * np.sign(high[known])).sum()) / total if total else math.nan
     shards = split(BufferSpan(0, codes.size), ranks)
-    by_rank = [_relative(error[a:b], exact[0][a:b]) if b > a else math.nan for a, b in shards]
+    by_rank = [_relative(error[a:b], high[a:b]) if b > a else math.nan for a, b in shards]
     worst = int(np.nanargmax(by_rank)) if not np.isnan(by_rank).all() else 0
     changed = np.zeros(codes.size, bool)
     for other in others:
@@ -217,16 +201,6 @@ def _row(
         float(changed.mean()) if others else math.nan, min(norms), max(norms), worst, by_rank[worst],
         float(1 - known.mean()),
     )  # fmt: skip
-
-
-def _error(codes: Array, exact: tuple[Array, Array], adder: Adder) -> Array:
-    """Return the errors of sums, computed - exact, as float64; not finite where a sum is not.
-
-    codes: the computed sums, in the adder's format. exact: the exact sums, unevaluated sums of two float64 (high, low).
-    """
-    with np.errstate(invalid="ignore"):
-        error: Array = (decode(codes, adder.fmt, np.float64) - exact[0]) - exact[1]
-    return error
 
 
 def _relative(error: Array, exact: Array) -> float:
@@ -239,8 +213,7 @@ def _relative(error: Array, exact: Array) -> float:
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
     """Return pairs (algorithm object, accumulation format or None), after checking each against the number of ranks.
 
-    algorithms: names, objects, or pairs with an accumulation format; None for all that support `ranks` ranks. Raises
-    ValueError if there is no algorithm, or one does not support `ranks` ranks.
+    algorithms: as for `report`.
     """
     if algorithms is None:
         chosen: list[Choice] = [
@@ -259,7 +232,6 @@ def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
         if isinstance(choice, tuple) and len(choice) != 2:
             raise ValueError(f"an algorithm must be a name, an object or a pair with a format; got {shown(choice)}.")
         algorithm, accumulate = choice if isinstance(choice, tuple) else (choice, None)
-        chosen_algorithm = algorithm_of(algorithm)
-        chosen_algorithm.check(ranks)
-        pairs.append((chosen_algorithm, accumulate))
+        pairs.append((algorithm_of(algorithm), accumulate))
+        pairs[-1][0].check(ranks)
     return pairs

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.display.figure import COLORS, DATA, INK, QUIET, axes_of, figure_style, plain_axes
 from fpsim.display.optional import Axes
@@ -13,32 +12,7 @@ SHADES = tuple(COLORS.values())
 MOST_NAMES = 24
 
 
-class DrawnBatches(Protocol):
-    """Protocol of `BatchInvariance` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-    @property
-    def thresholds(self) -> tuple[int, ...]: ...
-
-
-class DrawnDecoding(Protocol):
-    """Protocol of `DecodingReport` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-
-
-class DrawnRuns(Protocol):
-    """Protocol of `RunComparison` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def rows(self) -> Sequence[Any]: ...
-    @property
-    def names(self) -> tuple[str, str]: ...
-
-
-def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
+def batch_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the share of elements that differ from the smallest batch against the batch size.
 
     report: the BatchInvariance. A vertical line marks each of `thresholds`, the sizes at which bits change. The shares
@@ -70,7 +44,7 @@ def batch_axes(report: DrawnBatches, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
+def decoding_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw KL divergence and the difference of log-probabilities against the number of tokens before the decoded one.
 
     report: the DecodingReport. A ring marks each token that the two decoders choose differently. Return the matplotlib
@@ -99,7 +73,7 @@ def decoding_axes(report: DrawnDecoding, ax: Axes | None = None) -> Axes:
         return ax
 
 
-def run_axes(report: DrawnRuns, ax: Axes | None = None) -> Axes:
+def run_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative difference of each tensor in the order of computing: a curve for each step, darker if later.
 
     report: the RunComparison. Return the matplotlib axes: `ax`, or new ones for None.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any
 
 from fpsim.display.figure import GRID, INK, axes_of, figure_style
 from fpsim.display.optional import Axes
@@ -19,24 +19,7 @@ UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
 WIDEST = 28  # characters of a label
 
 
-class DrawnLedger(Protocol):
-    """Protocol of `Ledger` for its plot: it declares the attributes that the plot reads."""
-
-    @property
-    def recipe(self) -> str: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def zero(self) -> int: ...
-    @property
-    def checkpointing(self) -> float: ...
-    @property
-    def rank_bytes(self) -> int: ...
-    @property
-    def by_kind(self) -> dict[str, int]: ...
-
-
-def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
+def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
     """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end.
 
     ledgers: `Ledger` objects. Return the matplotlib axes: `ax`, or new ones for None.
@@ -72,7 +55,7 @@ def ledger_axes(ledgers: Sequence[DrawnLedger], ax: Axes | None = None) -> Axes:
         return ax
 
 
-def _labels(ledgers: Sequence[DrawnLedger]) -> list[str]:
+def _labels(ledgers: Sequence[Any]) -> list[str]:
     """Return a label for each ledger: recipe, then ranks, stage of ZeRO and kept share of blocks if ledgers differ.
 
     If all have the same recipe and differ otherwise, the recipe is left out.

@@ -52,13 +52,11 @@ class ExplainedMean(NamedTuple):
 
 
 def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
-    """Return name -> function that adds contributions (ranks, n), for every order that `explained` tries.
+    """Return name -> function from contributions (ranks, n) to sums (n,) float32, for every order that is tried.
 
     These are the order of the ranks, rings in both directions from each rank and, for 4, 8, 16, ... ranks, trees whose
-    pairs are neighbours or half of the ranks apart.
-
-    A function returns the sums, (n,) float32. Every addition is rounded to `fmt`. Orders that always have the same bits
-    as an earlier one are left out.
+    pairs are neighbours or half of the ranks apart. Every addition is rounded to `fmt`. Orders that always have the
+    same bits as an earlier one are left out.
 
     Example:
       >>> from fpsim.analysis.systems.processes.orders import orders_of
@@ -121,8 +119,7 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
     """Choose orders one by one, each time the order that reproduces most of the elements not yet reproduced.
 
-    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: "after", "before" or
-    "multiplied", for the result.
+    fits: name of an order -> (n,) bool, whether the order reproduces an element.
     """
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}
@@ -151,8 +148,7 @@ def _chain(order: list[int], fmt: Format) -> Order:
 def _pairs(apart: int, fmt: Format) -> Order:
     """Return a function that adds contributions (ranks, n) in pairs, then the sums in pairs, and so on.
 
-    apart: 1 pairs neighbours; otherwise the first half of the remaining sums is paired with the second half. fmt: the
-    format to which each sum is rounded.
+    apart: 1 pairs neighbours; otherwise the first half of the remaining sums is paired with the second half.
     """
 
     def added(x: Array) -> Array:

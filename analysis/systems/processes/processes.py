@@ -85,8 +85,6 @@ def processes(
 def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> ProcessesReport:
     """Train on `ranks` processes that torchrun starts, and return the report that rank 0 wrote.
 
-    ways: names of ways of training, such as "ddp". backend: "gloo" or "nccl". seconds: time limit.
-
     Raises RuntimeError if the processes fail or take longer than `seconds`.
     """
     root = str(Path(public().__file__).resolve().parent.parent)

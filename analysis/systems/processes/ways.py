@@ -13,7 +13,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,10 +34,7 @@ LEARNING_RATE = 1e-2
 
 
 def small_model(device: str) -> torch.nn.Module:
-    """Return the perceptron that is trained, with the same initial weights in every call; reseeds torch's generator.
-
-    device: torch's name of the device, such as "cpu" or "cuda:0".
-    """
+    """Return the perceptron that is trained, with the same initial weights in every call; reseeds torch's generator."""
     torch.manual_seed(0)
     layers = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH)
     return torch.nn.Sequential(*layers).to(device)
@@ -50,20 +49,31 @@ def loss_of(model: torch.nn.Module, number: int, device: str) -> torch.Tensor:
 
 def gradients_of(model: torch.nn.Module) -> Tensors:
     """Return parameter name -> copy of its gradient; sharded gradients are gathered into whole tensors."""
-    gradients = {}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad
-        assert gradient is not None
-        gradients[name] = (gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient).detach().clone()
-    return gradients
+    return {name: _whole(parameter.grad) for name, parameter in model.named_parameters()}
 
 
 def weights_of(model: torch.nn.Module) -> Tensors:
     """Return parameter name -> copy of its values; sharded parameters are gathered into whole tensors."""
-    return {
-        name: (x.full_tensor() if hasattr(x, "full_tensor") else x).detach().clone()
-        for name, x in model.named_parameters()
-    }
+    return {name: _whole(parameter) for name, parameter in model.named_parameters()}
+
+
+def _whole(x: Any) -> torch.Tensor:
+    """Return a copy of a tensor without its gradient; a sharded tensor is gathered."""
+    tensor: torch.Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
+    return tensor.detach().clone()
+
+
+def _step(
+    model: torch.nn.Module, shared: torch.nn.Module, optimizer: torch.optim.Optimizer, device: str, rank: int
+) -> tuple[Tensors, Tensors]:  # fmt: skip
+    """Return (gradients, weights) of a model by name after a training step on the micro-batch of a rank.
+
+    shared: the module that computes with the model's parameters and adds gradients over ranks.
+    """
+    loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
+    gradients = gradients_of(model)
+    optimizer.step()
+    return gradients, weights_of(model)
 
 
 def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
@@ -72,34 +82,24 @@ def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
     device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
     """
     model = small_model(device)
-    shared = torch.nn.parallel.DistributedDataParallel(model)
-    loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
-    gradients = gradients_of(model)
-    torch.optim.AdamW(model.parameters(), LEARNING_RATE).step()
-    return gradients, weights_of(model)
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE)
+    return _step(model, torch.nn.parallel.DistributedDataParallel(model), optimizer, device, rank)
 
 
 def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of ZeRO's first stage: ranks share AdamW's state.
-
-    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
-    """
+    """Return `data_parallel`'s results by ZeRO's first stage: ranks share AdamW's state."""
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = small_model(device)
     shared = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = ZeroRedundancyOptimizer(shared.parameters(), torch.optim.AdamW, lr=LEARNING_RATE)
-    loss_of(shared, rank, device).backward()  # type: ignore[no-untyped-call]
-    gradients = gradients_of(model)
-    optimizer.step()
-    return gradients, weights_of(model)
+    return _step(model, shared, optimizer, device, rank)
 
 
 def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of FSDP2, which shards parameters, gradients and state.
+    """Return `data_parallel`'s results by FSDP2, which shards parameters, gradients and state.
 
-    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on. reduce_dtype: dtype
-    in which gradients are added over ranks; None for the parameters' dtype.
+    reduce_dtype: dtype in which gradients are added over ranks; None for the parameters' dtype.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -107,30 +107,17 @@ def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = Non
     model = small_model(device)
     mesh = init_device_mesh(device.partition(":")[0], (torch.distributed.get_world_size(),))
     fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(reduce_dtype=reduce_dtype))
-    loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
-    gradients = gradients_of(model)
-    torch.optim.AdamW(model.parameters(), LEARNING_RATE).step()
-    return gradients, weights_of(model)
-
-
-def fully_sharded_bf16(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return (gradients, weights) by name after a training step of FSDP2 that adds gradients over ranks in BF16.
-
-    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
-    """
-    return fully_sharded(device, rank, torch.bfloat16)
+    return _step(model, model, torch.optim.AdamW(model.parameters(), LEARNING_RATE), device, rank)
 
 
 WAYS: dict[str, Callable[[str, int], tuple[Tensors, Tensors]]] = {
-    "ddp": data_parallel, "zero1": zero_redundancy, "fsdp2": fully_sharded, "fsdp2_bf16": fully_sharded_bf16,
+    "ddp": data_parallel, "zero1": zero_redundancy, "fsdp2": fully_sharded,
+    "fsdp2_bf16": partial(fully_sharded, reduce_dtype=torch.bfloat16),
 }  # fmt: skip
 
 
 def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
-    """Return parameter name -> (ranks, n) float32: the gradient of each rank's micro-batch, gathered from all ranks.
-
-    device: torch's name of the device. rank, world: this process's rank, and the number of ranks.
-    """
+    """Return parameter name -> (ranks, n) float32: the gradient of each rank's micro-batch, gathered from all ranks."""
     model = small_model(device)
     loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
     gradients = {}
@@ -141,14 +128,11 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
     return gradients
 
 
-def updated(gradients: Mapping[str, Array], device: str) -> Tensors:
-    """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients.
-
-    gradients: parameter name -> flat float32 array. device: torch's name of the device that takes the step.
-    """
+def updated(gradients: Tensors, device: str) -> Tensors:
+    """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients."""
     model = small_model(device)
     for name, parameter in model.named_parameters():
-        parameter.grad = torch.from_numpy(np.array(gradients[name])).reshape(parameter.shape).to(device)
+        parameter.grad = gradients[name].clone()
     torch.optim.AdamW(model.parameters(), LEARNING_RATE).step()
     return weights_of(model)
 
@@ -159,18 +143,17 @@ def compared(
     """Return the report's two rows for a way of training: its gradients and weights compared with one process's.
 
     parts: parameter name -> contributions (ranks, n) of all ranks. gradients, weights: results of the way of training.
-    device: torch's name of the device on which one process takes AdamW's step.
     """
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32
     alone = (orders_of(ranks)[IN_ORDER](wide) / np.float32(ranks)).astype(np.float32)
-    flat = {name: x.cpu().numpy().reshape(-1) for name, x in gradients.items()}
     reason = explained(wide, _joined(gradients), fmt)
     words = f"{'rounded to BF16 first and after each addition, ' if fmt == BF16 else ''}{reason}"
-    rows = [row_of(way, ranks, "gradients", _joined(gradients), alone, words)]
-    expected = _joined(updated(flat, device))
-    rows.append(row_of(way, ranks, "weights", _joined(weights), expected, "AdamW of one process with these gradients"))
-    return rows
+    expected = _joined(updated(gradients, device))
+    return [
+        row_of(way, ranks, "gradients", _joined(gradients), alone, words),
+        row_of(way, ranks, "weights", _joined(weights), expected, "AdamW of one process with these gradients"),
+    ]
 
 
 def _joined(tensors: Tensors) -> Array:
@@ -199,9 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not local:
             print(problem, file=sys.stderr)
         return 2
-    on_gpus = backend == "nccl"
-    device = f"cuda:{local}" if on_gpus else "cpu"
-    if on_gpus:
+    device = f"cuda:{local}" if backend == "nccl" else "cpu"
+    if backend == "nccl":
         torch.cuda.set_device(local)
     torch.distributed.init_process_group(backend)
     try:
