@@ -29,7 +29,7 @@ class SavedReport:
     ROW: ClassVar[Any] = None
     RENAMED: ClassVar[dict[str, str]] = {}
     rows: Any
-    UNSAVED: ClassVar[tuple[str, ...]] = ()  # names of fields that files leave out
+    UNSAVED: ClassVar[tuple[str, ...]] = ()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a .json file, which `load` reads; an error leaves no partial file.
@@ -91,9 +91,7 @@ class SavedReport:
     def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Return the fields in a report's file, name -> value, after checking that they belong to this class.
 
-        Raises:
-          FileNotFoundError: there is no such file.
-          ValueError: the file is damaged, or does not hold a report of this class.
+        Raises FileNotFoundError without such a file, ValueError if it is damaged or holds something else.
         """
         target = path_of(path)
         try:

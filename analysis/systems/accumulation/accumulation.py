@@ -92,7 +92,7 @@ def accumulation(
         values[name] = mean.reshape(terms.shape[1:])
     if large is not None:
         rows = [_with_large(row, values[row.way], large, len(terms)) for row in rows]
-        rows.append(accumulation_row(LARGE, len(terms), large, None, (exact[len(terms)], flat[-1])))
+        rows.append(accumulation_row(LARGE, len(terms), large, None, exact[len(terms)], flat[-1]))
         values[LARGE] = large
     return AccumulationReport(tuple(rows), flat.shape[1], divide, values)
 
@@ -102,9 +102,8 @@ def _rows_of(
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
     """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
 
-    name: name of the way. way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements)
-    float32. weights: a number for each micro-batch. divide: "after" or "before" adding. exact: count -> float64 mean of
-    the first `count` gradients.
+    way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements) float32. weights: a
+    number for each micro-batch. exact: count -> float64 mean of the first `count` gradients.
     """
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
@@ -117,15 +116,14 @@ def _rows_of(
         divisor = np.float32(weights[:count].sum(dtype=np.float64) / (1 if divide == "after" else total))
         mean = after / divisor
         kept = None if before is None else before / divisor
-        rows.append(accumulation_row(name, count, mean, kept, (exact[count], rounded[count - 1])))
+        rows.append(accumulation_row(name, count, mean, kept, exact[count], rounded[count - 1]))
     return rows, mean
 
 
 def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, Array, Array | None]]:
     """Yield (count, sum of the first `count` terms, the sum before its last addition or None if there is none).
 
-    Counts are 1, 2, 4, ... and all. Sums are float32 arrays, added by the accumulator `adds`. fmt: format of which all
-    terms are values, or None.
+    Counts are 1, 2, 4, ... and all. Sums are float32. fmt: format of which all terms are values, or None.
     """
     wanted = list(_counts(len(terms)))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
@@ -165,10 +163,7 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
-    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all.
-
-    terms: gradients (micro-batches, elements), float32. weights: a number for each micro-batch.
-    """
+    """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all."""
     wanted, means = list(_counts(len(terms))), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
@@ -190,7 +185,7 @@ def _counts(most: int) -> Iterator[int]:
 def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:
     """Return the row with `equal` and `drift` filled in, or unchanged if it is not over all `count` micro-batches.
 
-    mean: the row's mean gradient; large: the gradient of all examples as one batch; both flat float32.
+    mean: the row's mean gradient; large: the gradient of all examples as one batch.
     """
     if row.micro_batches != count:
         return row
@@ -200,16 +195,10 @@ def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> 
     return dataclasses.replace(row, equal=float(np.mean(same)), drift=difference / norm if norm else math.nan)
 
 
-# ---- checks
-
-
 def _checked_ways(ways: Any) -> dict[str, tuple[Any, Accumulator]]:
     """Return name -> (format of gradients or None, accumulator of the sums) from the names and objects in `ways`.
 
-    None for the format of gradients remains None, which means float32.
-
-    Raises:
-      TypeError, ValueError: `ways` is not a dict of pairs, a format is unknown, or a way has the name "large batch".
+    Raises TypeError or ValueError for other contents, an unknown format, or a way with the name "large batch".
     """
     if not isinstance(ways, Mapping) or not ways or not all(isinstance(name, str) for name in ways):
         raise TypeError(f"ways must be a dict of name -> (format, sums), such as the default; got {shown(ways)}.")
@@ -243,15 +232,8 @@ def _checked_weights(weights: Any, count: int) -> Array:
     return array
 
 
-# ---- models
-
-
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
-    """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples in each
-    micro-batch).
-
-    model: a torch.nn.Module. batches: an iterable of micro-batches, each a tensor or a tuple or dict of tensors. loss:
-    a function of (model, batch), or a torch criterion.
+    """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples by micro-batch).
 
     Gradients are flat float32 arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None,
     ValueError if there are no batches.
@@ -273,8 +255,7 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
     """Return the gradient of all trainable parameters, flat float32, without changing the parameters' `.grad`.
 
-    model: a torch.nn.Module. batch: an argument of `function`, which returns the loss of (model, batch). Raises
-    ValueError if no parameter requires a gradient.
+    Raises ValueError if no parameter requires a gradient.
     """
     import torch
 
@@ -282,11 +263,8 @@ def _gradient(model: Any, batch: Any, function: Any) -> Array:
     if not parameters:
         raise ValueError("the model must have parameters that require a gradient; got none.")
     gradients = torch.autograd.grad(function(model, batch), parameters, allow_unused=True)
-    flat = [
-        (torch.zeros_like(x) if gradient is None else gradient).detach().float().reshape(-1)
-        for x, gradient in zip(parameters, gradients, strict=True)
-    ]  # fmt: skip
-    joined: Array = torch.cat(flat).cpu().numpy()
+    whole = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(parameters, gradients, strict=True)]
+    joined: Array = torch.cat([x.detach().float().reshape(-1) for x in whole]).cpu().numpy()
     return joined
 
 
@@ -302,8 +280,7 @@ def _leaves(batch: Any) -> list[Any]:
 def _size(batch: Any) -> int:
     """Return the number of examples of a batch: the size of its first tensor's first axis.
 
-    Raises:
-      TypeError: batch holds no tensor with an axis.
+    Raises TypeError if the batch holds no tensor with an axis.
     """
     leaves = _leaves(batch)
     if not leaves:
@@ -312,11 +289,7 @@ def _size(batch: Any) -> int:
 
 
 def _joined(batches: Sequence[Any]) -> Any:
-    """Return the micro-batches as one batch: tensors are concatenated along the first axis, other items are the first
-    one's.
-
-    batches: micro-batches of one structure: tensors, or dicts, tuples or lists of tensors and other items.
-    """
+    """Return micro-batches of one structure as one batch: tensors are concatenated, other items are the first one's."""
     import torch
 
     first = batches[0]

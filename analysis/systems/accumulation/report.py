@@ -109,8 +109,7 @@ class AccumulationReport(SavedReport):
 
     def __str__(self) -> str:
         """Return a text of one line for each way of adding gradients: its errors after all micro-batches."""
-        head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of "
-        head += f"{plural(self.elements, 'element')}"
+        head = f"{plural(self.micro_batches, 'micro-batch', 'micro-batches')} of {plural(self.elements, 'element')}"
         width = max(map(len, self.ways))
         return "\n".join([f"{head}:", *(f"  {way:<{width}}  {_words(self.final(way))}" for way in self.ways)])
 
@@ -122,8 +121,7 @@ class AccumulationReport(SavedReport):
 def _words(row: AccumulationRow) -> str:
     """Return the errors in one row of the report as text: the share that overflowed, or else the relative error.
 
-    The share of elements that the last micro-batch left unchanged follows unless it is 0; then, with a large batch, the
-    relative difference from its gradient and the share of elements with equal bits.
+    The share of unchanged elements follows unless it is 0, then the difference from the large batch's gradient.
     """
     if row.overflowed:
         return f"{percent(row.overflowed)} of the elements overflowed"
@@ -136,16 +134,14 @@ def _words(row: AccumulationRow) -> str:
     return said
 
 
-def accumulation_row(way: str, count: int, mean: Array, before: Array | None, terms: tuple[Array, Array]) -> Any:
+def accumulation_row(
+    way: str, count: int, mean: Array, before: Array | None, exact: Array, last: Array
+) -> AccumulationRow:  # fmt: skip
     """Compare the mean gradient of the first `count` micro-batches with float64's, and return an AccumulationRow.
 
-    Args:
-      way, count: name of the way of adding, and number of micro-batches.
-      mean: mean of these micro-batches, flat float32.
-      before: the sum before the last addition, divided by the same number as `mean`; None if there was no addition.
-      terms: (the float64 mean, the last micro-batch's gradient), both flat.
+    mean, exact: flat means in float32 and float64. before: the sum before the last addition, divided by the same number
+    as `mean`; None if there was no addition. last: the last micro-batch's gradient.
     """
-    exact, last = terms
     finite = np.isfinite(mean)
     overflowed = 1 - float(np.mean(finite))
     unchanged = 0.0 if before is None else float(np.mean((mean == before) & (last != 0)))

@@ -74,27 +74,11 @@ class Float:
         """Return float64 or float32 values rounded to the format, as float32."""
         return decode(encode(x, self.fmt), self.fmt, np.float32)
 
-    def _apply(self, operation: Any, a: Array, b: Array) -> Array:
+    def apply(self, operation: Any, a: Array, b: Array) -> Array:
         """Return `operation` (such as `fpsim.add`) of a and b, broadcast and rounded to the format once, as float32."""
         shape = np.broadcast_shapes(a.shape, b.shape)
         left, right = (encode(np.ascontiguousarray(np.broadcast_to(x, shape)), FP32) for x in (a, b))
         return decode(operation(left, right, fmt=FP32, out_fmt=self.fmt), self.fmt, np.float32)
-
-    def add(self, a: Array, b: Array) -> Array:
-        """Return a + b rounded to the format, as float32."""
-        return self._apply(add, a, b)
-
-    def subtract(self, a: Array, b: Array) -> Array:
-        """Return a - b rounded to the format, as float32."""
-        return self._apply(subtract, a, b)
-
-    def multiply(self, a: Array, b: Array) -> Array:
-        """Return a * b rounded to the format, as float32."""
-        return self._apply(multiply, a, b)
-
-    def divide(self, a: Array, b: Array) -> Array:
-        """Return a / b rounded to the format, as float32."""
-        return self._apply(divide, a, b)
 
     def exp(self, x: Array) -> Array:
         """Return exp(x), computed in float64 and rounded to the format, as float32."""
@@ -102,21 +86,15 @@ class Float:
             return self.round(np.exp(x.astype(np.float64)))
 
     def sum(self, x: Array) -> Array:
-        """Return the sums of x (..., n) over its last axis, float32 (...), each addition rounded to the format.
-
-        The elements are added one after another, from index 0 on.
-        """
-        sums = sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1)
-        return (
-            decode(np.asarray(sums), self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
-        )
+        """Return sums of x (..., n) over its last axis from index 0 on, as float32 (...); every addition is rounded."""
+        sums = np.asarray(sum_of(np.ascontiguousarray(x), accumulate=Sequential(self.fmt), axis=-1))
+        return decode(sums, self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
 
 
 def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
-    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32; x itself without a
-    cache.
+    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32; x itself for None.
 
-    scales: the elements that share a scale: "token", "head", "channel" or "block"; "none" for no scale.
+    scales: a name as in `KVCache.scales`.
     """
     if cache is None:
         return x
@@ -147,38 +125,34 @@ def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, Att
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:
     """Return x / scale, rounded to the input format, and the scale; x is one of q, k and v of a head.
 
-    With `recipe.scaled_inputs`, and a format of up to 8 bits, the scale maps the largest |x| to the largest value of
-    the format. Otherwise it is 1.
+    The scale maps the largest |x| to the format's largest value with `recipe.scaled_inputs` and up to 8 bits; it is 1
+    otherwise.
     """
     assert isinstance(recipe.inputs, Format)
     if not recipe.scaled_inputs or recipe.inputs.bits > MOST_SCALED:
         return AttentionOperand(np.asarray(quantize(x, recipe.inputs)), np.float32(1))
     scaled = encode_scaled(x.astype(np.float32), recipe.inputs, TENSOR)
-    codes = words(np.asarray(scaled.codes))
-    return AttentionOperand(
-        decode(codes, recipe.inputs, np.float32), np.float32(np.asarray(scaled.scales).reshape(-1)[0])
-    )
+    values = decode(words(np.asarray(scaled.codes)), recipe.inputs, np.float32)
+    return AttentionOperand(values, np.float32(np.asarray(scaled.scales).reshape(-1)[0]))
 
 
 def attend(head: Head, recipe: AttentionRecipe) -> Traced:
     """Compute the attention of one head with every rounding of a recipe.
 
-    Return a Traced: the output, and the scores and weights that the metrics need.
+    Return the output, and the intermediate arrays that the metrics need.
     """
     q, k, v = operands(head, recipe)
     scores = Float(recipe.scores)  # type: ignore[arg-type]
     raw = scores.round(_product(q.values, k.values.T, recipe.inputs, recipe.inputs, recipe))
     factor = np.float32(head.scale) * q.scale * k.scale  # float32, in this order
-    scaled = scores.multiply(raw, np.array([[factor]], np.float32))
+    scaled = scores.apply(multiply, raw, np.array([[factor]], np.float32))
     exact = head.q @ head.k.T  # (queries, keys)
     overflowed = ~np.isfinite(scaled) & np.isfinite(exact)
     if head.mask is not None:
         scaled = scores.round(scaled + head.mask) if np.isfinite(head.mask).any() else scaled
         scaled = np.where(np.isneginf(head.mask), np.float32(-np.inf), scaled)
-    traced = _plain(scaled, v, recipe) if recipe.block is None else _flash(scaled, v, recipe)
-    output, weights, sums = traced
-    largest = float(np.abs(exact).max(initial=0.0))
-    return Traced(output, scaled, overflowed, weights, sums, largest)
+    output, weights, sums = (_plain if recipe.block is None else _flash)(scaled, v, recipe)
+    return Traced(output, scaled, overflowed, weights, sums, float(np.abs(exact).max(initial=0.0)))
 
 
 def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe) -> Array:
@@ -199,15 +173,14 @@ def _product(a: Array, b: Array, left: Any, right: Any, recipe: AttentionRecipe)
 def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Apply softmax to whole rows of scores (queries, keys), then multiply by v.
 
-    v: the rounded values (keys, dv) and their scale. Probabilities are exponentials divided by their sum, then
-    multiplied by `recipe.probability_scale` and rounded. Return (outputs (queries, dv), rounded probabilities / that
-    scale (queries, keys), ones (queries,)), all float32.
+    Return (outputs (queries, dv), rounded probabilities / `recipe.probability_scale` (queries, keys), ones (queries,)),
+    all float32.
     """
     softmax, scale = Float(recipe.softmax), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
-    shifted = softmax.subtract(scores, _finite(scores.max(axis=-1, keepdims=True)))
+    shifted = softmax.apply(subtract, scores, _finite(scores.max(axis=-1, keepdims=True)))
     exponentials = softmax.exp(shifted)
     sums = softmax.sum(exponentials)
-    quotients = softmax.divide(exponentials, sums[:, None])
+    quotients = softmax.apply(divide, exponentials, sums[:, None])
     weights = Float(recipe.probabilities).round(quotients * scale)  # type: ignore[arg-type]
     mixed = Float(recipe.unnormalised).round(  # type: ignore[arg-type]
         _product(weights, v.values, recipe.probabilities, recipe.inputs, recipe)
@@ -219,11 +192,8 @@ def _plain(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
 def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple[Array, Array, Array]:
     """Compute softmax of scores (queries, keys) and the product with v, block after block of keys (flash attention).
 
-    Weights are exp(score - maximum so far), rounded. At a new maximum, the running sum and the running product with v
-    are multiplied by exp(old maximum - new maximum); after the last block the product is divided by the sum. v: the
-    rounded values (keys, dv) and their scale. recipe: formats, number of keys of a block, arithmetic of products.
-    Return (outputs (queries, dv), weights (queries, keys) relative to the last maximum, sums of weights (queries,)),
-    all float32.
+    Weights are exp(score - maximum so far), rounded. Return (outputs (queries, dv), weights (queries, keys) relative to
+    the last maximum, sums of weights (queries,)), all float32.
     """
     softmax, running = Float(recipe.softmax), Float(recipe.unnormalised)  # type: ignore[arg-type]
     rounded, scale = Float(recipe.probabilities), np.float32(recipe.probability_scale)  # type: ignore[arg-type]
@@ -235,17 +205,17 @@ def _flash(scores: Array, v: AttentionOperand, recipe: AttentionRecipe) -> tuple
     for start in range(0, keys, recipe.block):
         part = slice(start, min(start + recipe.block, keys))
         higher = np.maximum(top, scores[:, part].max(axis=-1, keepdims=True))
-        decay = softmax.exp(softmax.subtract(top, _finite(higher)))
-        exponentials = softmax.exp(softmax.subtract(scores[:, part], _finite(higher)))
-        sums = softmax.add(softmax.multiply(sums, decay), softmax.sum(exponentials)[:, None])
+        decay = softmax.exp(softmax.apply(subtract, top, _finite(higher)))
+        exponentials = softmax.exp(softmax.apply(subtract, scores[:, part], _finite(higher)))
+        sums = softmax.apply(add, softmax.apply(multiply, sums, decay), softmax.sum(exponentials)[:, None])
         weights[:, :start] *= decay  # earlier weights become relative to the new maximum
         block = rounded.round(exponentials * scale)
         weights[:, part] = block / scale
         product = running.round(_product(block, v.values[part], recipe.probabilities, recipe.inputs, recipe))
-        mixed = product if start == 0 else running.add(running.multiply(mixed, decay), product)
+        mixed = product if start == 0 else running.apply(add, running.apply(multiply, mixed, decay), product)
         top = higher
     with np.errstate(invalid="ignore", divide="ignore"):
-        output = Float(recipe.output).round(softmax.divide(mixed, sums) / scale * v.scale)  # type: ignore[arg-type]
+        output = Float(recipe.output).round(softmax.apply(divide, mixed, sums) / scale * v.scale)  # type: ignore[arg-type]
     return output, weights, sums[:, 0]
 
 

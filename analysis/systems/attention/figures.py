@@ -13,10 +13,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def attention_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each query's output row: the median over heads, and the range as a shaded area.
-
-    report: the AttentionReport. Return the matplotlib axes: `ax`, or new ones for None.
-    """
+    """Draw the relative error of each query's output row: the median over heads, and the range as a shaded area."""
     errors = np.where(np.isfinite(report.row_errors), report.row_errors, np.nan)
     with figure_style():
         ax = axes_of(ax, 2.6)
@@ -39,11 +36,7 @@ def attention_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum.
-
-    report: the WeightUnderflow. The x axis is the standard deviation of the scores, in nats. Return the matplotlib
-    axes: `ax`, or new ones for None.
-    """
+    """Draw the share of weights rounded to 0 (line: predicted, points: measured) and their share of the sum."""
     rows = list(report.rows)
     spreads = [row.spread for row in rows]
     with figure_style():
@@ -63,10 +56,7 @@ def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def cache_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the output error of each cache as a bar, labelled with its bits per value.
-
-    report: the CacheReport. Return the matplotlib axes: `ax`, or new ones for None.
-    """
+    """Draw the output error of each cache as a bar, labelled with its bits per value."""
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 0.6 + 0.27 * len(rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ def heads_of(
 ) -> tuple[list[Head], tuple[int, ...]]:
     """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
 
-    q, k, v, mask: as for `fp.analysis.attention`. causal: whether query i uses only the keys 0 .. i + keys - queries.
-    scale: factor of q.k, or None for 1 / sqrt(d).
+    The arguments are those of `fp.analysis.attention`.
 
     Raises:
       ValueError: shapes that do not fit, or a scale that is not positive.
@@ -63,28 +63,23 @@ def checked_scale(scale: Any) -> float:
 
 
 def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys: int) -> Iterator[Array | None]:
-    """Yield for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
+    """Return for each head the numbers (queries, keys) to add to its scores, with -Inf for masked keys.
 
-    If `mask` is None, yield the same value without end: the causal mask, or None if `causal` is False. mask: bools,
-    False where a key is masked, or numbers to add, broadcast to (*before, queries, keys). before: shape of q's axes
+    If `mask` is None, the iterator repeats the causal mask, or None if `causal` is False. before: shape of q's axes
     before (queries, d).
     """
     hidden = None
     if causal:
         hidden = np.where(np.tri(queries, keys, keys - queries, dtype=bool), 0.0, -np.inf)
-    if mask is not None:
-        mask_array = np.asarray(without_gradient(mask))
-        if mask_array.dtype.kind not in "bfiu" and format_of(mask_array.dtype) is None:
-            raise TypeError(f"mask must be an array of bools or floats; got {shown(mask)}. Or pass causal=True.")
-        added = np.where(mask_array, 0.0, -np.inf) if mask_array.dtype == bool else mask_array.astype(np.float64)
-        try:
-            added = np.broadcast_to(added, (*before, queries, keys))
-        except ValueError:
-            raise ValueError(
-                f"mask must broadcast to the scores, {(*before, queries, keys)}; got {mask_array.shape}."
-            ) from None
-        for one in added.reshape(-1, queries, keys):
-            yield one if hidden is None else one + hidden
-        return
-    while True:
-        yield hidden
+    if mask is None:
+        return repeat(hidden)
+    mask_array = np.asarray(without_gradient(mask))
+    if mask_array.dtype.kind not in "bfiu" and format_of(mask_array.dtype) is None:
+        raise TypeError(f"mask must be an array of bools or floats; got {shown(mask)}. Or pass causal=True.")
+    added = np.where(mask_array, 0.0, -np.inf) if mask_array.dtype == bool else mask_array.astype(np.float64)
+    shape = (*before, queries, keys)
+    try:
+        added = np.broadcast_to(added, shape)
+    except ValueError:
+        raise ValueError(f"mask must broadcast to the scores, {shape}; got {mask_array.shape}.") from None
+    return (one if hidden is None else one + hidden for one in added.reshape(-1, queries, keys))

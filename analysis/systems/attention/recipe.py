@@ -62,11 +62,7 @@ class KVCache:
             )
 
     def scaling(self, word: str) -> Scaling | None:
-        """Return the fp.Scaling of keys or values (tokens, channels), or None for no scale.
-
-        word: the elements that share a scale: "token", "head", "channel", "block" or "none", as in the attribute
-        `scales`.
-        """
+        """Return the fp.Scaling of keys or values (tokens, channels) for a name as in `scales`; None for "none"."""
         blocks = {"token": (1, -1), "head": (-1, -1), "channel": (-1, 1), "block": self.block}
         return None if word == "none" else Scaling(block=blocks[word], scale_format=find_format(self.scale_format))
 

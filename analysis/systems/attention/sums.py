@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 
 import numpy as np
 
@@ -18,24 +19,13 @@ class HeadSums:
 
     def __init__(self, recipe: AttentionRecipe) -> None:
         self.recipe = recipe
-        self.squares, self.errors, self.input_errors, self.largest = 0.0, 0.0, 0.0, 0.0
-        self.signed, self.magnitudes, self.score_max = 0.0, 0.0, 0.0
-        self.overflowed, self.scores = 0, 0
-        self.resolutions: list[Array] = []
-        self.kl: list[Array] = []
-        self.variation: list[Array] = []
-        self.lost, self.counted = 0, 0
-        self.mass: list[Array] = []
-        self.weight_sums: list[Array] = []
-        self.repeated: list[Array] = []
-        self.ulps: list[Array] = []
+        self.squares = self.errors = self.input_errors = self.largest = 0.0
+        self.signed = self.magnitudes = self.score_max = 0.0
+        self.overflowed = self.scores = self.lost = self.counted = 0
+        self.rows: dict[str, list[Array]] = defaultdict(list)  # values of each row, a query of one head
 
     def add(self, head: Head, result: Traced, reference: tuple[Array, Array]) -> None:
-        """Add the errors of one head.
-
-        head: its q, k, v, mask and scale. result: its output, scores and weights in the recipe's formats. reference:
-        its (outputs (queries, dv), softmax weights (queries, keys)) in float64.
-        """
+        """Add the errors of one head's result; reference: what `exact_attention` returns for the head."""
         recipe, (exact, weights) = self.recipe, reference
         error = result.output.astype(np.float64) - exact
         rounded = [x.values.astype(np.float64) * x.scale for x in operands(head, recipe)]
@@ -56,28 +46,28 @@ class HeadSums:
         fmt = recipe.scores
         assert isinstance(fmt, Format)
         assert isinstance(recipe.output, Format)
-        self.resolutions.append(np.asarray(fmt.ulp(top[finite].astype(np.float64)), np.float64).reshape(-1))
+        self.rows["resolution"].append(np.asarray(fmt.ulp(top[finite].astype(np.float64)), np.float64).reshape(-1))
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             computed = result.weights / result.weights.sum(axis=-1, keepdims=True, dtype=np.float64)
             both = (computed > 0) & counts
             ratios = np.where(both, computed, 1.0) / np.where(both, weights, 1.0)
-            self.kl.append(np.where(both, computed * np.log(ratios), 0.0).sum(axis=-1))
-            self.variation.append(np.abs(computed - weights).sum(axis=-1) / 2)
-            self.weight_sums.append(result.weights.sum(axis=-1, dtype=np.float64) / result.sums - 1)
+            self.rows["kl"].append(np.where(both, computed * np.log(ratios), 0.0).sum(axis=-1))
+            self.rows["variation"].append(np.abs(computed - weights).sum(axis=-1) / 2)
+            self.rows["weight_sum"].append(result.weights.sum(axis=-1, dtype=np.float64) / result.sums - 1)
             spacing = np.asarray(recipe.output.ulp(np.clip(np.abs(exact), 0, recipe.output.max)), np.float64)
             ulps = np.sign(exact) * error / spacing
         zeroed = counts & (result.weights == 0)
         self.lost += int(zeroed.sum())
         self.counted += int(counts.sum())
-        self.mass.append(np.where(zeroed, weights, 0.0).sum(axis=-1))
-        self.repeated.append((result.scores == top[:, None]).sum(axis=-1) > 1)
-        self.ulps.append(ulps.mean(axis=-1))
+        self.rows["lost_mass"].append(np.where(zeroed, weights, 0.0).sum(axis=-1))
+        self.rows["repeated"].append((result.scores == top[:, None]).sum(axis=-1) > 1)
+        self.rows["ulps"].append(ulps.mean(axis=-1))
 
     def figures(self) -> AttentionFigures:
         """Return the metrics over all heads that were added; NaN where a metric has nothing to average."""
         norm = math.sqrt(self.squares)
-        repeated, ulps = np.concatenate(self.repeated), np.concatenate(self.ulps)
-        resolutions = np.concatenate(self.resolutions)
+        rows = {name: np.concatenate(values) for name, values in self.rows.items()}
+        repeated, ulps, resolutions = rows["repeated"], rows["ulps"], rows["resolution"]
         return AttentionFigures(
             relative_error=math.sqrt(self.errors) / norm if norm else math.nan,
             input_error=math.sqrt(self.input_errors) / norm if norm else math.nan,
@@ -86,11 +76,11 @@ class HeadSums:
             score_max=self.score_max,
             score_overflow=self.overflowed / self.scores,
             score_resolution=float(np.median(resolutions)) if resolutions.size else math.nan,
-            kl=mean_of(np.concatenate(self.kl)),
-            total_variation=mean_of(np.concatenate(self.variation)),
+            kl=mean_of(rows["kl"]),
+            total_variation=mean_of(rows["variation"]),
             lost_weights=self.lost / self.counted if self.counted else math.nan,
-            lost_mass=mean_of(np.concatenate(self.mass)),
-            weight_sum=mean_of(np.concatenate(self.weight_sums)),
+            lost_mass=mean_of(rows["lost_mass"]),
+            weight_sum=mean_of(rows["weight_sum"]),
             repeated_rows=float(repeated.mean()),
             bias_repeated=mean_of(ulps[repeated]),
             bias_single=mean_of(ulps[~repeated]),

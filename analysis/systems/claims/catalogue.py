@@ -45,9 +45,7 @@ _BY_NUMBER = {claim.number: claim for claim in CLAIMS.values()}
 def find_claim(word: Any) -> Claim:
     """Return the claim with the name or number `word`.
 
-    Raises:
-      ValueError: no claim has that name or number; the message suggests the nearest name.
-      TypeError: word is neither a string nor an integer.
+    Raises ValueError if there is none, TypeError if word is neither a string nor an integer.
 
     Example:
       >>> from fpsim.analysis.systems.claims.catalogue import find_claim

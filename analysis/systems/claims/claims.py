@@ -62,16 +62,15 @@ def claims(
         for result in _run(missing, workers, progress):
             known[result.name] = result
             if cells is not None:
-                cells.add(_cell(result, keys[result.name]))
+                figures = None if result.error else {**result.figures, SECONDS: result.seconds}
+                cells.add(SweepCell(keys[result.name], {"claim": result.name}, figures, result.error))
     return ClaimsReport(tuple(known.get(claim.name, ClaimResult(claim, {})) for claim in chosen))
 
 
 def _chosen(only: Any) -> list[Claim]:
     """Return the claims that `only` names (all for None), each once, in the catalogue's order.
 
-    Raises:
-      ValueError: an unknown claim, or no claim.
-      TypeError: `only` has neither names nor numbers.
+    Raises ValueError for an unknown claim or none, TypeError if `only` has neither names nor numbers.
     """
     if only is None:
         return list(CLAIMS.values())
@@ -94,7 +93,7 @@ def _key(claim: Claim) -> str:
 def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str, ClaimResult]:
     """Return name of a claim -> stored result, for those of `chosen` whose experiment succeeded and has not changed.
 
-    keys: name of a claim -> present digest (see `_key`). cells: the folder's contents.
+    keys: name of a claim -> present digest.
     """
     results = {}
     for claim in chosen:
@@ -105,19 +104,10 @@ def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str,
     return results
 
 
-def _cell(result: ClaimResult, key: str) -> SweepCell:
-    """Return a result as the record that a folder stores under the digest `key`."""
-    point = {"claim": result.name}
-    if result.error:
-        return SweepCell(key, point, None, result.error)
-    return SweepCell(key, point, {**result.figures, SECONDS: result.seconds})
-
-
 def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -> Iterable[ClaimResult]:
     """Run the experiments of the claims `missing`, and yield each result when it is finished.
 
-    workers: number of processes, None for one per core. progress: function called with (share done, name of the claim)
-    after each result; None draws a bar in the terminal.
+    The other arguments are those of `claims`.
     """
     names = [claim.name for claim in missing]
     results = run_over(names, _figures, workers=1 if len(names) < 2 else workers)
@@ -132,10 +122,7 @@ def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -
 
 
 def _figures(name: str) -> dict[str, Any]:
-    """Run a claim's experiment; return its results by name as Python numbers and strings, and "seconds", its duration.
-
-    Raises ValueError for a claim without an experiment.
-    """
+    """Run a claim's experiment; return its results by name as Python numbers and strings, and its duration."""
     experiment = CLAIMS[name].experiment
     if experiment is None:
         raise ValueError(f"a claim to run must have an experiment; got {name!r}.")

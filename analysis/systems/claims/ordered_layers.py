@@ -14,11 +14,9 @@ from fpsim.products.matmul import matmul
 
 
 class OrderedLayers:
-    """A random residual network in a 16-bit format whose products add their K terms in slices.
+    """A random residual network in a 16-bit format, BF16 or FP16, whose products add their K terms in slices.
 
-    Attributes:
-      fmt: format of all tensors, BF16 or FP16.
-      slices: number of slices of K; Hopper's matrix unit sums each, and the sums are added in float32.
+    Hopper's matrix unit sums each slice, and the sums are added in float32.
     """
 
     def __init__(self, fmt: Format, slices: int) -> None:
@@ -29,10 +27,7 @@ class OrderedLayers:
         return np.asarray(quantize(np.asarray(x, np.float32), self.fmt), np.float32)
 
     def product(self, x: Floats, weights: Floats) -> Floats:
-        """Return x @ weights rounded to the network's format, computed in slices of K.
-
-        x: (rows, K). weights: (K, columns). Hopper's matrix unit sums each slice, and float32 additions add the sums.
-        """
+        """Return x (rows, K) @ weights (K, columns) rounded to the network's format, computed in slices of K."""
         unit = "hopper_bf16_f32" if self.fmt == BF16 else "hopper_f16_f32"
         a, b = encode(x, self.fmt), encode(weights, self.fmt)
         parts = zip(np.split(a, self.slices, axis=1), np.split(b, self.slices), strict=True)
@@ -47,7 +42,7 @@ class OrderedLayers:
         """Return float64 log-probabilities (32 tokens, 256 classes) of the network with this number of layers.
 
         Inputs x (32, 256) and weights are random, with a fixed seed. A layer adds max(0, normed(x) @ w1) @ w2 to x,
-        with 512 inner channels; the logits are normed(x) @ w3. All these results are rounded to the network's format.
+        with 512 inner channels; the logits are normed(x) @ w3. All these results are rounded.
         """
         rng = np.random.default_rng(0)
 

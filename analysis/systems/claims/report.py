@@ -201,16 +201,9 @@ def _text(figure: Figure) -> str:
     """Return a result as text: "yes" or "no", integers in full, other floats with four significant digits."""
     if isinstance(figure, bool):
         return "yes" if figure else "no"
-    if isinstance(figure, float) and figure == int(figure) and abs(figure) < 1e6 if _finite(figure) else False:
+    if isinstance(figure, int) or (isinstance(figure, float) and figure.is_integer() and abs(figure) < 1e6):
         return f"{int(figure):,}"
-    if isinstance(figure, int):
-        return f"{figure:,}"
     return f"{figure:.4g}" if isinstance(figure, float) else figure
-
-
-def _finite(figure: Figure) -> bool:
-    """Return whether a result of an experiment is a finite float."""
-    return isinstance(figure, float) and figure - figure == 0
 
 
 def _range(expected: Any) -> str:

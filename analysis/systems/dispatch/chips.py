@@ -54,9 +54,7 @@ class ChipRow:
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return the mark of the format `name`: "yes", "with scales" if units need block scales for it, or "" without a
-        unit.
-        """
+        """Return the mark of a format: "yes", "with scales" if its units need block scales, or "" without a unit."""
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
 
@@ -151,7 +149,7 @@ def chips(recipe: RecipeLike | None = None, *, chip: str | None = None) -> ChipT
 def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
     """Return the table row of a chip whose matrix units are known.
 
-    linears: "fprop", "dgrad" and "wgrad" -> the recipe of a linear layer for this product; empty without a recipe.
+    linears: product, such as "fprop" -> the recipe of a linear layer for it; empty without a recipe.
     """
     mine = units(chip.arch)
     plain = {element for unit in mine if unit.scale is None for element in (unit.a.name, unit.b.name)}
@@ -167,9 +165,7 @@ def _row(chip: Chip, linears: dict[str, Any]) -> ChipRow:
 def _unit_of(linear: Any, product: str, chip: Chip) -> str:
     """Return the name of the unit that computes a product on a chip, or a text on what computes it instead.
 
-    Without a unit for the operands' formats the text names a unit for BF16 operands, else one for FP16 operands, else
-    float32. It names torch if the recipe leaves the product to torch, and software if the recipe adds by an accumulator
-    that is no matrix unit. linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
+    linear: recipe of a linear layer. product: "fprop", "dgrad" or "wgrad".
     """
     from fpsim.recipes.chips import moved
 

@@ -62,7 +62,7 @@ def batch_invariance(
     require_integer("seed", seed, 0)
     runner = _Runner(fn, x, rows, seed)
     references = [runner.result(row, sizes[0], 0) for row in range(rows)]
-    figures: list[dict[str, Any]] = []
+    compared = []
     last, group, thresholds = references, 0, []
     for number, size in enumerate(sizes):
         results = [runner.result(row, size, 0) for row in range(rows)]
@@ -77,30 +77,25 @@ def batch_invariance(
         ]
         beside = [_differing(runner.result(row, size, 0, other=True), results[row]) for row in range(rows)]
         again = [_differing(runner.result(row, size, 0), results[row]) for row in range(rows)]
-        figures.append(
-            {
-                "batch": size,
-                "differing": float(np.mean([_differing(a, b) for a, b in zip(results, references, strict=True)])),
-                "relative": _relative(results, references),
-                "by_position": max(moved, default=0.0),
-                "by_neighbours": max(beside) if size > 1 else 0.0,
-                "by_repetition": max(again),
-                "group": group,
-                "description": runner.describe(size),
-            }
+        compared.append(
+            BatchRow(
+                batch=size,
+                differing=float(np.mean([_differing(a, b) for a, b in zip(results, references, strict=True)])),
+                relative=_relative(results, references),
+                by_position=max(moved, default=0.0),
+                by_neighbours=max(beside) if size > 1 else 0.0,
+                by_repetition=max(again),
+                group=group,
+                description=runner.describe(size),
+            )
         )
-    elements = sum(one.size for one in references)
-    return BatchInvariance(tuple(BatchRow(**one) for one in figures), tuple(thresholds), elements)
+    return BatchInvariance(tuple(compared), tuple(thresholds), sum(result.size for result in references))
 
 
 class _Runner:
     """A helper that makes batches from x, calls the tested function, and returns the results for single rows.
 
-    Args:
-      fn: the tested function of a batch (m, ...).
-      x: rows of floats; the first `rows` are tested, the others fill batches.
-      rows: number of rows to test.
-      seed: seed of the two random orders of the rows that fill batches.
+    The arguments are those of `batch_invariance`; `seed` determines two random orders of the rows that fill batches.
     """
 
     def __init__(self, fn: Callable[[Any], Any], x: Any, rows: int, seed: int) -> None:

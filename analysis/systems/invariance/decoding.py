@@ -59,34 +59,38 @@ def decoding(
     mine, others = tokens.astype(np.int64), tokens.astype(np.int64)
     rows = []
     for _ in range(steps):
-        p, q = _log_softmax(first(mine), "first"), _log_softmax(second(others), "second")
+        p, q = _log_probabilities(first(mine), "first"), _log_probabilities(second(others), "second")
         if p.shape != q.shape:
             raise ValueError(f"logits must have one shape; got {p.shape} and {q.shape}.")
         chosen, other = int(np.argmax(p)), int(np.argmax(q))
         with np.errstate(invalid="ignore"):
-            terms = np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q))
-            apart = float(np.nanmax(np.abs(p - q)))
-        rows.append(
-            DecodingRow(len(mine), chosen, other, float(p[chosen]), float(q[chosen]), float(terms.sum()), apart)
-        )
+            kl, apart = float(divergence(p, q)), float(np.nanmax(np.abs(p - q)))
+        rows.append(DecodingRow(len(mine), chosen, other, float(p[chosen]), float(q[chosen]), kl, apart))
         mine = np.append(mine, chosen)
         others = np.append(others, chosen if follow == "first" else other)
     return DecodingReport(tuple(rows), follow, len(tokens))
 
 
-def _log_softmax(logits: Any, name: str) -> Array:
-    """Return the log-probabilities of logits (vocabulary,), an array or tensor of floats, as float64.
+def log_softmax(logits: Array) -> Array:
+    """Return the log-probabilities of float64 logits along the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
-    name: name of the decoder, for error messages.
+
+def divergence(p: Array, q: Array) -> Array:
+    """Return KL(p || q) of log-probabilities along the last axis, in nats."""
+    return np.asarray(np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q)).sum(axis=-1))
+
+
+def _log_probabilities(logits: Any, name: str) -> Array:
+    """Return the log-probabilities of the logits (vocabulary,) of the decoder `name`, as float64.
 
     Raises ValueError for another shape, TypeError for logits that are not floats.
     """
     array, _ = float_array(as_array(without_gradient(logits)), f"the logits of {name}")
     if array.ndim != 1 or array.size < 2:
         raise ValueError(f"{name} must return logits of shape (vocabulary,); got {array.shape}.")
-    values = array.astype(np.float64)
-    shifted = values - values.max()
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+    return log_softmax(array.astype(np.float64))
 
 
 class RandomDecoder:

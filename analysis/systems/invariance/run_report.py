@@ -138,7 +138,6 @@ class RunComparison(SavedReport):
 
     @classmethod
     def _made(cls, contents: dict[str, Any]) -> RunComparison:
-        """Return a report with these fields, name -> value, after converting the dicts in `changes` to TokenChanges."""
         contents["changes"] = tuple(TokenChange(**row) for row in contents["changes"])
         return cls(**contents)
 

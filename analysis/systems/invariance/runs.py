@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +13,9 @@ import numpy.typing as npt
 from fpsim.analysis.measures.exponent_range import RangeReport
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import RecordedRow
+from fpsim.analysis.systems.invariance.decoding import divergence, log_softmax
 from fpsim.analysis.systems.invariance.run_report import RunComparison, TensorDifference, TokenChange
-from fpsim.analysis.systems.invariance.tensor_log import TensorLog, name_of_file
+from fpsim.analysis.systems.invariance.tensor_log import TensorLog
 from fpsim.arrays import Array, float_array, words
 from fpsim.errors import nearest, require_word, shown
 from fpsim.scaling.file import ScaledFileError
@@ -42,6 +44,11 @@ class RunTensors(NamedTuple):
     rows: dict[Key, RecordedRow]
     keys: list[Key]
     model: str
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the run's steps, ascending."""
+        return sorted({step for step, _, _ in self.keys})
 
 
 def compare_runs(
@@ -118,10 +125,10 @@ def compare_runs(
 
 
 def _run(x: Any, name: str) -> RunTensors:
-    """Return the tensors of a run, x: a Recording, a TensorLog, the path of a file, or a mapping of keys to arrays.
+    """Return the tensors of a run as `compare_runs` accepts it.
 
-    Keys are (step, layer, tensor). name: name of the run in reports; a run from a file gets the file's name instead.
-    Raises TypeError for other types and keys, ValueError for a file that holds no run.
+    name: name of the run in reports; a run from a file gets the file's name instead. Raises TypeError for other types
+    and keys, ValueError for a file that holds no run.
     """
     if isinstance(x, Recording):
         arrays = {**x.operands, **x.outputs}
@@ -135,9 +142,9 @@ def _run(x: Any, name: str) -> RunTensors:
             if not isinstance(key, tuple) or len(key) != 3:
                 raise TypeError(f"keys of {name} must be (step, layer, tensor); got {shown(key)}.")
             log.add(*key, values)
-        return RunTensors(name, dict(log.tensors), {}, list(log.tensors), "")
+        return _run(log, name)
     if isinstance(x, (str, os.PathLike)):
-        return _run(_opened(x), name)._replace(name=name_of_file(x))
+        return _run(_opened(x), name)._replace(name=Path(x).name)
     raise TypeError(
         f"{name} must be a Recording, a TensorLog, a path or a mapping of (step, layer, tensor) to arrays; got "
         f"{shown(x)}."
@@ -145,10 +152,7 @@ def _run(x: Any, name: str) -> RunTensors:
 
 
 def _opened(path: str | os.PathLike[str]) -> Recording | TensorLog:
-    """Load the Recording or TensorLog in a file of fpsim; return the arrays of another program's file as a TensorLog.
-
-    Raises ValueError for a damaged file, or one that fpsim saved for another purpose.
-    """
+    """Load the Recording or TensorLog in a file of fpsim, or the arrays of another program's file as a TensorLog."""
     reasons = []
     for load in (Recording.load, TensorLog.load):
         try:
@@ -182,11 +186,8 @@ def _with_keys(run: RunTensors, new: Callable[[Key], Key]) -> RunTensors:
 
 
 def _in_order(first: RunTensors, second: RunTensors) -> RunTensors:
-    """Return the second run with its i-th step number replaced by the first run's i-th.
-
-    Steps that the second run has in addition get numbers after the last.
-    """
-    mine, others = (sorted({key[0] for key in run.keys}) for run in (first, second))
+    """Return the second run with the first run's step numbers in order; further steps get numbers after the last."""
+    mine, others = first.steps, second.steps
     extra = max(mine, default=0)
     numbers = {step: mine[i] if i < len(mine) else extra + 1 + i - len(mine) for i, step in enumerate(others)}
     return _with_keys(second, lambda key: (numbers[key[0]], key[1], key[2]))
@@ -199,10 +200,9 @@ def _nothing_in_common(first: RunTensors, second: RunTensors) -> str:
         return f"runs to compare must have tensors; {empty} has none."
     layers = {key[1] for key in first.keys}, {key[1] for key in second.keys}
     if layers[0] & layers[1]:
-        steps = [sorted({key[0] for key in run.keys}) for run in (first, second)]
         return (
-            f"the runs have no step in common: {first.name} has {_listed(steps[0])}, {second.name} has "
-            f"{_listed(steps[1])}. Pass steps='order' to compare the i-th with the i-th."
+            f"the runs have no step in common: {first.name} has {_listed(first.steps)}, {second.name} has "
+            f"{_listed(second.steps)}. Pass steps='order' to compare the i-th with the i-th."
         )
     layer = next(key[1] for key in first.keys)
     near = nearest(layer, layers[1], 0.3)
@@ -225,12 +225,9 @@ def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
 
 
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
-    """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ.
-
-    key: (step, layer, tensor). tolerance: relative difference up to which tensors count as equal; 0 for none.
-    """
+    """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ."""
     p, q = x.astype(np.float64), y.astype(np.float64)
-    amax = _amax(p), _amax(q)
+    amax = [float(np.abs(z[np.isfinite(z)]).max(initial=0.0)) for z in (p, q)]
     if x.shape != y.shape:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
     both_nan = np.isnan(p) & np.isnan(q)
@@ -248,12 +245,6 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
     return TensorDifference(*key, compared, differs, share, relative, *amax)
 
 
-def _amax(x: Array) -> float:
-    """Return the largest finite magnitude of x; 0 if no element is finite."""
-    finite = np.abs(x[np.isfinite(x)])
-    return float(finite.max(initial=0.0))
-
-
 class _Figures(NamedTuple):
     """The statistics by which a tensor is compared if a run did not store its elements.
 
@@ -268,10 +259,7 @@ class _Figures(NamedTuple):
 
 
 def _figures(key: Key, run: RunTensors) -> _Figures:
-    """Return the statistics of a run's tensor: the recorded ones, or else computed from its stored elements.
-
-    key: (step, layer, tensor).
-    """
+    """Return the statistics of a run's tensor: the recorded ones, or else computed from its stored elements."""
     if key in run.rows:
         row = run.rows[key]
         return _Figures(row.shape, row.range, row)
@@ -284,9 +272,9 @@ def _figures(key: Key, run: RunTensors) -> _Figures:
 def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
     """Compare one tensor in two runs by its statistics: shape, counts by magnitude, of zeros, Inf and NaN, and amax.
 
-    key: (step, layer, tensor). If both runs recorded errors of formats over equally many calls, these are compared too.
-    x, y: the statistics in both runs. tolerance: tensors count as equal if neither the relative difference of their
-    largest magnitudes nor the share of elements by which their counts differ exceeds it; 0 for none.
+    If both runs recorded errors of formats over equally many calls, these are compared too. Tensors count as equal if
+    neither the relative difference of their largest magnitudes nor the share of elements by which their counts differ
+    exceeds the tolerance.
     """
     amax = x.spread.amax, y.spread.amax
     if x.shape != y.shape:
@@ -306,14 +294,10 @@ def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorD
 def _logits(
     first: RunTensors, second: RunTensors, common: list[Key], layer: str | None
 ) -> tuple[str, Iterator[tuple[int, Array, Array]]]:
-    """Return (name of the tensor read as logits, iterator over its steps).
+    """Return (name of the tensor read as logits, or "" for none; iterator over its steps, as `_pairs` returns it).
 
-    The iterator yields (step, first run's logits, second run's), float64 (tokens, vocabulary). common: keys (step,
-    layer, tensor) of both runs. layer: the requested layer, or None to choose one. If no layer has an output, or input
-    and weight, in both runs, the name is "".
-
-    Raises:
-      ValueError: the requested layer is unknown, or a run stored neither its output nor its input and weight.
+    common: keys of both runs. layer: the requested layer, or None to choose one. Raises ValueError if the requested
+    layer is unknown, or a run stored neither its output nor its input and weight.
     """
     if layer is not None and not any(key[1] == layer for key in common):
         near = nearest(layer, {key[1] for key in common})
@@ -349,8 +333,7 @@ def _pairs(
 ) -> Iterator[tuple[int, Array, Array]]:
     """Yield (step, first run's logits, second run's), float64 (tokens, vocabulary), for each of `chosen`.
 
-    chosen: keys (output,), or (input, weight), whose logits are input @ weight.T. Steps with different shapes are left
-    out.
+    chosen: keys (output,), or (input, weight), whose product is the logits. Steps with different shapes are left out.
     """
     for keys in chosen:
         x, y = (_matrix(run.arrays[keys[0]]) for run in (first, second))
@@ -361,10 +344,7 @@ def _pairs(
 
 
 def _multiplies(run: RunTensors, of_input: Key, of_weight: Key) -> bool:
-    """Return whether input @ weight.T is possible with a run's arrays.
-
-    of_input, of_weight: keys (step, layer, tensor) of the two arrays.
-    """
+    """Return whether input @ weight.T is possible with a run's arrays of these keys."""
     x, w = run.arrays[of_input], run.arrays[of_weight]
     return w.ndim == 2 and x.ndim >= 1 and x.shape[-1] == w.shape[1]
 
@@ -385,9 +365,8 @@ def _tokens(pairs: Iterable[tuple[int, Array, Array]]) -> tuple[float, list[Toke
     count = 0
     for step, x, y in pairs:
         with np.errstate(all="ignore"):
-            p, q = (z - z.max(axis=-1, keepdims=True) for z in (x, y))
-            p, q = (z - np.log(np.exp(z).sum(axis=-1, keepdims=True)) for z in (p, q))
-            divergences.append(np.where(np.isneginf(p), 0.0, np.exp(p) * (p - q)).sum(axis=-1))
+            p, q = log_softmax(x), log_softmax(y)
+            divergences.append(divergence(p, q))
         mine, others = p.argmax(axis=-1), q.argmax(axis=-1)
         count += len(mine)
         for row in np.flatnonzero(mine != others):

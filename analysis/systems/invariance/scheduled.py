@@ -13,7 +13,6 @@ from fpsim.casts.cast import encode
 from fpsim.deprecation import renamed_arguments, warn_renamed
 from fpsim.errors import shown
 from fpsim.formats.cast_options import FormatLike
-from fpsim.formats.named import Format
 from fpsim.matrix_units.catalogue import named_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
@@ -56,7 +55,7 @@ class ScheduledProduct:
         self.w = None if w is None else float_array(without_gradient(w), "w")[0]
         if self.w is not None and self.w.ndim != 2:
             raise ValueError(f"w must be of shape (k, n); got {self.w.shape}.")
-        self.unit = _float_unit(unit)
+        self.unit = named_unit("unit", unit)
         if choose is not None and not isinstance(choose, Schedule) and not callable(choose):
             raise TypeError(
                 f"choose must be a schedule, None or a function (m, n, k) -> schedule; got {shown(choose)}."
@@ -81,7 +80,7 @@ class ScheduledProduct:
             raise TypeError(
                 f"choose must return a schedule, None or (unit, schedule) for {m}, {n}, {k}; got {shown(answer)}."
             )
-        return _float_unit(unit), FLAT if schedule is None else schedule
+        return named_unit("unit", unit), FLAT if schedule is None else schedule
 
     def describe(self, m: int) -> str:
         """Return the names of the unit and the schedule for a batch of m rows, such as "hopper_bf16_f32, one chain".
@@ -113,11 +112,3 @@ class ScheduledProduct:
                 accumulate=unit, strict=False, out_fmt=self.out_fmt, **options,  # type: ignore[arg-type]
             )
         )  # fmt: skip
-
-
-def _float_unit(unit: Any) -> MatrixUnit:
-    """Return the matrix unit with this name (an object unchanged); raise ValueError for a unit of integers."""
-    float_unit = named_unit("unit", unit)
-    if not isinstance(float_unit.a.fmt, Format):
-        raise ValueError(f"unit must add floats, as sums of integers are exact; got {float_unit.name}.")
-    return float_unit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,8 +163,3 @@ class TensorLog:
     def __repr__(self) -> str:
         steps = len({key[0] for key in self.tensors})
         return f"<tensor log: {plural(len(self), 'tensor')}, {plural(steps, 'step')}>"
-
-
-def name_of_file(path: str | os.PathLike[str]) -> str:
-    """Return the last part of a path, by which reports name a file."""
-    return Path(path).name

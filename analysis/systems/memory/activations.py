@@ -24,7 +24,6 @@ class Activation:
     """A tensor that a module keeps for the backward pass.
 
     Attributes:
-      block: index of the transformer block that keeps the tensor; -1 for modules outside of blocks.
       name: name of the module that keeps the tensor, such as "blocks.0.attn.qkv".
       part: role of the tensor in the module, such as "input".
       format: name of the format of the elements.
@@ -32,7 +31,6 @@ class Activation:
       bits: size of the tensor in bits: codes, scales and padding.
     """
 
-    block: int
     name: str
     part: str
     format: str
@@ -40,31 +38,26 @@ class Activation:
     bits: StoredBits
 
     @property
+    def block(self) -> int:
+        """Index of the transformer block that keeps the tensor; -1 for modules outside of blocks."""
+        return int(self.name.split(".")[1]) if self.name.startswith("blocks.") else -1
+
+    @property
     def elements(self) -> int:
         """Number of elements of the tensor."""
         return math.prod(self.shape)
 
 
-def _kept(
-    block: int, name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None
-) -> Activation:  # fmt: skip
-    """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales).
-
-    block: index of the transformer block, -1 outside of blocks. name: name of the module. part: role of the tensor in
-    the module, such as "input". shape: (rows, columns).
-    """
+def _kept(name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None) -> Activation:
+    """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales)."""
     text = str(FP32 if fmt is None else fmt)
-    return Activation(block, name, part, text, shape, stored_bits(fmt, scaling, shape))
+    return Activation(name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
-def _plain(block: int, name: str, part: str, shape: tuple[int, int], word: str, bits: int) -> Activation:
-    """Return an activation whose dtype does not depend on the recipe, such as a mask.
-
-    block: index of the transformer block, -1 outside of blocks. name: name of the module. part: role of the tensor in
-    the module, such as "mask". shape: (rows, columns). word: name of the dtype. bits: bits of an element.
-    """
+def _plain(name: str, part: str, shape: tuple[int, int], dtype: str, bits: int) -> Activation:
+    """Return an activation whose dtype does not depend on the recipe, such as a mask; bits: bits of an element."""
     count = math.prod(shape)
-    return Activation(block, name, part, word, shape, StoredBits(count, bits * count, 0, 0))
+    return Activation(name, part, dtype, shape, StoredBits(count, bits * count, 0, 0))
 
 
 class _Saved:
@@ -79,15 +72,12 @@ class _Saved:
     def __init__(self, recipe: Recipe, tokens: int, specified: bool) -> None:
         self.recipe, self.tokens, self.specified = recipe, tokens, specified
 
-    def linear(self, block: int, name: str, features: int) -> Activation:
-        """Return the input (tokens, features) that the linear layer `name` keeps for its weight gradient.
+    def linear(self, name: str, features: int) -> Activation:
+        """Return the input (tokens, features) that the linear layer `name` keeps for its weight gradient."""
+        return _kept(name, "input", (self.tokens, features), *kept_input(self.recipe, name))
 
-        block: index of the transformer block, -1 outside of blocks.
-        """
-        return _kept(block, name, "input", (self.tokens, features), *kept_input(self.recipe, name))
-
-    def norm(self, block: int, name: str, width: int) -> Iterator[Activation]:
-        """Yield the tensors that the RMSNorm `name`, of `width` channels in a block, keeps.
+    def norm(self, name: str, width: int) -> Iterator[Activation]:
+        """Yield the tensors that the RMSNorm `name` of `width` channels keeps.
 
         If the recipe rounds norms, these are x / rms, 1 / rms of each token, and the weight. Otherwise fpsim's RMSNorm
         keeps the input x and 1 / rms; torch's keeps x, x / rms and 1 / rms.
@@ -97,60 +87,57 @@ class _Saved:
         inner = numerics.norm if fmt is None else fmt
         parts = ("ratios",) if rounded else ("input",) if self.specified else ("input", "ratios")
         for part in parts:
-            yield _kept(block, name, part, (self.tokens, width), inner, scaling)
+            yield _kept(name, part, (self.tokens, width), inner, scaling)
         sums = None if not rounded or numerics.sums is None else numerics.sums.result_format
-        yield _kept(block, name, "1 / rms", (self.tokens, 1), sums)
+        yield _kept(name, "1 / rms", (self.tokens, 1), sums)
         if rounded:
-            yield _kept(block, name, "weight", (1, width), numerics.norm)
+            yield _kept(name, "weight", (1, width), numerics.norm)
 
-    def core(self, block: int, name: str, config: Config, length: int) -> Iterator[Activation]:
+    def core(self, name: str, config: Config, length: int) -> Iterator[Activation]:
         """Yield the tensors that attention keeps: queries, keys, values, softmax, and in some cases a bool mask.
 
-        torch's operations keep the mask (length, length) always, fpsim's if the recipe rounds softmax. block, name:
-        index of the block, and name of the module. config: shape of the model. length: tokens of a sequence.
+        torch's operations keep the mask (length, length) always, fpsim's if the recipe rounds softmax. length: tokens
+        of a sequence.
         """
         fmt, scaling = self._stored(name)
-        made = self._made_by(f"blocks.{block}.attn.qkv")
-        inner = made if fmt is None else fmt
+        inner = self._made_by(name.replace("core", "qkv")) if fmt is None else fmt
         width = config.width // config.heads
         for part in ("queries", "keys", "values"):
-            yield _kept(block, name, part, (self.tokens * config.heads, width), inner, scaling)
+            yield _kept(name, part, (self.tokens * config.heads, width), inner, scaling)
         softmax = self.recipe.numerics.softmax if fmt is None else fmt
-        yield _kept(block, name, "softmax", (self.tokens * config.heads, length), softmax, scaling)
+        yield _kept(name, "softmax", (self.tokens * config.heads, length), softmax, scaling)
         if not self.specified or self.recipe.numerics.softmax is not None:
-            yield _plain(block, name, "mask", (length, length), "bool", MASK_BITS)
+            yield _plain(name, "mask", (length, length), "bool", MASK_BITS)
 
-    def swiglu(self, block: int, name: str, hidden: int) -> Activation:
-        """Return the input (tokens, 2 * hidden) of the SwiGLU `name` in a block, the only tensor that it keeps."""
+    def swiglu(self, name: str, hidden: int) -> Activation:
+        """Return the input (tokens, 2 * hidden) of the SwiGLU `name`, the only tensor that it keeps."""
         fmt, scaling = self._stored(name)
-        inner = self._made_by(f"blocks.{block}.mlp.gate_up") if fmt is None else fmt
-        return _kept(block, name, "input", (self.tokens, 2 * hidden), inner, scaling)
+        inner = self._made_by(name.replace("act", "gate_up")) if fmt is None else fmt
+        return _kept(name, "input", (self.tokens, 2 * hidden), inner, scaling)
 
     def loss(self, classes: int) -> Iterator[Activation]:
-        """Yield the tensors that the cross entropy over `classes` keeps for the backward pass, then the targets.
+        """Yield the tensors that the cross entropy over `classes` keeps for the backward pass.
 
-        It keeps the logits if the recipe rounds the loss. Otherwise fpsim's operation keeps the softmax; torch's keeps
-        the logarithm of the softmax, and after the targets their number.
+        These are the logits if the recipe rounds the loss, otherwise fpsim's softmax or torch's logarithm of it, then
+        targets.
         """
         fmt = self.recipe.numerics.loss
         part = "logits" if fmt is not None else "softmax" if self.specified else "log-softmax"
-        yield _kept(-1, "loss", part, (self.tokens, classes), fmt)
-        yield _plain(-1, "loss", "targets", (self.tokens, 1), "int64", INDEX_BITS)
+        yield _kept("loss", part, (self.tokens, classes), fmt)
+        yield _plain("loss", "targets", (self.tokens, 1), "int64", INDEX_BITS)
         if fmt is None and not self.specified:
-            yield _kept(-1, "loss", "number of targets", (1, 1), None)
+            yield _kept("loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the (format, scaling) in which a module stores its activations, by the last pattern of `recipe.stored`
-        for it.
+        """Return the (format, scaling) in which the recipe has a module store its activations.
 
-        name: name of the module, such as "blocks.0.norm1". Return (None, None) if no pattern matches the name: the
-        recipe does not change the format.
+        (None, None) means that the recipe does not change the format.
         """
         rows = [row for row in self.recipe.stored if fnmatchcase(name, row.modules)]
         return (rows[-1].fmt, rows[-1].scaling) if rows else (None, None)
 
     def _made_by(self, layer: str) -> Any:
-        """Return the format of the results of a linear layer; None for float32. layer: name of the layer."""
+        """Return the format of the results of a linear layer; None for float32."""
         return self.recipe.linear_of(layer, "fprop", 0, 1).fprop.out_fmt
 
 
@@ -161,14 +148,11 @@ def transformer_activations(
     """List the tensors that the reference transformer keeps for the backward pass of a micro-batch.
 
     The tensors are those that torch's autograd saves on the CPU, without parameters, each in the format in which the
-    recipe keeps it: a linear layer's input in the format that the wgrad product reads, results of products in the
-    product's result format. In float32 the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
+    recipe keeps it. In float32 the bytes are exactly those that autograd saves (`fp.analysis.saved_tensors`).
 
     Args:
-      config: shape of the model.
-      recipe: formats of the training.
-      tokens: tokens of the micro-batch.
-      length: tokens of a sequence.
+      config, recipe: shape of the model, and formats of the training.
+      tokens, length: tokens of the micro-batch, and of a sequence.
       specified: True for the operations of `fpsim.train.operations`, which `fp.train.run` uses by default; False for
         torch's operations.
 
@@ -181,19 +165,19 @@ def transformer_activations(
       9142272
     """
     saved = _Saved(recipe, tokens, specified)
-    kept: list[Activation] = [_plain(-1, "tokens", "indices", (tokens, 1), "int64", INDEX_BITS)]
+    kept: list[Activation] = [_plain("tokens", "indices", (tokens, 1), "int64", INDEX_BITS)]
     for block in range(config.layers):
         name = f"blocks.{block}"
-        kept += saved.norm(block, f"{name}.norm1", config.width)
-        kept.append(saved.linear(block, f"{name}.attn.qkv", config.width))
-        kept += saved.core(block, f"{name}.attn.core", config, length)
-        kept.append(saved.linear(block, f"{name}.attn.proj", config.width))
-        kept += saved.norm(block, f"{name}.norm2", config.width)
-        kept.append(saved.linear(block, f"{name}.mlp.gate_up", config.width))
-        kept.append(saved.swiglu(block, f"{name}.mlp.act", config.hidden))
-        kept.append(saved.linear(block, f"{name}.mlp.down", config.hidden))
-    kept += saved.norm(-1, "norm", config.width)
-    kept.append(saved.linear(-1, "head", config.width))
+        kept += saved.norm(f"{name}.norm1", config.width)
+        kept.append(saved.linear(f"{name}.attn.qkv", config.width))
+        kept += saved.core(f"{name}.attn.core", config, length)
+        kept.append(saved.linear(f"{name}.attn.proj", config.width))
+        kept += saved.norm(f"{name}.norm2", config.width)
+        kept.append(saved.linear(f"{name}.mlp.gate_up", config.width))
+        kept.append(saved.swiglu(f"{name}.mlp.act", config.hidden))
+        kept.append(saved.linear(f"{name}.mlp.down", config.hidden))
+    kept += saved.norm("norm", config.width)
+    kept.append(saved.linear("head", config.width))
     kept += saved.loss(config.vocabulary)
     return tuple(kept)
 
@@ -201,8 +185,7 @@ def transformer_activations(
 def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) -> tuple[Activation, ...]:
     """List the tensors that the reference perceptron keeps for the backward pass of its layers and loss.
 
-    tokens: number of vectors in the micro-batch. specified: True for the operations of `fpsim.train.operations`, False
-    for torch's.
+    tokens: number of vectors in the micro-batch. specified: as for `transformer_activations`.
 
     Example:
       >>> from fpsim.analysis.systems.memory.activations import perceptron_activations
@@ -211,5 +194,5 @@ def perceptron_activations(recipe: Recipe, tokens: int, specified: bool = True) 
       333824
     """
     saved = _Saved(recipe, tokens, specified)
-    inputs = [saved.linear(-1, name, features) for name, features in (("first", 128), ("second", 256), ("head", 256))]
+    inputs = [saved.linear(name, features) for name, features in (("first", 128), ("second", 256), ("head", 256))]
     return (*inputs, *saved.loss(10))

@@ -123,8 +123,7 @@ def bits_per_value(
 def _pairs(formats: Any, scalings: Any) -> list[tuple[Element, Scaling | None]]:
     """Return the (format, scaling or None) of each row of the table, from the arguments of `bits_per_value`.
 
-    Raises:
-      ValueError: there are no formats, or not as many scalings as formats.
+    Raises ValueError if there are no formats, or not as many scalings as formats.
     """
     if formats is None:
         if scalings is not None:

@@ -20,10 +20,7 @@ WIDEST = 28  # characters of a label
 
 
 def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
-    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end.
-
-    ledgers: `Ledger` objects. Return the matplotlib axes: `ax`, or new ones for None.
-    """
+    """Draw the bytes per rank of each ledger as a bar stacked by kind of tensor, with the total at its end."""
     largest = max(ledger.rank_bytes for ledger in ledgers)
     size, unit = next((size, unit) for size, unit in UNITS if largest >= size)
     kinds = [kind for kind in SHADES if any(kind in ledger.by_kind for ledger in ledgers)]
@@ -56,7 +53,7 @@ def ledger_axes(ledgers: Sequence[Any], ax: Axes | None = None) -> Axes:
 
 
 def _labels(ledgers: Sequence[Any]) -> list[str]:
-    """Return a label for each ledger: recipe, then ranks, stage of ZeRO and kept share of blocks if ledgers differ.
+    """Return a label for each ledger: its recipe, and ranks, stage of ZeRO and kept share of blocks if they differ.
 
     If all have the same recipe and differ otherwise, the recipe is left out.
     """
@@ -67,8 +64,5 @@ def _labels(ledgers: Sequence[Any]) -> list[str]:
     }
     differing = [labels for labels in words.values() if len(set(labels)) > 1]
     names = [ledger.recipe or "a recipe" for ledger in ledgers]
-    if len(set(names)) == 1 and differing:
-        parts = differing
-    else:
-        parts = [names, *differing]
+    parts = differing if len(set(names)) == 1 and differing else [names, *differing]
     return [short(", ".join(row), WIDEST) for row in zip(*parts, strict=True)]

@@ -17,20 +17,6 @@ from fpsim.train.settings import Recompute
 LINEAR = ("qkv", "proj", "gate_up", "down", "head")
 
 
-class Peak(NamedTuple):
-    """The moment of a backward pass with the most bytes of activations and their gradients in memory.
-
-    Attributes:
-      bytes: bytes of kept activations and of gradients of activations together.
-      elements: number of elements of gradients of activations at that moment.
-      module: name of the module whose backward pass runs at that moment.
-    """
-
-    bytes: int
-    elements: int
-    module: str
-
-
 class Moment(NamedTuple):
     """The memory in use while the backward pass of one module runs.
 
@@ -61,46 +47,29 @@ class Moment(NamedTuple):
         return self.kept + math.ceil(bits / 8)
 
 
-def _peak(moments: Sequence[Moment]) -> Peak:
-    """Return the moment with the most bytes of activations and gradients; of several, the last one in `moments`.
+def perceptron_peak(listed: Sequence[Activation], tokens: int) -> Moment:
+    """Return the moment of the reference perceptron's backward pass with the most bytes in memory.
 
-    moments: one for each module, in the order of the forward pass.
-    """
-    most = max(reversed(moments), key=lambda moment: moment.bytes)
-    return Peak(most.bytes, most.elements, most.module)
-
-
-def perceptron_peak(listed: Sequence[Activation], tokens: int) -> Peak:
-    """Return the moment of the reference perceptron's backward pass with the most bytes.
-
-    listed: the activations of a micro-batch. tokens: number of vectors in the micro-batch.
+    listed: the activations of a micro-batch of `tokens` vectors.
     """
     sizes = {"first": (256, 0), "second": (256, 256), "head": (10, 256), "loss": (10, 10)}
     kept, moments = 0, []
     for name, (result, features) in sizes.items():
         kept += sum(row.bits.bytes for row in listed if row.name == name)
         moments.append(Moment(name, kept, tokens * result, tokens * features))
-    return _peak(moments)
+    return max(reversed(moments), key=lambda moment: moment.bytes)
 
 
 def transformer_peak(
     listed: Sequence[Activation], config: Config, recipe: Recipe, tokens: int, again: Recompute
-) -> Peak:
+) -> Moment:
     """Return the moment of the reference transformer's backward pass with the most bytes.
 
     As in torch's autograd, the gradient of an activation is in memory from the backward pass of the module that reads
     the activation to that of the module that computed it. A kept activation is in memory until the backward pass of
     the module that kept it. Gradients are in float32, except those of inputs of linear layers, which are in the result
-    format of the dgrad product. All activations of a recomputed block are in memory while its backward pass runs. Other
-    activations that are computed again, such as a slice of SwiGLU's input, are in memory while the backward pass of the
-    module that reads them runs.
-
-    Args:
-      listed: the activations of a micro-batch, in the order of the forward pass.
-      config: shape of the model.
-      recipe: formats of the training.
-      tokens: tokens of the micro-batch.
-      again: the settings of recomputation.
+    format of the dgrad product. Recomputed activations are in memory while the backward pass of their block, or of the
+    module that reads them, runs. listed: activations of a micro-batch, in the order of the forward pass.
 
     Source: the order of torch.autograd; compared with torch's MemTracker in docs/systems.md.
     """
@@ -136,4 +105,4 @@ def transformer_peak(
         out_fmt = recipe.linear_of(name, "dgrad", 0, 1).dgrad.out_fmt if kind in LINEAR else None
         bits = FP32.bits if out_fmt is None else element_format(out_fmt).bits
         moments.append(Moment(name, kept + inside, *sizes[kind], bits))
-    return _peak(moments)
+    return max(reversed(moments), key=lambda moment: moment.bytes)

@@ -87,7 +87,11 @@ def ledger(
     require_integer("tokens", tokens, 0)
     if not is_integer(zero) or zero not in STAGES:
         raise ValueError(f"zero must be a stage of ZeRO, 0, 1, 2 or 3; got {shown(zero)}.")
-    again = _recompute_of(checkpointing)
+    if isinstance(checkpointing, Recompute):
+        again = checkpointing
+    else:
+        require_number("checkpointing", checkpointing, highest=1.0)
+        again = Recompute(1 - float(checkpointing))
     weights = _weights_of(model)
     entries = _state(weights, chosen)
     rows = [
@@ -97,20 +101,12 @@ def ledger(
         )
         for entry in entries if entry.bits
     ]  # fmt: skip
-    kept = activations_of(model, chosen, (int(tokens), int(micro_batches)), again, saved)
+    kept = activations_of(model, chosen, int(tokens), int(micro_batches), again, saved)
     rows += [*kept.rows, *kept.gradients]
     return Ledger(
         tuple(rows), chosen.name, weights.count, int(ranks), int(zero), int(tokens), int(micro_batches),
         1 - again.share, kept.recomputed, kept.cost, kept.notes,
     )  # fmt: skip
-
-
-def _recompute_of(checkpointing: Any) -> Recompute:
-    """Return the Recompute for the argument `checkpointing`: a share of blocks to keep, or a Recompute (unchanged)."""
-    if isinstance(checkpointing, Recompute):
-        return checkpointing
-    require_number("checkpointing", checkpointing, highest=1.0)
-    return Recompute(1 - float(checkpointing))
 
 
 # ---- state
@@ -133,7 +129,7 @@ class _ModelWeights:
 
 @dataclass(frozen=True)
 class _StateEntry:
-    """An entry of a list of the training state: one kind of array for the whole model, such as AdamW's first moments.
+    """One kind of array of the training state for the whole model, such as AdamW's first moments.
 
     Attributes:
       kind, part: kind of tensor, such as "moments", and its role, such as "first moment".
@@ -158,11 +154,7 @@ class _StateEntry:
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """Return the parameter count and layer shapes of a module, a Config, or a number of parameters.
-
-    Raises:
-      TypeError, ValueError: model is not one of these.
-    """
+    """Return the parameter count and layer shapes of a module, a Config, or a number of parameters."""
     if isinstance(model, float) and model.is_integer():  # 7.5e9
         model = int(model)
     if is_integer(model):
@@ -202,10 +194,7 @@ def _weights_of_shape(config: Config) -> _ModelWeights:
 
 
 def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
-    """List the state of training by a recipe, with sizes, from the sizes of a model's weights.
-
-    It consists of parameters, gradients, masters, moments, copies of weights, and scales.
-    """
+    """List the state of training: parameters, gradients, masters, moments, copies of weights, and scales."""
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
@@ -223,12 +212,11 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
     return entries + (_whole_copies(count, recipe, seen) if weights.shapeless else _copies(weights, recipe, seen))
 
 
-def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[tuple[str, Any, Any]]:
+def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list[tuple[str, Any, Any]]:
     """Return (product, format, scaling or None) of each copy of a weight that products read instead of the weight.
 
-    products: the recipes of a layer for fprop and dgrad. seen: format of the weight, None for float32.
+    forward, backward: recipes of a layer for fprop and dgrad. seen: format of the weight, None for float32.
     """
-    forward, backward = products
     copies: list[tuple[str, Any, Any]] = []
     scaling = forward.weight_scaling
     if forward.weight_fmt is not None and (forward.weight_fmt != seen or scaling is not None):
@@ -243,12 +231,12 @@ def _copies_of(products: tuple[LinearRecipe, LinearRecipe], seen: Any) -> list[t
 def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
     """List the copies and scales of `count` parameters of unknown shapes, as if they filled whole tiles.
 
-    recipe: formats of the training. seen: format of the parameters, None for float32.
+    seen: format of the parameters, None for float32.
     """
     linear = recipe.linear
     assert isinstance(linear, LinearRecipe)
     entries = []
-    for product, fmt, scaling in _copies_of((linear, linear), seen):
+    for product, fmt, scaling in _copies_of(linear, linear, seen):
         entries.append(_StateEntry("copies", f"weights of {product}", str(fmt), count, Fraction(count * fmt.bits)))
         scale_bits = (bits_in_whole_tiles(fmt, scaling) - fmt.bits) * count
         if scale_bits:
@@ -261,8 +249,7 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
 def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
     """List the copies and scales of the weights of all linear layers, and the amax histories of delayed scales.
 
-    Layers with the same kind, product and format share an entry. recipe: formats of the training. seen: format of the
-    parameters, None for float32.
+    Layers with the same kind, product and format share an entry. seen: format of the parameters, None for float32.
     """
     sums: dict[tuple[str, str, str], list[int]] = {}
 
@@ -273,7 +260,7 @@ def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEnt
 
     for name, shape in weights.linear.items():
         products = [recipe.linear_of(name, product, 0, 1) for product in ("fprop", "dgrad", "wgrad")]
-        for product, fmt, scaling in _copies_of((products[0], products[1]), seen):
+        for product, fmt, scaling in _copies_of(products[0], products[1], seen):
             bits = stored_bits(fmt, scaling, shape)
             add("copies", f"weights of {product}", fmt, math.prod(shape), bits.codes + bits.padding)
             if bits.scales:

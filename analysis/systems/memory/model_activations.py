@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fpsim.analysis.systems.memory.activations import Activation, perceptron_activations, transformer_activations
-from fpsim.analysis.systems.memory.gradients import Peak, perceptron_peak, transformer_peak
+from fpsim.analysis.systems.memory.gradients import Moment, perceptron_peak, transformer_peak
 from fpsim.analysis.systems.memory.report import LedgerRow
 from fpsim.analysis.systems.memory.saved import SavedTensors
 from fpsim.analysis.systems.memory.sliced import PERCEPTRON, bytes_again, sliced_activations, sliced_multiplications
@@ -44,23 +44,16 @@ class ModelActivations:
 
 
 def activations_of(
-    model: Any, recipe: Recipe, load: tuple[int, int], again: Recompute, saved: SavedTensors | None
+    model: Any, recipe: Recipe, tokens: int, micro_batches: int, again: Recompute, saved: SavedTensors | None
 ) -> ModelActivations:
-    """Return the activations that a micro-batch of a model keeps.
+    """Return the activations that a micro-batch of a model keeps; arguments are those of `fp.analysis.ledger`.
 
-    Args:
-      model, recipe, saved: as for `fp.analysis.ledger`.
-      load: (tokens of a training step on one rank, number of micro-batches).
-      again: the settings of recomputation.
-
-    Raises:
-      ValueError: the arguments do not determine the activations of the model.
+    Raises ValueError if the arguments do not determine the activations of the model.
     """
-    tokens, micro_batches = load
     config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
     specified = model.operations.specified if isinstance(model, (Perceptron, Transformer)) else True
     if saved is not None:
-        if load != (0, 1) or again.share:
+        if (tokens, micro_batches) != (0, 1) or again.share:
             raise ValueError(
                 "saved must be passed without tokens, micro_batches and checkpointing, as it holds one micro-batch. "
                 "Leave these out."
@@ -85,8 +78,7 @@ def activations_of(
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
     """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
 
-    tokens: number of vectors in the micro-batch. again: the settings of recomputation. specified: True for the
-    operations of `fpsim.train.operations`, False for torch's.
+    The arguments are those of `blockwise`.
     """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
@@ -97,7 +89,7 @@ def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) 
     if again.by == "layer":
         rows = [_row(kept) for kept in listed if kept.name in ("first", "loss")]
         rest = [kept for kept in listed if kept.name in ("second", "head")]
-        rows += _more("the perceptron, computed again", rest, 1, sum(row.bytes for row in rows[1:]))
+        rows += _more("the perceptron, computed again", rest, sum(row.bytes for row in rows[1:]))
         return ModelActivations(tuple(rows), _beyond(peak, rows), 1, 1 / (1 + BACKWARD))
     rows = _without_results(listed, None, tokens, again)
     cost = sliced_multiplications(None, tokens, again) / ((1 + BACKWARD) * step)
@@ -115,11 +107,8 @@ def blockwise(
 ) -> ModelActivations:
     """Return the activations of the reference transformer, and the cost of recomputation.
 
-    config: shape of the model. recipe: formats of the training. tokens: tokens of the micro-batch. again: the settings
-    of recomputation. specified: True for the operations of `fpsim.train.operations`, False for torch's.
-
-    Raises:
-      ValueError: tokens are neither whole sequences nor fewer than one sequence.
+    tokens: of the micro-batch. specified: True for the operations of `fpsim.train.operations`, False for torch's.
+    Raises ValueError for tokens that are neither whole sequences nor fewer than one sequence.
     """
     if tokens % config.context and tokens > config.context:
         raise ValueError(
@@ -141,7 +130,7 @@ def blockwise(
     )
 
 
-def _beyond(peak: Peak, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
+def _beyond(peak: Moment, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
     """Return (a LedgerRow with the bytes by which the backward pass's peak exceeds `rows`,), or () for no bytes."""
     more = peak.bytes - sum(row.bytes for row in rows)
     part = f"at the peak, in {peak.module}"
@@ -154,17 +143,19 @@ def _without_blocks(
     """Return the rows of activations if the first blocks keep only their inputs, and are recomputed one at a time.
 
     There is a LedgerRow for each tensor that is kept, and one for the bytes that recomputing a block takes beyond the
-    memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation. config:
-    shape of the model. again: the settings of recomputation.
+    memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation.
     """
     blocks = again.blocks(config.layers)
     rows = [_row(kept) for kept in listed if not 0 <= kept.block < blocks]
     freed = sum(row.bytes for row in rows[1:])  # all but the token indices is free before a block is recomputed
-    inputs = stored_bits(None, None, (tokens, config.width)).bytes
-    for block in range(blocks):
-        part = f"blocks.{block}: input"
-        rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, inputs, inputs))
-    return rows + _more("a block, computed again", [kept for kept in listed if kept.block == 0], 1, freed)
+    rows += [_stream(f"blocks.{block}: input", config, tokens) for block in range(blocks)]
+    return rows + _more("a block, computed again", [kept for kept in listed if kept.block == 0], freed)
+
+
+def _stream(part: str, config: Config, tokens: int) -> LedgerRow:
+    """Return the row of a float32 array (tokens, width) of the residual stream."""
+    size = stored_bits(None, None, (tokens, config.width)).bytes
+    return LedgerRow("activations", part, str(FP32), tokens * config.width, size, size)
 
 
 def _without_results(
@@ -173,16 +164,13 @@ def _without_results(
     """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
 
     There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes beyond
-    the memory that is free by then. listed: all activations without recomputation. config: shape of the transformer;
-    None for the perceptron. tokens: tokens of the micro-batch. again: the settings of recomputation.
+    the memory that is free by then. listed: all activations without recomputation. config: None for the perceptron.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
     for name in sliced.residuals:
         assert config is not None
-        size = stored_bits(None, None, (tokens, config.width)).bytes
-        part = f"{name}: residual of its sum"
-        rows.append(LedgerRow("activations", part, str(FP32), tokens * config.width, size, size))
+        rows.append(_stream(f"{name}: residual of its sum", config, tokens))
     most: tuple[int, tuple[Activation, ...]] = (0, ())
     for group in sliced.groups:
         last = max(place for place, one in enumerate(listed) if one in group)
@@ -196,14 +184,10 @@ def _without_results(
     return rows
 
 
-def _more(part: str, tensors: Sequence[Activation], slices: int, freed: int) -> list[LedgerRow]:
-    """Return [a LedgerRow with the bytes that recomputation allocates beyond `freed`], or [] if there are none.
-
-    part: text of the row. tensors: the tensors that are recomputed together, in `slices` slices. freed: bytes of kept
-    activations that are free before the recomputation.
-    """
-    more = math.ceil(sum(kept.bits.bytes for kept in tensors) / slices) - freed
-    elements = math.ceil(sum(kept.elements for kept in tensors) / slices)
+def _more(part: str, tensors: Sequence[Activation], freed: int) -> list[LedgerRow]:
+    """Return [a LedgerRow with the bytes by which recomputed tensors exceed `freed` bytes], or [] if they don't."""
+    more = sum(kept.bits.bytes for kept in tensors) - freed
+    elements = sum(kept.elements for kept in tensors)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
 
 
@@ -229,10 +213,7 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
 def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
     """Return the number of multiplications of linear layers and attention in the forward pass of transformer blocks.
 
-    Args:
-      config: shape of the transformer.
-      tokens: tokens of a micro-batch: whole sequences of the context, or one shorter sequence.
-      blocks: number of blocks to count.
+    tokens: tokens of a micro-batch: whole sequences of the context, or one shorter sequence.
     """
     linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
     return int(blocks * tokens * (linear + 2 * config.width * min(tokens, config.context)))  # scores and mixing
@@ -240,8 +221,6 @@ def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
 
 def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
     """Return the number of multiplications that recomputation adds to a transformer's backward pass of a micro-batch.
-
-    tokens: tokens of the micro-batch. recompute: the settings of recomputation.
 
     Example:
       >>> from fpsim.train import Recompute

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fpsim.analysis.systems.memory.model_activations import blockwise
 from fpsim.display.wording import bytes_in_words, percent
@@ -80,11 +79,23 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not 0 < budget < math.inf:
         raise ValueError(f"budget must be a number of bytes > 0; got {shown(budget)}.")
     require_integer("tokens", tokens, 1)
-    without = _measured(config, chosen, tokens, NOTHING)[0]
+
+    def measured(again: Recompute) -> tuple[int, float]:
+        """Return the bytes of a micro-batch's activations, and the cost as a share of a step's multiplications."""
+        activations = blockwise(config, chosen, tokens, again)
+        return sum(row.bytes for row in activations.rows), activations.cost
+
+    without = least = measured(NOTHING)[0]
     best: RecomputePlan | None = None
-    least = without
-    for again in _candidates(config, chosen, tokens, budget):
-        size, cost = _measured(config, chosen, tokens, again)
+    can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in chosen.stored)
+    candidates = [NOTHING]
+    for blocks in range(1, config.layers + 1):
+        share = blocks / config.layers
+        if can_be_sliced:
+            candidates.append(_sliced(share, tokens, lambda again: measured(again)[0] <= budget))
+        candidates.append(Recompute(share))
+    for again in candidates:
+        size, cost = measured(again)
         least = min(least, size)
         if size <= budget and (best is None or cost < best.cost):
             best = RecomputePlan(again, size, without, int(budget), cost)
@@ -96,43 +107,14 @@ def recompute_plan(config: Config, recipe: RecipeLike, *, tokens: int, budget: f
     return best
 
 
-def _measured(config: Config, recipe: Any, tokens: int, again: Recompute) -> tuple[int, float]:
-    """Return (bytes of a micro-batch's activations with the recomputation `again`, the cost of recomputing).
+def _sliced(share: float, tokens: int, fits: Callable[[Recompute], bool]) -> Recompute:
+    """Return the recomputation of SwiGLU's input in a share of the blocks, in as few slices as `fits` accepts.
 
-    The cost is a share of the multiplications of a training step. config: shape of the transformer. recipe: formats of
-    the training. tokens: tokens of the micro-batch.
+    The number of slices is a power of two, the largest possible one if none is accepted.
     """
-    activations = blockwise(config, recipe, tokens, again)
-    return sum(row.bytes for row in activations.rows), activations.cost
-
-
-def _candidates(config: Config, recipe: Any, tokens: int, budget: float) -> Iterator[Recompute]:
-    """Yield candidates for the recomputation: none, then for each number n = 1, 2, ... of first blocks two candidates.
-
-    The first recomputes SwiGLU's input in n blocks, in as few slices as the budget, in bytes, permits; it is left out
-    if the recipe stores this input in a separate format. The second recomputes n whole blocks. config: shape of the
-    transformer. recipe: formats of the training. tokens: tokens of a micro-batch.
-    """
-    yield NOTHING
-    can_be_sliced = not any(row.modules.endswith("act") or row.modules == "*" for row in recipe.stored)
-    finest = 1 << (min(FINEST, tokens).bit_length() - 1)
-    for blocks in range(1, config.layers + 1):
-        share = blocks / config.layers
-        if can_be_sliced:
-            yield Recompute(share, "m", _slices(config, recipe, tokens, (share, finest, budget)))
-        yield Recompute(share)
-
-
-def _slices(config: Config, recipe: Any, tokens: int, wanted: tuple[float, int, float]) -> int:
-    """Return the smallest power of two of slices of SwiGLU's input with which activations are within the budget.
-
-    config: shape of the transformer. recipe: formats of the training. tokens: tokens of a micro-batch. wanted: (share
-    of blocks to recompute, largest number of slices, budget in bytes). Return the largest number if no number suffices.
-    """
-    share, finest, budget = wanted
-    if _measured(config, recipe, tokens, Recompute(share, "m", finest))[0] > budget:
-        return finest
-    slices = 1
-    while slices < finest and _measured(config, recipe, tokens, Recompute(share, "m", slices))[0] > budget:
+    slices, finest = 1, 1 << (min(FINEST, tokens).bit_length() - 1)
+    if not fits(Recompute(share, "m", finest)):
+        return Recompute(share, "m", finest)
+    while slices < finest and not fits(Recompute(share, "m", slices)):
         slices *= 2
-    return slices
+    return Recompute(share, "m", slices)

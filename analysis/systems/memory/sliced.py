@@ -40,10 +40,7 @@ class SlicedActivations(NamedTuple):
 
 
 def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
-    """Return the names of the layers whose results are recomputed.
-
-    config: shape of the transformer; None for the perceptron. again: the settings of recomputation.
-    """
+    """Return the names of the layers whose results are recomputed; config: None for the perceptron."""
     if config is None:
         return again.named(PERCEPTRON, 1)
     ends = ("attn.qkv", "attn.proj", "mlp.gate_up", "mlp.down")
@@ -54,10 +51,9 @@ def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
 def sliced_activations(
     listed: Sequence[Activation], config: Config | None, again: Recompute
 ) -> SlicedActivations:  # fmt: skip
-    """Divide activations into those that are kept and those that are recomputed.
+    """Divide activations, all those without recomputation, into kept and recomputed ones.
 
-    listed: all activations without recomputation. config: shape of the transformer; None for the perceptron. again: the
-    settings of recomputation.
+    config: None for the perceptron.
     """
     readers = {name: _readers(name, config) for name in sliced_layers(config, again)}
     gone = {module for modules in readers.values() for module in modules}
@@ -78,10 +74,7 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return names of the modules that read a layer's result; they need not keep this result if it is recomputed.
-
-    name: name of the layer. config: shape of the transformer; None for the perceptron.
-    """
+    """Return names of the modules that read a layer's result, and need not keep it if it is recomputed."""
     if config is None:
         return PERCEPTRON[name][2]
     block, end = name.rpartition(".")[0].rpartition(".")[0], name.rpartition(".")[2]
@@ -96,7 +89,6 @@ def bytes_again(group: Sequence[Activation], again: Recompute) -> int:
     """Return the bytes in memory while a group of activations is recomputed.
 
     These are one slice if the group is SwiGLU's input and is sliced along tokens or channels, else the whole group.
-    again: the settings of recomputation.
     """
     size = sum(one.bits.bytes for one in group)
     alone = len(group) == 1 and group[0].name.endswith(".act") and again.by != "k"

@@ -36,7 +36,7 @@ class ProcessRow:
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
     """Compare two flat float32 arrays bit by bit, and return the row of a ProcessesReport; all NaNs count as equal.
 
-    way, ranks, tensor, reason: fields of the row. got, wanted: elements computed by several processes, and by one.
+    got, wanted: elements computed by several processes, and by one.
 
     Example:
       >>> import numpy as np
