@@ -59,13 +59,12 @@ def attention(
     chosen = recipe_of(recipe).replace(**changes) if changes else recipe_of(recipe)
     require_kind("causal", causal, (bool, np.bool_), "True or False")
     heads, shape = heads_of(q, k, v, mask, causal, scale)
-    traced, exact, rows = [], [], []
+    traced, rows = [], []
     sums = HeadSums(chosen)
     for head in heads:
         result, reference = attend(head, chosen), exact_attention(head)
         sums.add(head, result, reference)
         traced.append(result.output)
-        exact.append(reference[0])
         rows.append(np.linalg.norm(result.output - reference[0], axis=-1) / np.linalg.norm(reference[0], axis=-1))
     output = np.stack(traced)
     values = {field.name: getattr(chosen, field.name) for field in fields(AttentionRecipe)}

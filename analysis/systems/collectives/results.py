@@ -103,10 +103,7 @@ class CollectiveReport(SavedReport):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative error of each algorithm and its range over orders of ranks; return the matplotlib axes.
-
-        ax: axes to draw on; None makes new ones.
-        """
+        """Draw each algorithm's relative error, and its range over orders; return the axes (ax None: new ones)."""
         from fpsim.analysis.systems.collectives.figures import report_axes
 
         return report_axes(self, ax)
@@ -178,10 +175,7 @@ class CollectiveGrowth(SavedReport):
         )
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the relative error of each algorithm against the number of ranks; return the matplotlib axes.
-
-        ax: axes to draw on; None makes new ones.
-        """
+        """Draw each algorithm's relative error against the number of ranks; return the axes (ax None: new ones)."""
         from fpsim.analysis.systems.collectives.figures import growth_axes
 
         return growth_axes(self, ax)

@@ -72,10 +72,7 @@ class BatchInvariance(SavedReport):
         return tuple(name for name, share in shares.items() if share > 0)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the share of elements that differ against the batch size; return the matplotlib axes.
-
-        ax: axes to draw on; None makes new ones.
-        """
+        """Draw the share of elements that differ against the batch size; return the axes (ax None: new ones)."""
         from fpsim.analysis.systems.invariance.figures import batch_axes
 
         return batch_axes(self, ax)
@@ -162,10 +159,7 @@ class DecodingReport(SavedReport):
         return sum(abs(row.logprob_first - row.logprob_second) for row in self.rows) / len(self.rows)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw KL and log-probability differences against the length; return the matplotlib axes.
-
-        ax: axes to draw on; None makes new ones.
-        """
+        """Draw KL and log-probability differences against the length; return the axes (ax None: new ones)."""
         from fpsim.analysis.systems.invariance.figures import decoding_axes
 
         return decoding_axes(self, ax)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from fpsim.analysis.systems.collectives.orders import Hops, distances, halves, rotated
+from fpsim.analysis.systems.collectives.orders import Order as Nested
 from fpsim.arrays import Array
 from fpsim.casts.cast import quantize
 from fpsim.formats.float_format import Format
@@ -66,21 +69,21 @@ def orders_of(ranks: int, fmt: Format = FP32) -> dict[str, Order]:
       ['pairs of neighbours', 'the order of the ranks']
     """
     forward = list(range(ranks))
-    chains = {IN_ORDER: forward}
+    chains = {IN_ORDER: Hops(forward)}
     for first in forward:
-        chains[f"a ring from rank {first} upward"] = forward[first:] + forward[:first]
-        chains[f"a ring from rank {first} downward"] = [(first - i) % ranks for i in forward]
-    orders: dict[str, Order] = {}
+        chains[f"a ring from rank {first} upward"] = rotated(forward, first)
+        chains[f"a ring from rank {first} downward"] = Hops((first - i) % ranks for i in forward)
+    orders: dict[str, Nested] = {}
     known = set[tuple[object, ...]]()
     for name, chain in chains.items():
         key = (frozenset(chain[:2]), *chain[2:])  # an addition is the same both ways round
         if key not in known:
             known.add(key)
-            orders[name] = _chain(chain, fmt)
+            orders[name] = chain
     if ranks > 2 and ranks & (ranks - 1) == 0:
-        orders["pairs of neighbours"] = _pairs(1, fmt)
-        orders["pairs half the ranks apart"] = _pairs(ranks // 2, fmt)
-    return orders
+        orders["pairs of neighbours"] = halves(0, ranks)
+        orders["pairs half the ranks apart"] = distances(forward)
+    return {name: partial(_added, order, fmt=fmt) for name, order in orders.items()}
 
 
 def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> ExplainedMean:
@@ -133,37 +136,13 @@ def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
     return ExplainedMean(chosen, int(open_elements.sum()), divided)
 
 
-def _chain(order: list[int], fmt: Format) -> Order:
-    """Return a function that adds contributions (ranks, n) one after another in this order, each sum rounded to fmt."""
-
-    def added(x: Array) -> Array:
-        total = x[order[0]]
-        for rank in order[1:]:
-            total = _sum(total, x[rank], fmt)
-        return np.asarray(total)
-
-    return added
-
-
-def _pairs(apart: int, fmt: Format) -> Order:
-    """Return a function that adds contributions (ranks, n) in pairs, then the sums in pairs, and so on.
-
-    apart: 1 pairs neighbours; otherwise the first half of the remaining sums is paired with the second half.
-    """
-
-    def added(x: Array) -> Array:
-        level = list(x)
-        while len(level) > 1:
-            half = len(level) // 2
-            pairs = [(2 * i, 2 * i + 1) for i in range(half)] if apart == 1 else [(i, i + half) for i in range(half)]
-            level = [_sum(level[i], level[j], fmt) for i, j in pairs]
-        return np.asarray(level[0])
-
-    return added
-
-
-def _sum(x: Array, y: Array, fmt: Format) -> Array:
-    """Return x + y, added in float32 and rounded to a format."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = x + y
-    return np.asarray(total if fmt == FP32 else quantize(total, fmt))
+def _added(order: Nested, x: Array, fmt: Format) -> Array:
+    """Return the sums (n,) of contributions x (ranks, n) in an order, nested tuples of ranks, each rounded to `fmt`."""
+    if isinstance(order, int):
+        return np.asarray(x[order])
+    total = _added(order[0], x, fmt)
+    for operand in order[1:]:
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = total + _added(operand, x, fmt)
+        total = total if fmt == FP32 else np.asarray(quantize(total, fmt))
+    return total

@@ -155,16 +155,6 @@ def hopper_fp8() -> Figures:
     return {"E4M3 units of Hopper that were compared with the chip": measured}
 
 
-def tensor_core_peaks() -> Figures:
-    """Return the ratios of published peak rates, FP16 tensor cores to FP32, of the V100 and the A100."""
-    return {"V100 (125 / 15.7)": 125 / 15.7, "A100 (312 / 19.5)": 312 / 19.5}
-
-
-def bytes_by_format() -> Figures:
-    """Return the bytes of a value in FP32, FP16 and E4M3."""
-    return {f"bytes in {fmt}": fmt.bits / 8 for fmt in (FP32, FP16, E4M3)}
-
-
 CLAIMS = (
     Claim(
         "1", "fp16-range", "FP16 reaches only +-65504, and has a higher precision (than BF16).", "S3, S4",
@@ -273,13 +263,14 @@ CLAIMS = (
     Claim(
         "12", "tensor-core-peaks", "Tensor cores make FP16 8 times as fast (S0), or 2 to 8 times (S3).", "S0, S3",
         f"arithmetic with peaks in TFLOPS of the V100's datasheet and of {A100}", RIGHT,
-        "It is the ratio of the V100's peaks; the ratio of the A100's is 16. Nothing was timed.", ARITHMETIC,
-        tensor_core_peaks,
+        "It is the ratio of the V100's peaks; the ratio of the A100's is 16. Nothing was timed.",
+        ARITHMETIC, lambda: {"V100 (125 / 15.7)": 125 / 15.7, "A100 (312 / 19.5)": 312 / 19.5},
         {"V100 (125 / 15.7)": around(8, 0.1), "A100 (312 / 19.5)": 16.0},
     ),
     Claim(
         "13", "bytes-by-format", "FP32 is large and slow, FP16 fast, FP8 fastest.", "S4", "bytes of a value", RIGHT,
-        "This holds for sizes; speed was not measured.", ARITHMETIC, bytes_by_format,
+        "This holds for sizes; speed was not measured.", ARITHMETIC,
+        lambda: {f"bytes in {fmt}": fmt.bits / 8 for fmt in (FP32, FP16, E4M3)},
         {"bytes in FP32": 4.0, "bytes in FP16": 2.0, "bytes in E4M3": 1.0},
     ),
 )  # fmt: skip

@@ -40,12 +40,6 @@ def scheduler_code() -> Figures:
     }
 
 
-def _divergence(scale: float, fmt: Format) -> float:
-    """Return the mean KL divergence, in nats, of softmax of logits N(0, scale^2), unrounded and rounded to a format."""
-    logits = scale * normal(256, 256).astype(np.float64)
-    return mean_kl(log_softmax(logits), log_softmax(quantize(logits, fmt)))
-
-
 def attention_scores() -> Figures:
     """Return the standard deviation at which scores overflow FP16, and KL divergences due to rounding scores."""
     queries, keys = normal(512, 128).astype(np.float64), normal(512, 128, seed=1).astype(np.float64)
@@ -54,7 +48,9 @@ def attention_scores() -> Figures:
     }
     for fmt in (BF16, FP16):
         for scale in (1, 16, 256):
-            figures[f"KL, {fmt}, logits x {scale}"] = _divergence(float(scale), fmt)
+            logits = scale * wide(normal(256, 256))
+            kl = mean_kl(log_softmax(logits), log_softmax(quantize(logits, fmt)))
+            figures[f"KL, {fmt}, logits x {scale}"] = kl
     figures["ulp of BF16 at 64"] = float(BF16.ulp(64.0))
     figures["ulp of FP16 at 1024"] = float(FP16.ulp(1024.0))
     return figures
