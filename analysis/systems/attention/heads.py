@@ -19,11 +19,8 @@ def heads_of(
 ) -> tuple[list[Head], tuple[int, ...]]:
     """Return the heads of q, each with its keys, values and mask, and the shape of q's axes before (queries, d).
 
-    The arguments are those of `fp.analysis.attention`.
-
-    Raises:
-      ValueError: shapes that do not fit, or a scale that is not positive.
-      TypeError: arrays that do not hold floats.
+    The arguments are those of `fp.analysis.attention`. Raises ValueError for shapes that do not fit, or a scale that is
+    not positive, TypeError for arrays that do not hold floats.
     """
     names = dict(zip("qkv", (q, k, v), strict=True))
     arrays = {name: float_array(without_gradient(x), name)[0].astype(np.float64) for name, x in names.items()}

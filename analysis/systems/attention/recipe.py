@@ -196,11 +196,7 @@ RECIPES = {
 
 
 def recipe_of(value: Any) -> AttentionRecipe:
-    """Return the attention recipe with the name `value`; return an AttentionRecipe unchanged.
-
-    Raises:
-      ValueError: `value` is neither.
-    """
+    """Return the attention recipe with the name `value`, or `value` if it is one; raise ValueError otherwise."""
     if isinstance(value, AttentionRecipe):
         return value
     if not isinstance(value, str) or value not in RECIPES:

@@ -31,10 +31,8 @@ class BufferSpan(NamedTuple):
 class RingBuffer(NamedTuple):
     """A part of the buffer that travels around a ring once, divided into one chunk for each rank.
 
-    Attributes:
-      edges: index of the first element of each chunk, then the end of the last chunk: ranks + 1 numbers.
-      ranks: the ranks in the order of the ring.
-      first: the sum of chunk c begins with the rank at position (c + first) % number of ranks of the ring.
+    edges: index of the first element of each chunk, then the end of the last: ranks + 1 numbers. ranks: in the order of
+    the ring. first: the sum of chunk c begins with the rank at position (c + first) % number of ranks of the ring.
     """
 
     edges: tuple[int, ...]
@@ -312,16 +310,7 @@ def _flat(name: str, value: Any) -> Flat:
 
 
 def algorithm_of(value: Any) -> Algorithm:
-    """Return the all-reduce algorithm with the name `value`, such as "ring"; return an algorithm object unchanged.
-
-    Raises:
-      ValueError: `value` is neither.
-
-    Example:
-      >>> from fpsim.analysis.systems.collectives.algorithms import algorithm_of
-      >>> algorithm_of("tree")
-      ReductionTree(shape='binomial')
-    """
+    """Return the algorithm with the name `value`, such as "ring", or `value` if it is one; raise ValueError otherwise."""
     if isinstance(value, str) and value == "two_level":
         return TwoLevel()
     if isinstance(value, Algorithm):

@@ -35,12 +35,7 @@ class CodeRows(Protocol):
 
 
 class Source:
-    """The unrounded contribution of every rank, read when needed.
-
-    Args:
-      x: an array (ranks, n), a sequence or an iterator of arrays (n,), or a function of the rank that returns an array
-        (n,).
-      ranks: number of ranks; required for a function, None or the true number for the others.
+    """The unrounded contribution of every rank, read when needed; the arguments are those of `all_reduce`.
 
     Raises:
       ValueError: there are no ranks or no elements, contributions have different sizes, or their number is not `ranks`.
@@ -90,9 +85,7 @@ class Source:
     def values(self, rank: int) -> Array:
         """Return a rank's contribution, (size,) floats in the dtype that the caller passed.
 
-        Raises:
-          ValueError: the contribution has another shape than (size,).
-          TypeError: the contribution does not hold floats.
+        Raises ValueError for another shape than (size,), TypeError if it does not hold floats.
         """
         if rank in self._kept:
             self._kept.move_to_end(rank)
@@ -153,13 +146,7 @@ def _kept_rows(rows: Iterator[Any]) -> Sequence[Any] | Array:
 
 
 class Contributions:
-    """The ranks' contributions as codes of the format that is sent, scaled for a mean if that happens before the sum.
-
-    Args:
-      source: the unrounded contributions.
-      adder: the format and rounding of the codes.
-      average: None, "multiply_before", "divide_before" or "divide_after" (which leaves contributions unscaled).
-    """
+    """The ranks' contributions as codes of the adder's format, scaled for a mean if that happens before the sum."""
 
     def __init__(self, source: Source, adder: Adder, average: str | None) -> None:
         self._source, self._adder, self._average = source, adder, average

@@ -18,8 +18,7 @@ class Hops(tuple[Any, ...]):
 class OneRank(tuple[Any, ...]):
     """Operands, ranks or orders, that one rank adds from left to right and sends after the last addition.
 
-    With an accumulation format, the rank rounds to the format of messages once, before sending. Without one, it rounds
-    after each addition.
+    It rounds to the format of messages after each addition, with an accumulation format only before sending.
     """
 
     __slots__ = ()
@@ -35,13 +34,7 @@ class ExactSum(tuple[Any, ...]):
 
 
 def first_rank(order: Order) -> int:
-    """Return the rank whose contribution is the first operand of a sum in an order, nested tuples of ranks.
-
-    Example:
-      >>> from fpsim.analysis.systems.collectives.orders import Hops, first_rank
-      >>> first_rank(Hops([Hops([2, 3]), 1]))
-      2
-    """
+    """Return the rank whose contribution is the first operand of a sum in an order, nested tuples of ranks."""
     while not isinstance(order, int):
         order = order[0]
     return order

@@ -22,14 +22,9 @@ from fpsim.arrays import Array
 
 
 def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
-    """Return the codes of the sum that every rank holds after an all-reduce.
+    """Return the codes (n,) of the sum that every rank holds after an all-reduce.
 
-    Args:
-      algorithm: the order of the additions; callers call `algorithm.check` first.
-      rows: the contributions as codes, a row for each rank.
-      adder: formats and rounding of the additions.
-    Returns:
-      Codes (n,) of `adder.fmt`.
+    algorithm: one whose `check` accepts the number of rows. rows: the contributions as codes, a row for each rank.
     """
     if isinstance(algorithm, TwoLevel):
         nodes = NodeSums(rows, algorithm, adder)
@@ -41,12 +36,8 @@ def reduce_rows(algorithm: Algorithm, rows: CodeRows, adder: Adder) -> Array:
 class NodeSums:
     """The sums of each node's ranks as rows of codes, computed when they are read.
 
-    The shards of a sum may add the node's ranks in different orders, as a reduce-scatter inside the node does.
-
-    Attributes:
-      node: number of ranks in a node.
-      count, size: number of nodes, and of elements of the buffer.
-      shards: the spans of the buffer that the ranks of a node own after a reduce-scatter.
+    The shards of a sum may add the node's ranks in different orders, as a reduce-scatter inside the node does. node:
+    number of ranks in a node. shards: the spans of the buffer that the ranks of a node own after a reduce-scatter.
     """
 
     def __init__(self, rows: CodeRows, algorithm: TwoLevel, adder: Adder) -> None:
@@ -89,8 +80,7 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
     """Write the codes of the sums that rings compute into `total`, in two passes over the positions of the rings.
 
     The sum of a chunk begins at one position of its ring, and adds the contributions of all positions from there on.
-    The first pass makes the additions up to the last position, the second pass the additions from position 0 on. So
-    each position adds to one contiguous part of the buffer in a pass, or to two parts if `first` is not 0.
+    The first pass makes the additions up to the last position, the second pass the additions from position 0 on.
     """
     for turn in (0, 1):
         for position in range(rows.count):

@@ -61,12 +61,9 @@ def _plain(name: str, part: str, shape: tuple[int, int], dtype: str, bits: int) 
 
 
 class _Saved:
-    """A builder of the list of activations that modules keep, for one recipe and one micro-batch.
+    """A builder of the list of activations that modules keep, for one recipe and a micro-batch of `tokens` tokens.
 
-    Args:
-      recipe: the formats.
-      tokens: tokens of the micro-batch.
-      specified: True for the operations of `fpsim.train.operations`, False for torch's operations.
+    specified: True for the operations of `fpsim.train.operations`, False for torch's operations.
     """
 
     def __init__(self, recipe: Recipe, tokens: int, specified: bool) -> None:

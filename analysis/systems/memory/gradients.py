@@ -18,10 +18,9 @@ LINEAR = ("qkv", "proj", "gate_up", "down", "head")
 
 
 class Moment(NamedTuple):
-    """The memory in use while the backward pass of one module runs.
+    """The memory in use while the backward pass of the module `module` runs.
 
     Attributes:
-      module: name of the module.
       kept: bytes of the activations that are kept or computed again at this moment.
       result, input: numbers of elements of the gradients of the module's result, and of its input.
       inner: number of elements of other float32 gradients: inside the module, and of the residual stream.

@@ -31,9 +31,7 @@ class ModelActivations:
     Attributes:
       rows: a LedgerRow for each tensor that is kept for the backward pass, and one for those computed again.
       gradients: one LedgerRow for the bytes of the backward pass's peak beyond `rows`; () if there are none.
-      recomputed: number of blocks of which the backward pass recomputes something.
-      cost: multiplications that run once more / multiplications of a training step.
-      notes: sentences that the Ledger adds to its text; () for none.
+      recomputed, cost, notes: as the attributes `recomputed`, `recompute_cost` and `notes` of a Ledger.
     """
 
     rows: tuple[LedgerRow, ...] = ()

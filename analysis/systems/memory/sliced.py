@@ -99,8 +99,7 @@ def sliced_multiplications(config: Config | None, tokens: int, again: Recompute)
     """Return the number of multiplications that recomputing results of layers adds to a micro-batch's backward pass.
 
     Recomputing queries, keys and values recomputes attention as well; recomputing a layer of the perceptron recomputes
-    the later layers as well. config: shape of the transformer; None for the perceptron. tokens: tokens of the
-    micro-batch. again: the settings of recomputation.
+    the later layers as well. config: None for the perceptron. tokens: of the micro-batch.
 
     Example:
       >>> from fpsim.train import Recompute

@@ -12,11 +12,6 @@ def chosen_backend(backend: str | None, ranks: int) -> str:
 
     The default is nccl if each of the `ranks` processes has a GPU, else gloo. Raises ValueError for an unknown backend,
     or nccl with fewer GPUs than processes.
-
-    Example:
-      >>> from fpsim.analysis.systems.processes.backends import chosen_backend
-      >>> chosen_backend("gloo", 4)
-      'gloo'
     """
     import torch
 

@@ -37,12 +37,6 @@ def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason:
     """Compare two flat float32 arrays bit by bit, and return the row of a ProcessesReport; all NaNs count as equal.
 
     got, wanted: elements computed by several processes, and by one.
-
-    Example:
-      >>> import numpy as np
-      >>> from fpsim.analysis.systems.processes.report import row_of
-      >>> row_of("ddp", 2, "weights", np.float32([1, 2]), np.float32([1, 4]), "").largest
-      0.5
     """
     unlike = (got.view(np.uint32) != wanted.view(np.uint32)) & ~(np.isnan(got) & np.isnan(wanted))
     with np.errstate(all="ignore"):
