@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from fpsim.display.optional import DataFrame, frame
@@ -52,7 +51,15 @@ class SavedReport:
           FileNotFoundError: there is no such file.
           ValueError: the file is damaged, or does not hold a report of this class.
         """
-        contents = cls._read(path)
+        target = path_of(path)
+        try:
+            contents = from_json(json.loads(target.read_text(encoding="utf-8")))
+        except ValueError as problem:
+            raise ValueError(
+                f"{target}: wanted a report as save() wrote it; damaged ({problem}). Save it again."
+            ) from None
+        if not isinstance(contents, dict) or contents.pop("kind", None) != cls.KIND:
+            raise ValueError(f"{target}: wanted {cls.KIND}, got a file of another kind. Save one with .save(path).")
         try:
             if missing := {x.name for x in fields(cls)} - {*contents, *cls.UNSAVED}:  # type: ignore[arg-type]
                 raise KeyError(*missing)
@@ -65,8 +72,7 @@ class SavedReport:
             return cls._made(contents)
         except (TypeError, ValueError, KeyError, AttributeError):
             raise ValueError(
-                f"{path_of(path)}: wanted {cls.KIND} as save() wrote it; parts are missing or have other types. Save "
-                "it again."
+                f"{target}: wanted {cls.KIND} as save() wrote it; parts are missing or have other types. Save it again."
             ) from None
 
     def _saved(self) -> dict[str, Any]:
@@ -86,23 +92,6 @@ class SavedReport:
         """Return HTML for notebooks: the report's text, a paragraph for each line, then a table of `rows`."""
         text = html_paragraphs(str(self).splitlines())
         return text + html_table([x.name for x in fields(self.ROW)], (asdict(row).values() for row in self.rows))
-
-    @classmethod
-    def _read(cls, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """Return the fields in a report's file, name -> value, after checking that they belong to this class.
-
-        Raises FileNotFoundError without such a file, ValueError if it is damaged or holds something else.
-        """
-        target = path_of(path)
-        try:
-            contents = from_json(json.loads(Path(target).read_text(encoding="utf-8")))
-        except (ValueError, UnicodeDecodeError) as problem:
-            raise ValueError(
-                f"{target}: wanted a report as save() wrote it; damaged ({problem}). Save it again."
-            ) from None
-        if not isinstance(contents, dict) or contents.pop("kind", None) != cls.KIND:
-            raise ValueError(f"{target}: wanted {cls.KIND}, got a file of another kind. Save one with .save(path).")
-        return contents
 
 
 def _as_lists(value: Any) -> Any:

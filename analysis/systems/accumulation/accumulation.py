@@ -125,7 +125,7 @@ def _prefixes(terms: Array, fmt: Any, adds: Accumulator) -> Iterator[tuple[int, 
 
     Counts are 1, 2, 4, ... and all. Sums are float32. fmt: format of which all terms are values, or None.
     """
-    wanted = list(_counts(len(terms)))
+    wanted = _counts(len(terms))
     if adds != Sequential(adds.fmt) or not FP32.holds(adds.fmt):
         for count in wanted:
             yield count, _sum(terms[:count], adds), None if count == 1 else _sum(terms[: count - 1], adds)
@@ -164,7 +164,7 @@ def _sum(terms: Array, adds: Accumulator) -> Array:
 
 def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
     """Return {count: weighted mean of the first `count` terms, float64} for the counts 1, 2, 4, ... and all."""
-    wanted, means = list(_counts(len(terms))), {}
+    wanted, means = _counts(len(terms)), {}
     total = np.zeros(terms.shape[1:], np.float64)
     for count, (weight, term) in enumerate(zip(weights, terms, strict=True), 1):
         total += weight * term.astype(np.float64)
@@ -173,13 +173,9 @@ def _exact_means(terms: Array, weights: Array) -> dict[int, Array]:
     return means
 
 
-def _counts(most: int) -> Iterator[int]:
-    """Yield the powers of two below `most`, ascending, then `most`."""
-    count = 1
-    while count < most:
-        yield count
-        count *= 2
-    yield most
+def _counts(most: int) -> list[int]:
+    """Return the powers of two below `most`, ascending, then `most`."""
+    return [*(1 << i for i in range((most - 1).bit_length())), most]
 
 
 def _with_large(row: AccumulationRow, mean: Array, large: Array, count: int) -> AccumulationRow:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.analysis.measures.rounding_error import error
+from fpsim.analysis.systems.claims.claim import Figures
 from fpsim.formats.named import Format
 from fpsim.matrix_units.catalogue import float_units
 from fpsim.matrix_units.matrix_unit import MatrixUnit
@@ -55,3 +57,9 @@ def mean_kl(first: Floats, second: Floats) -> float:
 def units_of(arch: str, *formats: Format) -> list[MatrixUnit]:
     """Return the matrix units of an architecture, such as "hopper", whose left operand has one of the formats."""
     return [unit for unit in float_units(arch) if unit.a.fmt in formats]
+
+
+def sqnr_of_normal(*formats: Format) -> Figures:
+    """Return the SQNR of N(0, 1) values in each of the formats, in dB."""
+    x = normal(1024, 1024)
+    return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in formats}

@@ -297,7 +297,6 @@ class TwoLevel:
 
 
 Algorithm = Flat | TwoLevel
-NAMES: tuple[str, ...] = (*FLAT, "two_level")
 
 
 def _flat(name: str, value: Any) -> Flat:
@@ -309,15 +308,16 @@ def _flat(name: str, value: Any) -> Flat:
     return FLAT[value]
 
 
+NAMED: dict[str, Algorithm] = {**FLAT, "two_level": TwoLevel()}
+
+
 def algorithm_of(value: Any) -> Algorithm:
-    """Return the algorithm with the name `value`, such as "ring", or `value` if it is one; raise ValueError otherwise."""
-    if isinstance(value, str) and value == "two_level":
-        return TwoLevel()
+    """Return the algorithm with the name `value`, such as "ring", or `value` itself; raise ValueError otherwise."""
     if isinstance(value, Algorithm):
         return value
-    if not isinstance(value, str) or value not in FLAT:
-        raise unknown("algorithm", value, NAMES, others="or an object such as collectives.Ring(channels=2)")
-    return FLAT[value]
+    if not isinstance(value, str) or value not in NAMED:
+        raise unknown("algorithm", value, tuple(NAMED), others="or an object such as collectives.Ring(channels=2)")
+    return NAMED[value]
 
 
 def name_of(algorithm: Algorithm) -> str:
@@ -328,7 +328,7 @@ def name_of(algorithm: Algorithm) -> str:
       >>> name_of(Ring()), name_of(Ring(channels=2))
       ('ring', 'ring(channels=2)')
     """
-    names = {TwoLevel: "two_level", **{type(flat): name for name, flat in FLAT.items()}}
+    names = {type(default): name for name, default in NAMED.items()}
     plain = type(algorithm)()
     changed = {
         field: getattr(algorithm, field)

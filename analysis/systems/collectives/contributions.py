@@ -50,12 +50,11 @@ class Source:
         self._read: Callable[[int], Any]
         self.is_function = False
         x = without_gradient(x) if is_torch(x) else x
-        several = isinstance(x, (list, tuple)) and len(x) > 0 and hasattr(x[0], "shape")
         if callable(x) and not hasattr(x, "shape"):
             if ranks is None:
                 raise ValueError("ranks must be the number of contributions of a function; got None. Pass ranks=8.")
             self.count, self._read, self.is_function = int(ranks), x, True
-        elif several:
+        elif isinstance(x, (list, tuple)) and len(x) > 0 and hasattr(x[0], "shape"):
             self.count, self._read = len(x), x.__getitem__
         elif isinstance(x, Mapping):
             raise TypeError(

@@ -75,7 +75,6 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
         decode(rows.row(member, start, stop), adder.fmt, np.float32, out=sums.next_row())
     values = sums.to_odd()
     rough = np.flatnonzero(~(sums.lost == 0) | (values == 0))  # inexact sums, and zeros, whose sign fp.Exact determines
-    options = adder.options(members[0], SEND)
     if adder.is_stochastic:
         if rough.size:
             codes = _by_columns(rows, adder, members, start + rough, Exact(FP64, rounding="odd"))
@@ -85,7 +84,9 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
         return adder.rounded(whole, members[0], SEND)[start:stop]
     codes = adder.rounded(values, members[0], SEND)
     if rough.size:
-        codes[rough] = _by_columns(rows, adder, members, start + rough, Exact(adder.fmt, **options))
+        codes[rough] = _by_columns(
+            rows, adder, members, start + rough, Exact(adder.fmt, **adder.options(members[0], SEND))
+        )
     return codes
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -93,14 +94,8 @@ class CollectiveReport(SavedReport):
         if by == "algorithm":
             return super().to_frame()
         names = [row.algorithm for row in self.rows]
-        return frame(
-            [
-                {"first": a, "second": b, "differing": self.differing[i][j]}
-                for i, a in enumerate(names)
-                for j, b in enumerate(names)
-                if i < j
-            ]
-        )
+        pairs = combinations(range(len(names)), 2)
+        return frame([{"first": names[i], "second": names[j], "differing": self.differing[i][j]} for i, j in pairs])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw each algorithm's relative error, and its range over orders; return the axes (ax None: new ones)."""

@@ -12,7 +12,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.look_up import RecipeLike
 
 PRODUCTS = ("fprop", "dgrad", "wgrad")
-FALLBACKS = ("bf16", "fp16")  # formats to which a product's operands fall back, the first that a unit of the chip has
+FALLBACKS = {"BF16": "bf16", "FP16": "f16"}  # formats to which operands fall back -> their names in units
 WITHOUT = "float32, without matrix units"
 SHOWN = 3  # names of chips that a line of text shows before "and n more"
 UNKNOWN = "its matrix units are not known here"
@@ -179,11 +179,10 @@ def _unit_of(linear: Any, product: str, chip: Chip) -> str:
         return moved(alone, chip.sm or chip.name).units[product].name
     except ValueError:
         pass
-    for fallback in FALLBACKS:
-        element = {"fp16": "f16"}.get(fallback, fallback)
+    for fallback, element in FALLBACKS.items():
         for unit in units(chip.arch):
             if (unit.a.name, unit.b.name, unit.d.name) == (element, element, "f32") and unit.scale is None:
-                return f"{fallback.upper()} operands on {unit.name}"
+                return f"{fallback} operands on {unit.name}"
     return WITHOUT
 
 

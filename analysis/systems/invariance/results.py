@@ -63,13 +63,9 @@ class BatchInvariance(SavedReport):
     @property
     def causes(self) -> tuple[str, ...]:
         """The causes that change bits of a row's result: some of "size", "position", "neighbours", "repetition"."""
-        shares = {
-            "size": max(row.differing for row in self.rows),
-            "position": max(row.by_position for row in self.rows),
-            "neighbours": max(row.by_neighbours for row in self.rows),
-            "repetition": max(row.by_repetition for row in self.rows),
-        }
-        return tuple(name for name, share in shares.items() if share > 0)
+        names = ("position", "neighbours", "repetition")
+        columns = {"size": "differing", **{name: f"by_{name}" for name in names}}
+        return tuple(name for name, column in columns.items() if max(getattr(row, column) for row in self.rows) > 0)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the share of elements that differ against the batch size; return the axes (ax None: new ones)."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.analysis.measures.exponent_range import RangeReport
+from fpsim.analysis.measures.exponent_range import range as range_of
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import RecordedRow
 from fpsim.analysis.systems.invariance.decoding import divergence, log_softmax
@@ -110,7 +110,7 @@ def compare_runs(
     rows = tuple(
         _of_arrays(key, first.arrays[key], second.arrays[key], float(tolerance))
         if key in first.arrays and key in second.arrays
-        else _of_figures(key, _figures(key, first), _figures(key, second), float(tolerance))
+        else _of_figures(key, first, second, float(tolerance))
         for key in common
     )
     chosen, pairs = _logits(first, second, common, logits)
@@ -245,48 +245,27 @@ def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifferen
     return TensorDifference(*key, compared, differs, share, relative, *amax)
 
 
-class _Figures(NamedTuple):
-    """The statistics by which a tensor is compared if a run did not store its elements.
+def _of_figures(key: Key, first: RunTensors, second: RunTensors, tolerance: float) -> TensorDifference:
+    """Compare one tensor by its recorded statistics, or those of its elements if a run did not record any.
 
-    Attributes:
-      shape, spread: shape of the tensor, and the report on the exponents of its elements.
-      row: the RecordedRow with errors of formats; None if statistics were computed from stored elements.
+    These are the shape, counts by magnitude, of zeros, Inf and NaN, and errors of formats if both runs recorded them
+    over equally many calls. Tensors count as equal if neither the relative difference of their largest magnitudes nor
+    the share of elements by which their counts differ exceeds the tolerance.
     """
-
-    shape: tuple[int, ...]
-    spread: RangeReport
-    row: RecordedRow | None
-
-
-def _figures(key: Key, run: RunTensors) -> _Figures:
-    """Return the statistics of a run's tensor: the recorded ones, or else computed from its stored elements."""
-    if key in run.rows:
-        row = run.rows[key]
-        return _Figures(row.shape, row.range, row)
-    from fpsim.analysis.measures.exponent_range import range as range_of
-
-    x = run.arrays[key]
-    return _Figures(x.shape, range_of(x), None)
-
-
-def _of_figures(key: Key, x: _Figures, y: _Figures, tolerance: float) -> TensorDifference:
-    """Compare one tensor in two runs by its statistics: shape, counts by magnitude, of zeros, Inf and NaN, and amax.
-
-    If both runs recorded errors of formats over equally many calls, these are compared too. Tensors count as equal if
-    neither the relative difference of their largest magnitudes nor the share of elements by which their counts differ
-    exceeds the tolerance.
-    """
-    amax = x.spread.amax, y.spread.amax
-    if x.shape != y.shape:
+    rows = [run.rows.get(key) for run in (first, second)]
+    tensors = [run.arrays[key] if row is None else row for run, row in zip((first, second), rows, strict=True)]
+    x, y = (range_of(tensor) if row is None else row.range for tensor, row in zip(tensors, rows, strict=True))
+    amax = x.amax, y.amax
+    if tensors[0].shape != tensors[1].shape:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
-    bins = [dict(tensor.spread.bins) for tensor in (x, y)]
+    bins = [dict(spread.bins) for spread in (x, y)]
     apart = sum(abs(bins[0].get(p, 0) - bins[1].get(p, 0)) for p in {*bins[0], *bins[1]}) / 2
-    apart += sum(abs(getattr(x.spread, n) - getattr(y.spread, n)) for n in ("zeros", "infinities", "nans")) / 2
-    share = apart / x.spread.count if x.spread.count else 0.0
+    apart += sum(abs(getattr(x, n) - getattr(y, n)) for n in ("zeros", "infinities", "nans")) / 2
+    share = apart / x.count if x.count else 0.0
     relative = abs(amax[0] - amax[1]) / amax[0] if amax[0] else (float("inf") if amax[1] else 0.0)
-    differs = x.spread != y.spread
-    if x.row is not None and y.row is not None and x.row.calls == y.row.calls:
-        differs |= [e.sums for e in x.row.errors] != [e.sums for e in y.row.errors]
+    differs = x != y
+    if rows[0] is not None and rows[1] is not None and rows[0].calls == rows[1].calls:
+        differs |= [e.sums for e in rows[0].errors] != [e.sums for e in rows[1].errors]
     differs = differs and not (tolerance and relative <= tolerance and share <= tolerance)
     return TensorDifference(*key, "figures", bool(differs), float(share), float(relative), *amax)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -93,23 +93,19 @@ def ledger(
         require_number("checkpointing", checkpointing, highest=1.0)
         again = Recompute(1 - float(checkpointing))
     weights = _weights_of(model)
-    entries = _state(weights, chosen)
     rows = [
         LedgerRow(
-            entry.kind, entry.part, entry.format, entry.elements, entry.bytes,
-            entry.shard(int(ranks)) if zero >= FIRST_SHARDED[entry.kind] else entry.bytes,
+            entry.kind, entry.part, entry.format, entry.elements, entry.shard(1),
+            entry.shard(int(ranks) if zero >= FIRST_SHARDED[entry.kind] else 1),
         )
-        for entry in entries if entry.bits
+        for entry in _state(weights, chosen) if entry.bits
     ]  # fmt: skip
     kept = activations_of(model, chosen, int(tokens), int(micro_batches), again, saved)
     rows += [*kept.rows, *kept.gradients]
     return Ledger(
         tuple(rows), chosen.name, weights.count, int(ranks), int(zero), int(tokens), int(micro_batches),
-        1 - again.share, kept.recomputed, kept.cost, kept.notes,
+        1 - again.share, kept.recomputed, kept.cost,
     )  # fmt: skip
-
-
-# ---- state
 
 
 @dataclass(frozen=True)
@@ -118,13 +114,12 @@ class _ModelWeights:
 
     Attributes:
       count: number of parameters.
-      linear: name -> shape (outputs, inputs) of the weight of each linear layer.
-      shapeless: whether only `count` is known, so that all parameters count as weights of linear layers.
+      linear: name -> shape (outputs, inputs) of the weight of each linear layer; None if only `count` is known, so that
+        all parameters count as weights of linear layers.
     """
 
     count: int
-    linear: dict[str, tuple[int, int]] = field(default_factory=dict)
-    shapeless: bool = False
+    linear: dict[str, tuple[int, int]] | None
 
 
 @dataclass(frozen=True)
@@ -143,11 +138,6 @@ class _StateEntry:
     elements: int
     bits: Fraction
 
-    @property
-    def bytes(self) -> int:
-        """Number of bytes of this entry if one process holds all of it, rounded up to whole bytes."""
-        return math.ceil(self.bits / 8)
-
     def shard(self, ranks: int) -> int:
         """Return the bytes of one rank's elements, rounded up, if ZeRO divides the elements among `ranks` ranks."""
         return math.ceil(self.bits * Fraction(-(-self.elements // ranks), self.elements) / 8)
@@ -160,7 +150,7 @@ def _weights_of(model: Any) -> _ModelWeights:
     if is_integer(model):
         if model < 1:
             raise ValueError(f"model must be a number of parameters >= 1; got {shown(model)}.")
-        return _ModelWeights(int(model), shapeless=True)
+        return _ModelWeights(int(model), None)
     if isinstance(model, Config):
         return _weights_of_shape(model)
     if not isinstance(model, torch.nn.Module):
@@ -198,9 +188,9 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
     optimizer, count = recipe.optimizer, weights.count
     seen = optimizer.format_of("weights")
 
-    def entry(kind: str, part: str, fmt: Any, elements: int = count) -> _StateEntry:
+    def entry(kind: str, part: str, fmt: Any) -> _StateEntry:
         fmt = FP32 if fmt is None else fmt
-        return _StateEntry(kind, part, str(fmt), elements, Fraction(elements * fmt.bits))
+        return _StateEntry(kind, part, str(fmt), count, Fraction(count * fmt.bits))
 
     entries = [entry("parameters", "weights", seen), entry("gradients", "gradients", recipe.gradients)]
     if seen is not None and optimizer.masters:
@@ -209,7 +199,9 @@ def _state(weights: _ModelWeights, recipe: Recipe) -> list[_StateEntry]:
         entries.append(entry("masters", "compensation", seen))
     for kind in ("first_moment", "second_moment"):
         entries.append(entry("moments", kind.replace("_", " "), optimizer.format_of(kind)))
-    return entries + (_whole_copies(count, recipe, seen) if weights.shapeless else _copies(weights, recipe, seen))
+    if weights.linear is None:
+        return entries + _whole_copies(count, recipe, seen)
+    return entries + _copies(weights.linear, recipe, seen)
 
 
 def _copies_of(forward: LinearRecipe, backward: LinearRecipe, seen: Any) -> list[tuple[str, Any, Any]]:
@@ -246,7 +238,7 @@ def _whole_copies(count: int, recipe: Recipe, seen: Any) -> list[_StateEntry]:
     return entries
 
 
-def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEntry]:
+def _copies(linear: dict[str, tuple[int, int]], recipe: Recipe, seen: Any) -> list[_StateEntry]:
     """List the copies and scales of the weights of all linear layers, and the amax histories of delayed scales.
 
     Layers with the same kind, product and format share an entry. seen: format of the parameters, None for float32.
@@ -258,7 +250,7 @@ def _copies(weights: _ModelWeights, recipe: Recipe, seen: Any) -> list[_StateEnt
         total[0] += elements
         total[1] += bits
 
-    for name, shape in weights.linear.items():
+    for name, shape in linear.items():
         products = [recipe.linear_of(name, product, 0, 1) for product in ("fprop", "dgrad", "wgrad")]
         for product, fmt, scaling in _copies_of(products[0], products[1], seen):
             bits = stored_bits(fmt, scaling, shape)

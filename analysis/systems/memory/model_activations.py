@@ -31,14 +31,13 @@ class ModelActivations:
     Attributes:
       rows: a LedgerRow for each tensor that is kept for the backward pass, and one for those computed again.
       gradients: one LedgerRow for the bytes of the backward pass's peak beyond `rows`; () if there are none.
-      recomputed, cost, notes: as the attributes `recomputed`, `recompute_cost` and `notes` of a Ledger.
+      recomputed, cost: as the attributes `recomputed` and `recompute_cost` of a Ledger.
     """
 
     rows: tuple[LedgerRow, ...] = ()
     gradients: tuple[LedgerRow, ...] = ()
     recomputed: int = 0
     cost: float = 0.0
-    notes: tuple[str, ...] = ()
 
 
 def activations_of(
@@ -81,17 +80,16 @@ def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) 
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
     if not again.share:
-        rows = list(map(_row, listed))
-        return ModelActivations(tuple(rows), _beyond(peak, rows))
+        return _with_peak(list(map(_row, listed)), peak)
     step = tokens * sum(inputs * outputs for inputs, outputs, _ in PERCEPTRON.values())
     if again.by == "layer":
         rows = [_row(kept) for kept in listed if kept.name in ("first", "loss")]
         rest = [kept for kept in listed if kept.name in ("second", "head")]
         rows += _more("the perceptron, computed again", rest, sum(row.bytes for row in rows[1:]))
-        return ModelActivations(tuple(rows), _beyond(peak, rows), 1, 1 / (1 + BACKWARD))
+        return _with_peak(rows, peak, 1, 1 / (1 + BACKWARD))
     rows = _without_results(listed, None, tokens, again)
     cost = sliced_multiplications(None, tokens, again) / ((1 + BACKWARD) * step)
-    return ModelActivations(tuple(rows), _beyond(peak, rows), 1, cost)
+    return _with_peak(rows, peak, 1, cost)
 
 
 def _row(kept: Activation) -> LedgerRow:
@@ -117,22 +115,21 @@ def blockwise(
     blocks = again.blocks(config.layers)
     peak = transformer_peak(listed, config, recipe, tokens, again)
     if not blocks:
-        rows = list(map(_row, listed))
-        return ModelActivations(tuple(rows), _beyond(peak, rows))
+        return _with_peak(list(map(_row, listed)), peak)
     split = _without_blocks if again.by == "layer" else _without_results
     rows = split(listed, config, tokens, again)
     head = tokens * config.width * config.vocabulary
     step = (1 + BACKWARD) * (forward_multiplications(config, tokens, config.layers) + head)
-    return ModelActivations(
-        tuple(rows), _beyond(peak, rows), blocks, recomputed_multiplications(config, tokens, again) / step
-    )
+    return _with_peak(rows, peak, blocks, recomputed_multiplications(config, tokens, again) / step)
 
 
-def _beyond(peak: Moment, rows: Sequence[LedgerRow]) -> tuple[LedgerRow, ...]:
-    """Return (a LedgerRow with the bytes by which the backward pass's peak exceeds `rows`,), or () for no bytes."""
+def _with_peak(rows: list[LedgerRow], peak: Moment, recomputed: int = 0, cost: float = 0.0) -> ModelActivations:
+    """Return rows of activations, with a row for the bytes by which the backward pass's peak exceeds them."""
     more = peak.bytes - sum(row.bytes for row in rows)
-    part = f"at the peak, in {peak.module}"
-    return (LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more),) if more > 0 else ()
+    gradients = LedgerRow(
+        "activation gradients", f"at the peak, in {peak.module}", str(FP32), peak.elements, more, more
+    )
+    return ModelActivations(tuple(rows), (gradients,) if more > 0 else (), recomputed, cost)
 
 
 def _without_blocks(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -111,8 +111,7 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
         else:
             model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
     rows = [
-        SavedTensor(row.layer, row.shape, row.dtype, row.bytes, inputs[address][0] if address in inputs else "")
-        for address, (row, _) in kept.items()
+        replace(row, input_of=inputs[address][0]) if address in inputs else row for address, (row, _) in kept.items()
     ]
     return SavedTensors(tuple(rows))
 

@@ -45,13 +45,19 @@ def monitors_page(recording: Recording, path: str | Path) -> Path:
     require_folder(target.parent)
     overflow = first_overflow(recording)
     drawn = importlib.util.find_spec("matplotlib") is not None and len(recording.monitors) > 0
+    pictures = []
+    if drawn:
+        from fpsim.display.figure import to_svg
+
+        svg = to_svg(recording.monitors.plot().figure, "curves", "Gradients and updates")
+        pictures.append(Picture("Gradients and updates", markup(svg)))
     last = recording.steps[-1]
     text = render(
         "fpsim.analysis.systems.monitors", "monitors.html.jinja", title="fpsim monitors",
         lead=f"{recording.model.partition(' ')[0]}, {plural(len(recording.steps), 'recorded step')}",
         answer="No tensor held Inf or NaN." if overflow is None else str(overflow),
         more=[str(recording.monitors) + "."], plots="" if drawn or not len(recording.monitors) else PLOTS,
-        pictures=[_curves(recording)] if drawn else [],
+        pictures=pictures,
         ranges=(HEADS, [_row(row) for row in recording if row.step == last]), last=last,
         scales=(SCALES, [TableRow((TableCell(str(one.step), one.step), one.name, TableCell(f"{one.scale:g}", one.scale),
                                    "yes" if one.fallback else ""), one.fallback) for one in recording.monitors.scales]),
@@ -59,14 +65,6 @@ def monitors_page(recording: Recording, path: str | Path) -> Path:
     )  # fmt: skip
     write_whole(target, text)
     return target
-
-
-def _curves(recording: Recording) -> Picture:
-    """Return the curves of a recording's monitors as an SVG image with a title."""
-    from fpsim.display.figure import to_svg
-
-    title = "Gradients and updates"
-    return Picture(title, markup(to_svg(recording.monitors.plot().figure, "curves", title)))
 
 
 def _row(row: Any) -> TableRow:

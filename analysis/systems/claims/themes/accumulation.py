@@ -11,6 +11,7 @@ from fpsim.formats.named import BF16, E4M3, FP16, FP32
 from fpsim.matrix_units.catalogue import unit
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import sum as total
+from fpsim.recipes.linear import DEEPSEEK_V3
 from fpsim.sums.accumulators import Pairwise, Sequential
 
 HOPPER = "hopper_e4m3_f32"
@@ -74,8 +75,6 @@ def norm_overflow() -> Figures:
 
 def linear_products() -> Figures:
     """Return the formats of operands in the recipe DEEPSEEK_V3, and the H100's ratio of FP8 to BF16 peak rates."""
-    from fpsim.recipes.linear import DEEPSEEK_V3
-
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {
         "formats of input, weight and gradient": " ".join(str(fmt) for fmt in formats),

@@ -41,14 +41,6 @@ def a100_speedup() -> Figures:
     }  # fmt: skip
 
 
-def v3_cost() -> Figures:
-    """Return days and dollars of DeepSeek-V3's published GPU-hours, and the kW per GPU that two claims imply."""
-    return {
-        "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
-        "kW a GPU, 12 MW / 4096": 12e3 / 4096, "kW a GPU, 7.2 MW / 2048": 7.2e3 / 2048,
-    }  # fmt: skip
-
-
 def chip_choice() -> Figures:
     """Return whether `fp.units()` lists FP8 matrix units for Ampere, and for Hopper."""
     return {f"{name} has FP8 units": bool(units_of(name.lower(), E4M3, E5M2)) for name in ("Ampere", "Hopper")}
@@ -148,7 +140,11 @@ CLAIMS = (
         "93", "v3-cost", "V3 went from 4096 to 2048 GPUs, 45 to 18 days, 12 to 7.2 MW.", "S3",
         f"arithmetic with {V3}, table 1: 2048 H800, 2664 K hours of pre-training, 2788 K in all at $2", WRONG,
         "It trained on 2048 H800 for 54 days, at 5.576 M$ in all. 3.5 kW a GPU is implausible for cards of 0.7 kW.",
-        ARITHMETIC, v3_cost,
+        ARITHMETIC,
+        lambda: {
+            "days of 2664 K hours on 2048 GPUs": 2664e3 / 2048 / 24, "M$ of 2788 K hours at $2": 2.788 * 2,
+            "kW a GPU, 12 MW / 4096": 12e3 / 4096, "kW a GPU, 7.2 MW / 2048": 7.2e3 / 2048,
+        },
         {
             "days of 2664 K hours on 2048 GPUs": around(54.2, 0.05), "M$ of 2788 K hours at $2": near(5.576, 1e-9),
             "kW a GPU, 12 MW / 4096": around(2.93, 0.01), "kW a GPU, 7.2 MW / 2048": around(3.52, 0.01),

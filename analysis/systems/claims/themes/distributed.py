@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.systems.claims.claim import (
@@ -72,8 +73,6 @@ def kernel_by_batch() -> Figures:
 
     The bound of a value's difference is K 2^-23 times the sum of |a||b| over K.
     """
-    import ml_dtypes
-
     a, b = normal(1, 4096).astype(ml_dtypes.bfloat16), normal(4096, 256, seed=1).astype(ml_dtypes.bfloat16)
     unit = "hopper_bf16_f32"
     whole = matmul(a, b, accumulate=unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from fpsim.analysis.systems.claims.claim import (
@@ -17,15 +18,17 @@ from fpsim.analysis.systems.claims.claim import (
     near,
 )
 from fpsim.analysis.systems.claims.samples import normal, relative_error, wide
+from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import sum as total
+from fpsim.recipes.training import FP16_DYNAMIC
 from fpsim.sums.accumulators import Sequential
 
 ZERO = "Rajbhandari et al., arXiv:1910.02054"
-
-
 PARAMETERS = 1 << 24  # parameters of the model in `_bytes`: a multiple of every tile size
+# FP16 weights and gradients with float32 masters and moments of Adam (ZeRO, section 3.1).
+MIXED, PLAIN = "FP16_MASTERS", "FP32"
 KINDS_OF_STATES = ("parameters", "gradients", "masters", "moments")
 
 
@@ -35,10 +38,6 @@ def _bytes(recipe: str, *kinds: str) -> float:
 
     counted = ledger(PARAMETERS, recipe)
     return sum(map(counted.of, kinds)) / PARAMETERS
-
-
-# FP16 weights and gradients with float32 masters and moments of Adam (ZeRO, section 3.1).
-MIXED, PLAIN = "FP16_MASTERS", "FP32"
 
 
 def parameter_memory() -> Figures:
@@ -88,8 +87,6 @@ def checkpointing_cost() -> Figures:
 
 def sliced_products() -> Figures:
     """Return how a BF16 product on Hopper's unit differs from its computation in slices of M, of N and of K."""
-    import ml_dtypes
-
     a = normal(32, 512).astype(ml_dtypes.bfloat16)
     b = normal(512, 32, seed=1).astype(ml_dtypes.bfloat16)
     unit = "hopper_bf16_f32"
@@ -154,8 +151,6 @@ def resumed_training() -> Figures:
 
     The state is saved in float32 in one case, and rounded to FP16 in the other.
     """
-    from fpsim.casts.cast import quantize
-    from fpsim.recipes.training import FP16_DYNAMIC
     from fpsim.train.loop import Trainer
     from fpsim.train.settings import Settings
 

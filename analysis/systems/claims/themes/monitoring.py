@@ -68,14 +68,6 @@ def debug_names() -> Figures:
     return {"names of torch.amp with 'fallback' or 'debug'": len(names)}
 
 
-def error_monitors() -> Figures:
-    """Return errors of weight gradients in BF16, which trains, and in FP16 without loss scaling, which fails."""
-    return {
-        "gradient error, BF16": probed("BF16").error,
-        "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
-    }
-
-
 CLAIMS = (
     Claim(
         "78", "gradient-norms", "Gradient norms should be normally distributed.", "S0",
@@ -122,7 +114,11 @@ CLAIMS = (
     Claim(
         "82", "error-monitors", "Quantisation errors and gradient norms must be watched.", "S2",
         "fp.train.gradient_probe: a recipe that works and one that fails", RIGHT,
-        "The error of gradients tells them apart before the loss does.", experiment=error_monitors,
+        "The error of gradients tells them apart before the loss does.",
+        experiment=lambda: {
+            "gradient error, BF16": probed("BF16").error,
+            "gradient error, FP16 unscaled, loss x 2^-12": probed("FP16_UNSCALED", "loss_2^-12").error,
+        },
         expected={
             "gradient error, BF16": (2e-3, 6e-3), "gradient error, FP16 unscaled, loss x 2^-12": (0.9, 1.1),
         },

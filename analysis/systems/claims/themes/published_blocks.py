@@ -39,11 +39,7 @@ def _four_over_six(x: Floats) -> Floats:
 
     Of the two versions of a row, the one with the smaller squared error is taken, at a tie the one scaled to 6.
     """
-    tensor = np.abs(x).max() / (6 * 256)
-    candidates = []
-    for block_max in (6, 4):
-        scales = wide(quantize(np.abs(x).max(axis=1, keepdims=True) / (block_max * tensor), E4M3)) * tensor
-        candidates.append(wide(quantize(x / scales, E2M1, overflow="saturate")) * scales)
+    candidates = [_nvfp4(x, block_max, 6 * 256 / block_max) for block_max in (6.0, 4.0)]
     squares = [((candidate - x) ** 2).sum(axis=1, keepdims=True) for candidate in candidates]
     return np.asarray(np.where(squares[1] < squares[0], candidates[1], candidates[0]))
 

@@ -9,14 +9,14 @@ from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, V3, WRONG, C
 from fpsim.analysis.systems.claims.samples import cosine, normal, relative_error, wide
 from fpsim.casts.cast import decode, quantize
 from fpsim.formats.named import E2M1, E4M3, E5M2
+from fpsim.recipes import training
+from fpsim.recipes.linear import DEEPSEEK_V3
 from fpsim.scaling.recipes import BLOCK_128X128, MX, ROW, TENSOR, TILE_1X128, TILE_1X128_POW2
 from fpsim.scaling.scaled import encode_scaled, quantize_scaled
 
 
 def tile_shapes() -> Figures:
     """Return the numbers of scales of a 256x512 array in two kinds of tiles, and whether DEEPSEEK_V3 has these."""
-    from fpsim.recipes.linear import DEEPSEEK_V3
-
     x = normal(256, 512)
     return {
         "scales of 256x512 in 1x128 tiles": encode_scaled(x, E4M3, TILE_1X128).scales.size,
@@ -49,8 +49,6 @@ def softmax_scale() -> Figures:
 
     Also return the number of scales of a 512x1024 input in the recipe DEEPSEEK_V3.
     """
-    from fpsim.recipes.linear import DEEPSEEK_V3
-
     x = _uneven_rows(6.0)
     scaling = DEEPSEEK_V3.input_scaling
     assert scaling is not None
@@ -87,13 +85,10 @@ def affine_quantizer() -> Figures:
 
 def qat_label() -> Figures:
     """Return the number of operands in E4M3 in the recipe DEEPSEEK_V3, and whether its weights are float32."""
-    from fpsim.recipes.linear import DEEPSEEK_V3
-    from fpsim.recipes.training import DEEPSEEK_V3 as TRAINED
-
     formats = (DEEPSEEK_V3.input_fmt, DEEPSEEK_V3.weight_fmt, DEEPSEEK_V3.grad_fmt)
     return {
         "operands in FP8, of 3": sum(fmt == E4M3 for fmt in formats),
-        "the optimizer's weights are float32": TRAINED.optimizer.weights is None,
+        "the optimizer's weights are float32": training.DEEPSEEK_V3.optimizer.weights is None,
     }
 
 

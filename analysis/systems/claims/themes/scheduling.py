@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.analysis.measures.rounding_error import error
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, V3, WRONG, Claim, Figures, around, near
 from fpsim.analysis.systems.claims.probes import probed
-from fpsim.analysis.systems.claims.samples import log_softmax, mean_kl, normal, wide
+from fpsim.analysis.systems.claims.samples import log_softmax, mean_kl, normal, sqnr_of_normal, wide
 from fpsim.casts.cast import quantize
 from fpsim.formats.named import BF16, E4M3, FP16, FP32, Format
 from fpsim.products.reduce import sum as total
+from fpsim.recipes import training
+from fpsim.recipes.optimizer_recipe import OptimizerRecipe
+from fpsim.recipes.parts import Controller
 from fpsim.sums.accumulators import Sequential
 
 E5M6 = Format("E5M6", exponent_bits=5, mantissa_bits=6)  # V3, 3.3.3; its bias is not published
@@ -69,9 +71,7 @@ def norm_statistics() -> Figures:
 
 def kept_layers() -> Figures:
     """Return errors of weight gradients by the recipe FP8_TENSOR with the output head in float32, and in FP8 too."""
-    from fpsim.recipes.training import FP8_TENSOR
-
-    everywhere = FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
+    everywhere = training.FP8_TENSOR.replace(name="FP8_TENSOR and head", keep=())
     return {"head kept high": probed("FP8_TENSOR").error, "head in FP8 too": probed(everywhere).error}
 
 
@@ -96,14 +96,12 @@ def _trained(recipe: Any) -> tuple[float, float, int]:
 
 def switched_precision() -> Figures:
     """Return the loss of training in BF16, the losses of three FP8 recipes minus this one, and counts of switches."""
-    from fpsim.recipes.parts import Controller
-    from fpsim.recipes.training import BF16, DEEPSEEK_V3, FP8_RAW
-
-    high, _, _ = _trained(BF16)
-    raw, _, _ = _trained(FP8_RAW)
-    tiles, _, _ = _trained(DEEPSEEK_V3)
-    switched, share, switches = _trained(FP8_RAW.replace(name="by underflow", controller=Controller("underflow")))
-    by_norm = DEEPSEEK_V3.replace(name="by norm", controller=Controller("gradient_norm", levels=("BF16",)))
+    high, _, _ = _trained(training.BF16)
+    raw, _, _ = _trained(training.FP8_RAW)
+    tiles, _, _ = _trained(training.DEEPSEEK_V3)
+    by_underflow = training.FP8_RAW.replace(name="by underflow", controller=Controller("underflow"))
+    switched, share, switches = _trained(by_underflow)
+    by_norm = training.DEEPSEEK_V3.replace(name="by norm", controller=Controller("gradient_norm", levels=("BF16",)))
     return {
         "loss, BF16": high,
         "loss, E4M3 without scales, over BF16": raw - high,
@@ -128,22 +126,15 @@ def update_in_fp8() -> Figures:
 
 def backward_precision() -> Figures:
     """Return errors of weight gradients with FP8 in all products of linear layers, in the forward ones, and in none."""
-    from fpsim.recipes.training import BF16, DEEPSEEK_V3
     from fpsim.train.comparisons.gradient_probe import with_one_product
 
-    high = BF16.replace(name="BF16 but for the head", keep=DEEPSEEK_V3.keep)
+    high = training.BF16.replace(name="BF16 but for the head", keep=training.DEEPSEEK_V3.keep)
     forward = next(recipe for recipe in with_one_product(high, "DEEPSEEK_V3") if "fprop" in recipe.name)
     return {
         "all three products in FP8": probed("DEEPSEEK_V3").error,
         "forward alone in FP8": probed(forward).error,
         "all in BF16": probed("BF16").error,
     }
-
-
-def stored_attention() -> Figures:
-    """Return the SQNR of N(0, 1) values in E4M3, E5M6 and BF16, in dB."""
-    x = normal(1024, 1024)
-    return {f"SQNR in {fmt}, dB": error(x, fmt).sqnr_db for fmt in (E4M3, E5M6, BF16)}
 
 
 def _delayed_descent(delay: int, rate: float = 0.5) -> float:
@@ -176,7 +167,6 @@ def masters() -> Figures:
 
 def learning_rates() -> Figures:
     """Return log2 of the best learning rate of a perceptron in float32, and how far it moves in BF16 and tiled FP8."""
-    from fpsim.recipes.training import TRAINING
     from fpsim.train.runs import run
 
     rates = [2.0**k for k in range(-10, -5)]
@@ -184,7 +174,7 @@ def learning_rates() -> Figures:
     for name in ("FP32", "BF16", "DEEPSEEK_V3"):
         losses = []
         for rate in rates:
-            recipe = TRAINING[name]
+            recipe = training.TRAINING[name]
             tuned = recipe.replace(optimizer=replace(recipe.optimizer, lr=rate))
             losses.append(float(run(tuned, steps=60, model="perceptron").validation_loss))
         best[name] = int(np.argmin(losses))
@@ -197,8 +187,6 @@ def learning_rates() -> Figures:
 
 def learning_rate_rules() -> Figures:
     """Return factors of two learning-rate rules for a 4 times larger batch, and facts on DeepSeek-V3's schedule."""
-    from fpsim.recipes.optimizer_recipe import OptimizerRecipe
-
     recipe = OptimizerRecipe(lr=2.2e-4, warmup=10, schedule="cosine", final_lr_share=0.1)
     return {
         "square-root factor of a 4 times larger batch": (1024 / 256) ** 0.5,
@@ -298,7 +286,7 @@ CLAIMS = (
         "2^20 values of N(0, 1)", WRONG,
         "V3 (3.3.3) stores the input of that layer in E5M6, since attention's backward pass reads it again: 12 bits "
         "with 18 dB more than E4M3 and 6 less than BF16. The product itself reads FP8.",
-        experiment=stored_attention,
+        experiment=lambda: sqnr_of_normal(E4M3, E5M6, BF16),
         expected={
             "SQNR in E4M3, dB": around(31.5, 0.1), "SQNR in E5M6, dB": around(49.57, 0.1),
             "SQNR in BF16, dB": around(55.58, 0.1),
