@@ -21,8 +21,7 @@ Expected = Figure | tuple[float, float]
 
 def near(value: float, share: float) -> tuple[float, float]:
     """Return the interval (low, high) of `value` plus or minus `share` times |value|."""
-    width = abs(value) * share
-    return (value - width, value + width)
+    return around(value, abs(value) * share)
 
 
 def around(value: float, distance: float) -> tuple[float, float]:

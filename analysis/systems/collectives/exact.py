@@ -84,9 +84,8 @@ def exact_reduce(rows: CodeRows, adder: Adder, members: list[int], start: int, s
         return adder.rounded(whole, members[0], SEND)[start:stop]
     codes = adder.rounded(values, members[0], SEND)
     if rough.size:
-        codes[rough] = _by_columns(
-            rows, adder, members, start + rough, Exact(adder.fmt, **adder.options(members[0], SEND))
-        )
+        accumulate = Exact(adder.fmt, **adder.options(members[0], SEND))
+        codes[rough] = _by_columns(rows, adder, members, start + rough, accumulate)
     return codes
 
 

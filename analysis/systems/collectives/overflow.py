@@ -59,7 +59,6 @@ def where(element: int, source: Source, rows: Contributions, algorithm: Algorith
 
     Return "" if no sum of the element overflowed. Changes `adder.overflowed`. element: index in the buffer.
     """
-    adder.overflowed = False
     column = np.zeros(source.count, adder.fmt.storage)
     for rank in range(source.count):
         adder.overflowed = False

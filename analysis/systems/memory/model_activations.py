@@ -126,9 +126,8 @@ def blockwise(
 def _with_peak(rows: list[LedgerRow], peak: Moment, recomputed: int = 0, cost: float = 0.0) -> ModelActivations:
     """Return rows of activations, with a row for the bytes by which the backward pass's peak exceeds them."""
     more = peak.bytes - sum(row.bytes for row in rows)
-    gradients = LedgerRow(
-        "activation gradients", f"at the peak, in {peak.module}", str(FP32), peak.elements, more, more
-    )
+    part = f"at the peak, in {peak.module}"
+    gradients = LedgerRow("activation gradients", part, str(FP32), peak.elements, more, more)
     return ModelActivations(tuple(rows), (gradients,) if more > 0 else (), recomputed, cost)
 
 
