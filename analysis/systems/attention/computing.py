@@ -91,13 +91,11 @@ class Float:
         return decode(sums, self.fmt, np.float32) if sums.dtype.kind == "u" else np.asarray(sums, np.float32)
 
 
-def cached(x: Array, cache: KVCache | None, scales: str) -> Array:
-    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32; x itself for None.
+def cached(x: Array, cache: KVCache, scales: str) -> Array:
+    """Return keys or values, x (tokens, channels), rounded as the cache stores them, as float32.
 
     scales: a name as in `KVCache.scales`.
     """
-    if cache is None:
-        return x
     scaling = cache.scaling(scales)
     floats = x.astype(np.float32)
     if scaling is None:
@@ -112,14 +110,13 @@ class AttentionOperand(NamedTuple):
     scale: np.float32
 
 
-def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, AttentionOperand, AttentionOperand]:
+def operands(head: Head, recipe: AttentionRecipe) -> tuple[AttentionOperand, ...]:
     """Return q, k and v of a head rounded to the input format; k and v go through the recipe's cache first, if any."""
     keys, values = head.k, head.v
     if recipe.cache is not None:
         keys = cached(keys, recipe.cache, recipe.cache.keys or recipe.cache.scales)
         values = cached(values, recipe.cache, recipe.cache.scales)
-    q, k, v = (_operand(x, recipe) for x in (head.q, keys, values))
-    return q, k, v
+    return tuple(_operand(x, recipe) for x in (head.q, keys, values))
 
 
 def _operand(x: Array, recipe: AttentionRecipe) -> AttentionOperand:

@@ -41,6 +41,9 @@ In the tables "set-up" describes the experiment, "figures" its results, and "why
 """
 
 
+COLUMNS = ("number", "name", "claim", "source", "kind", "setup", "figures", "verdict", "reason")
+
+
 def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the page of claims in Markdown; `rows` are dicts as `ClaimResult.to_dict` returns them."""
     verdicts = [row["verdict"] for row in rows]
@@ -53,13 +56,8 @@ def markdown_of(rows: Sequence[Mapping[str, Any]]) -> str:
             parts.append(f"## {title}\n")
             parts.append("| number | name | claim | source | kind | set-up | figures | verdict | why |")
             parts.append("|---|---|---|---|---|---|---|---|---|")
-            parts += [_line(row) for row in listed]
+            for row in listed:
+                cells = [str(row[column]).replace("|", "\\|").replace("\n", " ") for column in COLUMNS]
+                parts.append(f"| {' | '.join(cells)} |")
             parts.append("")
     return "\n".join(parts)
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    """Return a claim, a dict of `ClaimResult.to_dict`, as a row of the Markdown table."""
-    names = ("number", "name", "claim", "source", "kind", "setup", "figures", "verdict", "reason")
-    cells = [str(row[name]).replace("|", "\\|").replace("\n", " ") for name in names]
-    return f"| {' | '.join(cells)} |"

@@ -33,11 +33,6 @@ class SlicedActivations(NamedTuple):
     groups: tuple[tuple[Activation, ...], ...]
     residuals: tuple[str, ...]
 
-    @property
-    def gone(self) -> frozenset[str]:
-        """Names of the modules whose activations are recomputed instead of kept."""
-        return frozenset(one.name for group in self.groups for one in group)
-
 
 def sliced_layers(config: Config | None, again: Recompute) -> list[str]:
     """Return the names of the layers whose results are recomputed; config: None for the perceptron."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.analysis.systems.attention.attention import attention
 from fpsim.analysis.systems.claims.claim import CONDITIONAL, RIGHT, UNSETTLED, WRONG, Claim, Figures, around, near
-from fpsim.analysis.systems.claims.ordered_layers import OrderedLayers
+from fpsim.analysis.systems.claims.ordered_layers import log_probabilities
 from fpsim.analysis.systems.claims.probes import probed
 from fpsim.analysis.systems.claims.samples import Floats, mean_kl, normal, relative_error, wide
 from fpsim.analysis.systems.collectives.reduction import all_reduce
@@ -138,7 +138,7 @@ def sampling_mismatch() -> Figures:
     for layers in (4, 12):
         kl, mean = [], []
         for fmt in (BF16, FP16):
-            first, second = (OrderedLayers(fmt, slices).log_probabilities(layers) for slices in (1, 8))
+            first, second = (log_probabilities(fmt, slices, layers) for slices in (1, 8))
             kl.append(mean_kl(first, second))
             mean.append(float(np.abs(first - second).mean()))
         figures[f"KL in BF16 over FP16, {layers} layers"] = kl[0] / kl[1]
