@@ -17,7 +17,13 @@ from fpsim.analysis.systems.collectives.algorithms import (
     name_of,
     split,
 )
-from fpsim.analysis.systems.collectives.contributions import Contributions, ContributionsLike, Permuted, Source
+from fpsim.analysis.systems.collectives.contributions import (
+    CodeRows,
+    Contributions,
+    ContributionsLike,
+    Permuted,
+    Source,
+)
 from fpsim.analysis.systems.collectives.exact import exact_reduce, exact_values
 from fpsim.analysis.systems.collectives.reduce import reduce_rows
 from fpsim.analysis.systems.collectives.reduction import AVERAGES
@@ -93,10 +99,9 @@ def report(
             plain = Adder(fmt, None, "nearest_even", None, "nonfinite")
             sums = exact_reduce(contributions, plain, list(range(source.count)), 0, source.size)
             rounded = plain.mean(sums, average, source.count)
-
+        orderings: list[CodeRows] = [contributions, *(Permuted(contributions, order) for order in orders)]
         codes, *others = (
-            adder.mean(reduce_rows(algorithm, terms, adder), average, source.count)
-            for terms in (contributions, *(Permuted(contributions, order) for order in orders))
+            adder.mean(reduce_rows(algorithm, terms, adder), average, source.count) for terms in orderings
         )
         every.append(codes)
         name = name_of(algorithm) + (f" in {adder.accumulate}" if adder.accumulate is not None else "")
@@ -146,7 +151,7 @@ def growth(
     if not isinstance(algorithms, (list, tuple)):
         raise TypeError(f"algorithms must be a list such as ['ring', 'tree']; got {shown(algorithms)}.")
     require_integer("seed", seed, 0)
-    numbers = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
+    numbers: list[Any] = list(ranks) if isinstance(ranks, (list, tuple, range)) else [ranks]
     if not numbers:
         raise ValueError("ranks must hold one or more numbers of ranks; got none.")
     for number in numbers:

@@ -252,11 +252,12 @@ def _of_figures(key: Key, first: RunTensors, second: RunTensors, tolerance: floa
     over equally many calls. Tensors count as equal if neither the relative difference of their largest magnitudes nor
     the share of elements by which their counts differ exceeds the tolerance.
     """
-    rows = [run.rows.get(key) for run in (first, second)]
-    tensors = [run.arrays[key] if row is None else row for run, row in zip((first, second), rows, strict=True)]
-    x, y = (range_of(tensor) if row is None else row.range for tensor, row in zip(tensors, rows, strict=True))
+    runs = (first, second)
+    rows = [run.rows.get(key) for run in runs]
+    shapes = [run.arrays[key].shape if row is None else row.shape for run, row in zip(runs, rows, strict=True)]
+    x, y = (range_of(run.arrays[key]) if row is None else row.range for run, row in zip(runs, rows, strict=True))
     amax = x.amax, y.amax
-    if tensors[0].shape != tensors[1].shape:
+    if shapes[0] != shapes[1]:
         return TensorDifference(*key, "shape", True, 1.0, float("nan"), *amax)
     bins = [dict(spread.bins) for spread in (x, y)]
     apart = sum(abs(bins[0].get(p, 0) - bins[1].get(p, 0)) for p in {*bins[0], *bins[1]}) / 2
