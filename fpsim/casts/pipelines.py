@@ -22,8 +22,29 @@ from fpsim.runtime.stream import STREAM_BYTES
 
 Decoder = Callable[[Array], Array]
 
-LARGE = 1 << 22  # elements from which a kernel of a named format is compiled with its layout as constants
+LARGE = 1 << 22  # elements of an array for which a kernel of a named format is compiled with its layout as constants
+MANY = 1 << 26  # elements in all, of smaller arrays, after which it is: they took about 0.03 s
 SHORT = 1 << 14  # elements up to which the kernel for every format is used, without a choice among faster ones
+
+
+class Constants:
+    """A format's constants for one kernel, and the number of elements converted so far.
+
+    Compiling the constants into the kernel pays for a large array, or after many smaller ones.
+    """
+
+    def __init__(self, fields: Any, fmt: Format, long: bool) -> None:
+        """Take `fields`, the constants of `fmt`, or None; long: True if arrays are pieces of a long array."""
+        self.fields = fields if NAMED.get(fmt.name) == fmt else None
+        self.converted = MANY if long else 0
+
+    def after(self, size: int) -> Any:
+        """Return the constants if an array of `size` elements is to use them, else None; count its elements.
+
+        It is to use them from LARGE elements on, or if this and the arrays before it have MANY.
+        """
+        self.converted += size
+        return self.fields if size >= LARGE or self.converted >= MANY else None
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
@@ -107,12 +128,13 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
     general = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)
+    before_rounding, after_rounding = Constants(plan.frozen, fmt, long), Constants(back.frozen, fmt, long)
 
     def run_quantize(bits: Array, rounded: Array, first: int) -> None:
         if general is not None and bits.size <= SHORT < LARGE:
             general(bits, rounded, plan.layout, back.layout)
             return
-        frozen = (_frozen(plan.frozen, fmt, bits.size, long), _frozen(back.frozen, fmt, bits.size, long))
+        frozen = (before_rounding.after(bits.size), after_rounding.after(bits.size))
         by_sum = has_sum and frozen[0] is not None and processor.rounds_to_nearest()
         kernel = quantize_kernel(width, mode, plan.kind, frozen, rounded.nbytes >= STREAM_BYTES, by_sum)
         kernel(bits, rounded, plan.layout, back.layout)
@@ -137,11 +159,12 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
+    constants = Constants(plan.frozen, fmt, long)
 
     if rounding is Rounding.STOCHASTIC:
 
         def run_stochastic(bits: Array, codes: Array, first: int, seed: int) -> None:
-            kernel = stochastic_kernel(width, plan.kind, _frozen(plan.frozen, fmt, bits.size, long))
+            kernel = stochastic_kernel(width, plan.kind, constants.after(bits.size))
             kernel(bits, codes, plan.layout, np.uint64(first), np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32))
 
         draw: Any = run_stochastic  # `encoding` fixes its argument `seed`
@@ -157,7 +180,7 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
         if general is not None and bits.size <= SHORT < LARGE:
             general(bits, codes, plan.layout)
             return
-        frozen, streamed = _frozen(plan.frozen, fmt, bits.size, long), codes.nbytes >= STREAM_BYTES
+        frozen, streamed = constants.after(bits.size), codes.nbytes >= STREAM_BYTES
         nearest_even = frozen is not None and processor.rounds_to_nearest()
         if nearest_even and by_processor:
             half.half_kernel(streamed)(bits, codes, plan.layout)
@@ -185,6 +208,7 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
         return Stage(look_up, target.storage)
 
     general, by_processor = None if long else decode_kernel(width, None, False), half.decodes(fmt, width)
+    constants = Constants(plan.frozen, fmt, long)
 
     def run_decode(codes: Array, bits: Array, first: int) -> None:
         if general is not None and codes.size <= SHORT < LARGE:
@@ -194,7 +218,7 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
         if by_processor:
             kernel = half.half_decode_kernel(streamed)
         else:
-            kernel = decode_kernel(width, _frozen(plan.frozen, fmt, codes.size, long), streamed)
+            kernel = decode_kernel(width, constants.after(codes.size), streamed)
         kernel(codes, bits, plan.layout)
 
     return Stage(run_decode, target.storage)
@@ -228,15 +252,6 @@ def _float32_bits(floats: Array) -> Array:
     """
     bits = np.ascontiguousarray(floats).view(FP32.storage)
     return bits if bits.flags.writeable else bits.copy()
-
-
-def _frozen(fields: Any, fmt: Format, size: int, long: bool) -> Any:
-    """Return `fields`, a format's constants, if compiling them into a kernel pays, else None.
-
-    It pays if `fmt` is a named format and the array is large: `size` elements are LARGE or more, or `long` says that
-    the array is a piece of a large one.
-    """
-    return fields if (long or size >= LARGE) and NAMED.get(fmt.name) == fmt else None
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Features of this machine's processor, by LLVM's names, as far as the operating system lets programs use them."""
+"""The name and features of this machine's processor, as LLVM calls them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,21 @@ from fpsim.runtime.forks import llvm_lock
 
 
 @cache
+def host_name() -> str:
+    """Return LLVM's name of this machine's processor, such as "znver5"; "generic" where LLVM does not know it.
+
+    Example:
+      >>> from fpsim.runtime.host import host_name
+      >>> host_name() == ""
+      False
+    """
+    with llvm_lock:
+        return str(binding.get_host_cpu_name())
+
+
+@cache
 def host_features() -> frozenset[str]:
-    """Return LLVM's names of the features of this x86-64 processor, such as "avx2".
+    """Return LLVM's names of the features of this x86-64 processor that programs can use, such as "avx2".
 
     Empty for other processors, or if LLVM cannot tell.
 

@@ -17,10 +17,13 @@ from numba.extending import intrinsic
 
 from fpsim.runtime import vectors as v
 from fpsim.runtime.compile import scalar
+from fpsim.runtime.host import host_name
 
 STREAM_BYTES = 1 << 23  # results from this size on would not stay in the caches
 BLOCK = 128  # elements per block
-AHEAD = 8192  # bytes between the block that is computed and the block that is fetched
+# Bytes between the block that is computed and the block that is fetched, as measured on Zen 5 and on an Intel Xeon with
+# AMX (docs/performance.md, "Memory").
+AHEAD = 8192 if host_name().startswith("znver") else 1024
 LINE = 64  # bytes of a cache line; the target of a block starts on one
 
 if numba.config.DISABLE_JIT:
@@ -75,7 +78,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK (128) elements that are AHEAD (8192) bytes after element `start` of each source.
+        """Prefetch BLOCK (128) elements that are AHEAD bytes after element `start` of each source.
 
         They may be beyond the array's end. sources: a 1-D array, or a tuple of 1-D arrays.
         """

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fpsim as fp
+from fpsim.casts import pipelines
 from fpsim.formats.named import DTYPES
 from fpsim.testing import assert_bits_equal
 from tests.kit.samples import (
@@ -298,3 +299,25 @@ def test_every_exponent_becomes_e8m0_as_the_oracle_says_in_every_mode(rounding: 
     for values in (x, tiny.astype(np.float32).ravel(), exactly(x), tiny.ravel()):
         for overflow in casts.OVERFLOWS:
             assert_encodes_as_the_oracle(values, fp.E8M0, rounding, overflow, "keep")
+
+
+def test_many_arrays_get_a_kernel_with_the_formats_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = pipelines.SHORT + 1
+    x = np.random.default_rng(5).standard_normal(size).astype(np.float32)
+    fmt = fp.E4M3
+    first = fp.encode(x, fmt), fp.quantize(x, fmt), fp.decode(fp.encode(x, fmt), fmt)
+    monkeypatch.setattr(pipelines, "MANY", 1)
+    then = fp.encode(x, fmt), fp.quantize(x, fmt), fp.decode(fp.encode(x, fmt), fmt)
+    for got, want in zip(then, first, strict=True):
+        assert_bits_equal(got, want)
+
+
+def test_constants_are_compiled_in_after_many_elements_or_for_a_large_array() -> None:
+    fields, size = object(), pipelines.LARGE - 1
+    constants = pipelines.Constants(fields, fp.E4M3, long=False)
+    uses = [constants.after(size) for _ in range(pipelines.MANY // size + 2)]
+    assert uses.index(fields) == pipelines.MANY // size
+    assert uses[-1] is fields
+    assert pipelines.Constants(fields, fp.E4M3, long=False).after(pipelines.LARGE) is fields
+    assert pipelines.Constants(fields, fp.E4M3, long=True).after(1) is fields
+    assert pipelines.Constants(fields, fp.Format("mine", 4, 3), long=True).after(pipelines.LARGE) is None
