@@ -28,8 +28,8 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
       target: the format that convert and from_int round to, or the dtype of to_int; None for other operations.
 
     Returns:
-      The result alone if the keyword `flags` is False. If it is True, (result, uint8 array with the flags of each
-      element). If it is "any", (result, Flags that at least one element raised).
+      The result alone if the keyword `flags` is False; (result, uint8 array with the flags of each element) if it is
+      True; (result, Flags that at least one element raised) if it is "any".
     """
     chosen, integer = complete(name, keywords), None
     if name == "from_int":

@@ -86,8 +86,7 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
 def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
     """Return integers on the GPU as (an operand without a format, int64 if their dtype is signed, else uint64).
 
-    Raises:
-      TypeError: n is not an array of integers on the GPU.
+    Raises a TypeError if n is not an array of integers on the GPU.
     """
     source = gpu_array(n, "n")
     if source.fmt is not None:
@@ -104,10 +103,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _number(value: Any, wanted: Any, label: str) -> GpuArray:
-    """Return a number on the CPU as a GPU operand of one element, validated as by the CPU's functions.
+    """Return a number on the CPU as a GPU operand of one element.
 
-    value: a NumPy float, or a code as a Python or NumPy integer. wanted: the format if it is a code; None for a float.
-    label: the operand's name in errors.
+    value: a NumPy float, or a code as an integer. wanted: the format of a code; None for a float. label: name in
+    errors.
     """
     code, fmt, typed = read_operand(value, None if wanted is None else find_format(wanted), label)
     words = uploaded(np.asarray(code).reshape(1).view(fmt.storage))
@@ -115,9 +114,9 @@ def _number(value: Any, wanted: Any, label: str) -> GpuArray:
 
 
 def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
-    """Return the format of an operand: that of its dtype, else `wanted`.
+    """Return the format of an operand: that of its dtype, else `wanted`, a format by name or object, or None.
 
-    x: the operand. wanted: a format by name or object, or None. label: the operand's name in errors.
+    label: the operand's name in errors.
 
     Raises:
       ValueError: x has no format, another one than `wanted`, elements of another size than the format's codes, or codes
@@ -137,10 +136,9 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return (array for codes of `fmt`, its memory as 1-D unsigned integers, operands that do not overlap it).
+    """Return `result_of` for codes of `fmt`.
 
-    inputs: the operands. out: the caller's array, or None for a new one. A new one has the format's dtype if all
-    operands have float dtypes, else the unsigned dtype of codes. Operands that overlap `out` are replaced by copies.
+    A new array has the format's dtype if all operands have float dtypes, else the unsigned dtype of codes.
     """
     dtype = DTYPES.get(fmt, fmt.storage)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
@@ -151,8 +149,7 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 def result_of(inputs: GpuOperands, dtype: np.dtype[Any], out: Any) -> tuple[Any, Any, GpuOperands]:
     """Return (array for results of `dtype`, its memory as 1-D unsigned integers, operands that do not overlap it).
 
-    inputs: the operands. out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by
-    copies.
+    out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by copies.
     """
     result, words = result_like(inputs.owner, inputs.shape, dtype, out)
     if out is None or words.size == 0:

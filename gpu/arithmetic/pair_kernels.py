@@ -1,8 +1,7 @@
 """GPU kernels of elementwise arithmetic: results from a table of all of them, or from float32.
 
-A thread processes groups of neighbouring elements (`groups`), as the kernels of casts do. A table for all pairs of
-codes of up to 8 bits is in shared memory, where 32 random reads take about four cycles; from the caches each would take
-one.
+A table for all pairs of codes of up to 8 bits is in shared memory, where 32 random reads take about four cycles; from
+the caches each would take one.
 """
 
 from __future__ import annotations
@@ -24,21 +23,15 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the Grouping of elements, by which a thread loads several at once.
-
-    bits, target_bits: width in bits of an operand's elements and of the result's.
-    """
+    """Return the Grouping of elements that a thread loads at once, for operands and results of these widths."""
     return grouping(bits, target_bits, elements=PAIRS_AT_ONCE if max(bits, target_bits) == 8 else 8)
 
 
 @cache
 def looks_up(bits: tuple[int, ...], word_bits: int) -> Any:
-    """Return a compiled scalar function (a, b, c, table) -> entry of a 1-D table for one or two codes; c is not used.
+    """Return a scalar function (a, b, c, table) -> table[a], or table[a << bits[1] | b] for two codes; c is not used.
 
-    The entry is table[a] for one code, and table[a << bits[1] | b] for two.
-
-    bits: the widths of the codes, one number for each code. word_bits: width of the integers that hold the codes; bits
-    above a code's width are ignored.
+    bits: the width of each code. word_bits: width of the integers that hold the codes, whose further bits are ignored.
     """
     single, shift, last = len(bits) == 1, u32(bits[-1]), u32((1 << sum(bits)) - 1)
     fills = all(width == word_bits for width in bits)  # else words may hold further bits above the code

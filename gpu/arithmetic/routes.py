@@ -45,12 +45,10 @@ NO_WORDS = np.zeros(1, np.uint32)
 def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
     """Write the results of an elementwise operation to `results`, and its flags to `flags` unless that is empty.
 
-    operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
-    truth values, classes or integers. flags: 1-D uint8.
+    results: 1-D unsigned integers: codes, truth values, classes or integers. flags: 1-D uint8.
 
     Three implementations give the same bits. Without flags and stochastic rounding, a table of all results serves
-    operands of up to 16 bits in all, and float32 arithmetic some wider ones (see `_is_short`). Integer arithmetic
-    serves the others.
+    operands of up to 16 bits in all, and float32 arithmetic some wider ones. Integer arithmetic serves the others.
     """
     if inputs.size == 0:
         return
@@ -67,13 +65,9 @@ def compute(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
 
 def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any) -> None:
-    """Write the results and flags of an elementwise operation by kernels that serve all formats and rounding modes.
+    """Write results and flags, as `compute` does, by kernels that serve all formats and rounding modes.
 
-    They compute in integers. Exceptions are elementary functions: for float32 they use float arithmetic, for other
-    formats they round exact results from a table.
-
-    operation: the operation with its formats and rounding. inputs: its operands. results: 1-D unsigned integers: codes,
-    truth values, classes or integers. flags: 1-D uint8, not written if empty.
+    They compute in integers, but elementary functions in float32 for FP32, and from a table of exact results otherwise.
     """
     name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
     if name in ELEMENTARY and operation.formats == (FP32,):
@@ -124,10 +118,7 @@ def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
 
 
 def no_flags() -> Any:
-    """Return an empty uint8 array on the GPU, which tells kernels to write no flags.
-
-    Each GPU has one such array, so that CUDA graphs can record calls.
-    """
+    """Return an empty uint8 array, one for each GPU for the sake of CUDA graphs, for kernels that write no flags."""
     return _nothing(device_number(), "u1")
 
 
@@ -138,11 +129,7 @@ def _nothing(device: int, dtype: str) -> Any:
 
 
 def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Return (arrays, steps) of exactly three operands, with the first one in place of those that are missing.
-
-    arrays: 1-D unsigned integers. steps: the distance from one element to the next: 1, or 0 for a single or missing
-    one.
-    """
+    """Return (arrays, steps) of exactly three operands, with the first one, at step 0, in place of missing ones."""
     missing = 3 - len(inputs.words)
     return inputs.words + inputs.words[:1] * missing, inputs.steps + (0,) * missing
 
@@ -150,8 +137,7 @@ def _three(inputs: GpuOperands) -> tuple[tuple[Any, ...], tuple[int, ...]]:
 def _is_short(operation: Operation) -> bool:
     """Return whether float32 arithmetic computes the bits of an operation.
 
-    It does for the operations and formats of `float_arithmetic.serves`, with one format for all operands and the
-    result, rounding to nearest even, overflow to Inf or NaN, and subnormals that stay.
+    It needs one format for all operands and the result, nearest even, overflow to Inf or NaN, and subnormals that stay.
     """
     fmt = operation.result.fmt
     rounds_as_ieee = operation.result[1:4] == (Rounding.NEAREST_EVEN, "nonfinite", "keep")
@@ -165,8 +151,8 @@ def _is_short(operation: Operation) -> bool:
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
     """Write results of a scalar function of codes, by threads that load groups of neighbouring elements.
 
-    function: the compiled scalar function (a, b, c, table) -> result. inputs: the operands. results: 1-D unsigned
-    integers, written. table: the 1-D GPU array that the function reads, or None.
+    function: the scalar function (a, b, c, table) -> result. results: 1-D unsigned integers, written. table: the 1-D
+    GPU array that the function reads, or None.
     """
     bits, target_bits = (8 * array.dtype.itemsize for array in (inputs.words[0], results))
     groups, count = elements_at_once(bits, target_bits), len(inputs.words)
@@ -198,10 +184,7 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
-    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results.
-
-    operation: the operation with its formats and rounding. inputs: its operands.
-    """
+    """Write the results of an operation to `results`, 1-D unsigned integers, from a table of all its results."""
     if operation.result.seed is not None:  # the operation is deterministic
         operation = operation.with_seed(None)
     table = _table(operation, results.dtype.str, device_number())
@@ -211,10 +194,9 @@ def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _table(operation: Operation, dtype: str, device: int) -> Any:
-    """Return the table of an operation's results for all codes of its operands, 1-D on the GPU, computed there.
+    """Return the table, 1-D on the GPU number `device`, of an operation's results for all codes of its operands.
 
-    The index of a pair (a, b) is a << bits of b | b. dtype: NumPy dtype string of the results. device: number of the
-    current GPU, so that each GPU has its own cached table.
+    The index of a pair (a, b) is a << bits of b | b. dtype: NumPy dtype string of the results.
     """
     index, low = np.arange(1 << operation.operand_bits), operation.formats[-1].bits
     sources = (index,) if len(operation.formats) == 1 else (index >> low, index & ((1 << low) - 1))

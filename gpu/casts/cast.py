@@ -160,11 +160,7 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
 
 
 def _floats(x: Any) -> GpuArray:
-    """Return x as an array of floats on the GPU.
-
-    Raises:
-      TypeError: x is not an array of floats on the GPU.
-    """
+    """Return x as an array of floats on the GPU; raise a TypeError if it is none."""
     array = gpu_array(x, "x")
     if array.fmt is None:
         raise TypeError(
@@ -187,9 +183,9 @@ def _target(dtype: npt.DTypeLike) -> Format:
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
-    """Raise a ValueError if a code is outside the format's range.
+    """Raise a ValueError if an unsigned integer of `codes` is outside the format's range; name: the argument in errors.
 
-    codes: unsigned integers; an array of a float dtype is not checked. name: the argument that errors name.
+    Arrays of a float dtype are not checked.
     """
     if codes.fmt is not None or codes.words.dtype.itemsize * 8 <= fmt.bits:
         return
@@ -205,8 +201,8 @@ def fill_codes(
 ) -> None:
     """Write the codes of floats, rounded as the options say, to `codes`, a 1-D array of unsigned integers.
 
-    source: the floats. With target (FP32 or FP64) and back (the plan that decodes the codes to that format), the values
-    of the codes are computed too, and their float bits are written instead of the codes.
+    With target (FP32 or FP64) and back (the plan that decodes the codes to it), the float bits of the codes' values are
+    written instead.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     assert source.fmt is not None
@@ -232,8 +228,7 @@ def fill_codes(
 def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: Format) -> None:
     """Write the values of codes to `values`, a 1-D unsigned array that receives float bits.
 
-    owner: the array whose stream and size are used. codes: 1-D codes of the format `fmt`. target: FP32 or FP64, the
-    format of the values.
+    owner: the array whose stream and size are used. codes: 1-D codes of the format `fmt`. target: FP32 or FP64.
     """
     plan = decode_plan(fmt, target.bits)
     if plan is None:
@@ -248,10 +243,9 @@ def fill_values(owner: GpuArray, codes: Any, values: Any, fmt: Format, target: F
 def _run(way: CastWay, like: Any, source: Any, target: Any, plans: tuple[Any, Any, Any], seed: int) -> None:
     """Launch the kernel of a cast from `source` to `target`, 1-D arrays of unsigned integers.
 
-    way: the kernel's compile-time parameters. like: the array whose library's stream is used. plans: three plans: to
-    decode the source, to encode, and to decode the result; None for a stage that the cast does not have. The kernel
-    reads the constants of the plans from arrays, except those that `way` compiles in. seed: the seed of stochastic
-    rounding, or 0.
+    like: the array whose library's stream is used. plans: those to decode the source, to encode, and to decode the
+    result, or None; kernels read their constants from arrays, except those that `way` compiles in. seed: 0 if there is
+    none.
     """
     refuse_overlap(target, source)
     frozen = (way.of_source, way.to_code, way.of_result)
@@ -270,7 +264,7 @@ def _bits(words: Any) -> int:
 
 
 def is_named(fmt: Format) -> bool:
-    """Return whether a format is one of fpsim's own (fpsim.formats.named.NAMED), whose layouts are compiled in.
+    """Return whether a format is one of fpsim's own, whose layouts are compiled in.
 
     Compiling in the layouts of users' formats could need too many kernels.
     """
@@ -278,10 +272,7 @@ def is_named(fmt: Format) -> bool:
 
 
 def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
-    """Return codes of the format `fmt` as codes of `wide`, a format that holds all its values; a NaN keeps its sign.
-
-    source: the codes. The result is a new GpuArray of the same shape.
-    """
+    """Return codes of `fmt` as new codes of `wide`, a format that holds all its values; a NaN keeps its sign."""
     table = codes_table(fmt, wide)
     codes = scratch(source.size, wide.storage)
     launch(look_up_kernel(), source.like, source.size, source.words, codes, uploaded(table))
@@ -299,10 +290,7 @@ def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
-    """Return the float bits of the values of all codes of the format `fmt`, as a 1-D NumPy array of unsigned integers.
-
-    target: FP32 or FP64, the format of the floats.
-    """
+    """Return the float bits of the values of all codes of `fmt`, 1-D unsigned; target: FP32 or FP64."""
     from fpsim.casts.cast import decode as on_cpu
 
     return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

@@ -43,11 +43,7 @@ FORMATS = (FP16, BF16, FP32, *EIGHTHS)
 
 
 def serves(fmt: Format, name: str) -> bool:
-    """Return whether `float_function` has the operation `name` for operands and a result of the format `fmt`.
-
-    That is "fma" for FP16, BF16, E4M3 and E5M2; "add", "subtract", "multiply", "divide" and "sqrt" for FP16, BF16 and
-    FP32.
-    """
+    """Return whether `float_function` has the operation `name` for operands and a result of the format `fmt`."""
     if name == "fma":
         return fmt in FORMATS and fmt != FP32
     return fmt in FORMATS and fmt not in EIGHTHS and name in OPERANDS
@@ -76,19 +72,19 @@ def load_bfloat(code: Any) -> Any:
 
 @scalar
 def _load_single(code: Any) -> Any:
-    """Return the float32 value of an FP32 code, an unsigned integer: the float with the same 32 bits."""
+    """Return the float32 with the bits of an FP32 code."""
     return u32(code).view(np.float32)
 
 
 @scalar
 def _store_single(bits: Any) -> Any:
-    """Return the bits of a float32, as uint32, as an FP32 code: equal, but with one canonical NaN for every NaN."""
+    """Return the bits of a float32, as uint32, as an FP32 code, with one canonical NaN for every NaN."""
     return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
 
 
 @cache
 def _load_byte(fmt: Format) -> Any:
-    """Return a compiled scalar function from a code of an 8-bit format, an integer, to its float32 value."""
+    """Return a scalar function from a code of an 8-bit format, an integer, to its float32 value."""
     plan = decode_plan(fmt, 32)
     assert plan is not None
     g = constants_of(DecodeLayout, u32, plan.frozen)
@@ -102,11 +98,7 @@ def _load_byte(fmt: Format) -> Any:
 
 @cache
 def _store(fmt: Format) -> Any:
-    """Return a compiled scalar function that rounds a float32 to a code of the format `fmt`, to nearest even.
-
-    The function takes the bits of the float32 as uint32, and returns the code as uint32. NaN with either sign gives the
-    same code.
-    """
+    """Return a scalar function from float32 bits, as uint32, to the nearest code, ties to even; NaNs give one code."""
     if fmt == FP32:
         return _store_single
     plan = encode_plan(fmt, 32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
@@ -131,11 +123,10 @@ SIMPLE: Any = {**OPERATIONS, "sqrt": _root}
 
 @cache
 def float_function(fmt: Format, name: str) -> Any:
-    """Return a compiled scalar function (a, b, c, table) -> code of an operation on codes of the format `fmt`.
+    """Return a scalar function (a, b, c, table) -> code, as uint32, of an operation on codes, rounded to nearest even.
 
-    name: an operation for which `serves(fmt, name)` is True. a, b, c: codes of the operands, as unsigned integers. The
-    function ignores operands that the operation does not have, and always ignores `table`; other functions with these
-    arguments look results up in it. The result is rounded once to nearest even; its code is a uint32.
+    name: an operation for which `serves(fmt, name)` is True. Operands that it does not have are ignored, and so is
+    `table`, in which other functions with these arguments look results up.
     """
     if fmt == BF16 and name in ("multiply", "divide"):
         from fpsim.arithmetic.kernels.short_floats import divide_bfloat, multiply_bfloat
@@ -161,11 +152,10 @@ def float_function(fmt: Format, name: str) -> Any:
 
 
 def _fused(fmt: Format, load: Any, store: Any) -> Any:
-    """Return a compiled scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
+    """Return a scalar function (a, b, c, table) -> code of a * b + c, rounded once; `table` is not used.
 
-    a, b, c: codes of the format `fmt`. load: scalar function from a code to its float32 value. store: scalar function
-    from float32 bits to a code, rounded to nearest even. The product is computed in float64 for BF16 and in float32 for
-    the other formats, where it is exact.
+    load: scalar function from a code to its float32 value. store: scalar function from float32 bits to the nearest
+    code. The product is exact: it is computed in float64 for BF16, and in float32 for the other formats.
     """
     if fmt != BF16:
         fused_32 = real_width(32).fused

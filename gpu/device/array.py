@@ -66,8 +66,7 @@ def gpu_array(x: Any, name: str) -> GpuArray:
 def _flat(array: Any, like: Any, name: str) -> Any:
     """Return a numba GPU array as a flat one, copied on the GPU if its memory is not contiguous in C order.
 
-    like: the caller's array; the copy runs on the stream of its library. name: the argument's name in the message.
-    Raises a TypeError if a stride is not a multiple of the element's size.
+    like: the caller's array, on whose library's stream the copy runs.
     """
     if array.is_c_contiguous():
         return array.reshape(math.prod(array.shape))
@@ -90,10 +89,7 @@ def _refuse_other_device(x: Any, name: str) -> None:
 
 
 def _on_other_device(name: str, device: str) -> str:
-    """Return the error text for an array on another GPU than numba's current one.
-
-    name: the argument's name. device: the GPU of the array, such as "1" or "cuda:1".
-    """
+    """Return the error text for an array on another GPU, such as "1" or "cuda:1", than numba's current one."""
     return (
         f"{name} must be on numba's current GPU, {device_number()}; got one on {device}. Work under "
         f"numba.cuda.gpus[{device.rpartition(':')[2]}], or move it."
@@ -103,8 +99,7 @@ def _on_other_device(name: str, device: str) -> str:
 def _through_dlpack(x: Any, name: str) -> GpuArray:
     """Return a `GpuArray` of an array that offers its memory only by DLPack, imported by torch or else by cupy.
 
-    The import synchronises the streams of both libraries. name: the argument's name in messages. Raises a TypeError if
-    neither torch nor cupy is installed.
+    The import synchronises the streams of both libraries.
     """
     for library in ("torch", "cupy"):
         if library in sys.modules or importlib.util.find_spec(library):
@@ -119,8 +114,8 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 def _torch_array(x: Any, name: str) -> GpuArray:
     """Return a torch CUDA tensor as a `GpuArray`, detached from autograd, and copied if it is not contiguous.
 
-    name: the argument's name in messages. Raises a TypeError if the tensor is on the CPU, on a GPU that is not the
-    current one of torch and of numba, is sparse, or holds complex numbers, bools or floats of no known format.
+    Raises a TypeError for a tensor on the CPU or on a GPU that is not the current one of torch and of numba, for a
+    sparse one, and for complex numbers, bools and floats of no known format.
     """
     from numba import cuda
 
@@ -151,9 +146,8 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
     Args:
       source: the operand whose library and device the result gets.
-      shape, dtype: shape and dtype of the result. A dtype that the library lacks, such as one of ml_dtypes, is replaced
-        by the unsigned integer dtype of the same size, which holds codes.
-      out: the caller's array, to be returned instead of a new one, or None. A new array is uninitialised.
+      shape, dtype: shape and dtype of the result; the dtype is replaced as `kept_dtype` says.
+      out: the caller's array, to be returned instead of a new, uninitialised one, or None.
 
     Raises:
       TypeError: `out` is not an array on the GPU.
@@ -215,7 +209,7 @@ def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
 def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
     """Return `dtype` if the library of the array `like` has it, else the unsigned integer dtype of the same size.
 
-    torch is asked for a dtype of that name. cupy and numba have only NumPy's built-in dtypes.
+    cupy and numba have only NumPy's built-in dtypes, and none of ml_dtypes.
     """
     known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
     return dtype if known else np.dtype(WORDS[dtype.itemsize])

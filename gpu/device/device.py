@@ -72,13 +72,7 @@ def _run_nothing() -> None:
 
 @cache  # success is cached, an error is not
 def require_device() -> None:
-    """Raise a GpuError if there is no usable GPU.
-
-    Example:
-      >>> from fpsim.gpu.device.device import available, require_device
-      >>> if available():
-      ...     require_device()
-    """
+    """Raise a GpuError if there is no usable GPU."""
     missing = _missing()
     if missing:
         raise GpuError(
@@ -88,9 +82,9 @@ def require_device() -> None:
 
 
 def require_capability(needed: tuple[int, int], noun: str) -> None:
-    """Raise a GpuError if there is no usable GPU, or if its compute capability is lower than `needed`.
+    """Raise a GpuError if there is no usable GPU, or if its compute capability (major, minor) is lower than `needed`.
 
-    needed: (major, minor). noun: the subject of the message, such as "an FP8 product".
+    noun: the subject of the message, such as "an FP8 product".
     """
     require_device()
     has = capability()

@@ -34,8 +34,7 @@ class Grouping(NamedTuple):
 def grouping(*bits: int, elements: int = 8) -> Grouping:
     """Return the grouping for arrays whose elements have the widths `bits`, one width per array.
 
-    A group holds as many of the widest elements as fit 64 bits. A thread loads groups of `elements` elements in all, at
-    least one group, before it computes.
+    A group holds as many of the widest elements as fit 64 bits; a thread loads `elements` elements, at least one group.
 
     Eight float32 elements are 32 bytes in flight per thread; a GPU needs about 20 bytes per thread to keep its memory
     busy: 4.8 TB/s times 700 ns, over 132 multiprocessors of 1024 threads (H200 data sheet).
@@ -46,18 +45,15 @@ def grouping(*bits: int, elements: int = 8) -> Grouping:
 
 @cache
 def _no_groups(bits: int, device: int) -> Any:
-    """Return an empty GPU array of unsigned integers that are `bits` wide: 8, 16, 32 or 64.
-
-    device: index of the current GPU, so that each GPU has its own cached array.
-    """
+    """Return an empty array of unsigned integers of `bits` bits on the GPU number `device`, the current one."""
     return cuda.device_array(0, WORDS[bits])
 
 
 def as_groups(arrays: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """Return flat numba arrays of the same size as arrays of groups: unsigned integers that hold `count` elements each.
 
-    Elements after the last whole group are left out. All arrays returned are empty if there is no whole group, or if
-    the memory of one array is not aligned to the size of its groups.
+    Elements after the last whole group are left out. All results are empty if there is no whole group, or if the memory
+    of one array is not aligned to its groups.
     """
     whole = arrays[0].size // count
     bits = [8 * array.dtype.itemsize * count for array in arrays]

@@ -34,8 +34,7 @@ Words = npt.NDArray[Any]
 def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, each: int = 1) -> None:
     """Run a kernel over `size` elements on the stream of the library of the array `like`; do nothing if `size` is 0.
 
-    arguments: the arguments of the kernel. each: number of elements that a thread processes at once. It determines the
-    number of blocks; blocks have 256 threads.
+    arguments: those of the kernel. each: number of elements that a thread processes at once.
 
     Raises:
       GpuError: the GPU's memory is full, or the launch failed.
@@ -65,13 +64,7 @@ def _configured(kernel: Any, *configuration: Any) -> Any:
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel in `blocks` blocks of `threads` threads, on the stream of the library of the array `like`.
-
-    arguments: the arguments of the kernel. If `blocks` is 0, nothing is run.
-
-    Raises:
-      GpuError: the GPU's memory is full, or the launch failed.
-    """
+    """Run a kernel in `blocks` blocks of `threads` threads, as `launch` does; do nothing if `blocks` is 0."""
     if blocks == 0:
         return
     with one_sentence(f"a kernel in {blocks} blocks of {threads} threads"):
@@ -81,14 +74,10 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel with `shared` bytes of dynamic shared memory per block; return whether the GPU allows so much.
+    """Run a kernel, as `launch` does, with `shared` bytes of dynamic shared memory per block; return whether it ran.
 
-    If it returns False, the kernel has not run. Every block first fills its shared memory, so there are only as many
-    blocks as the multiprocessors hold at once.
-
-    like: an array, on whose library's stream the kernel runs. size: number of elements; if it is 0, nothing is run and
-    True returned. arguments: the arguments of the kernel. each: number of elements that a thread processes at once.
-    Raises a GpuError if a launch with at most 48 KiB of shared memory fails.
+    It does not if the GPU does not allow so much shared memory. Every block first fills its shared memory, so there are
+    only as many blocks as the multiprocessors hold at once. Raises a GpuError if a launch with at most 48 KiB fails.
     """
     if size == 0:
         return True
@@ -116,8 +105,8 @@ def launch_shared(
 def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
     """Request `shared` bytes of shared memory for a kernel, more than the default; return whether it was granted.
 
-    arguments: those with which the kernel is going to be called; their types select the compiled version of the kernel.
-    The function uses private parts of numba, and returns False if another version of numba or of the driver lacks them.
+    arguments: those of the coming call; their types select the compiled version of the kernel. Other versions of numba
+    or of the driver may lack the private parts of numba that are used; then the request is not granted.
     """
     try:
         from numba.cuda.cudadrv import driver
@@ -142,20 +131,14 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
 
 
 def gpu_kernel(function: Callable[..., Any], registers: int | None = None) -> Any:
-    """Return a function compiled for the GPU without fast math.
-
-    registers: largest number of registers that a thread may use; None for no limit.
-    """
+    """Return a function compiled for the GPU without fast math; registers: the most that a thread may use, or None."""
     limits = {} if registers is None or is_simulated() else {"max_registers": registers}
     return cuda.jit(function, fastmath=False, **limits)
 
 
 @lru_cache(maxsize=1024)
 def _uploaded(data: bytes, dtype: str, shape: tuple[int, ...], device: int) -> Any:
-    """Return a copy on the GPU of an array, given as bytes, NumPy dtype string and shape; cached by these arguments.
-
-    device: index of the current GPU, so that each GPU has its own copy.
-    """
+    """Return a cached copy on the current GPU, number `device`, of an array given as bytes, dtype string and shape."""
     with one_sentence("a layout"):
         sent = cuda.to_device(np.frombuffer(data, dtype).reshape(shape).copy())
         cuda.synchronize()  # a stream of torch or cupy does not wait for the copy
@@ -168,19 +151,12 @@ def uploaded(layout: Words) -> Any:
 
 
 def uploaded_rows(*layouts: Words) -> Any:
-    """Return flat NumPy arrays of one dtype, which never change, on the GPU as the rows of a matrix.
-
-    Shorter arrays are padded with zeros at the end. Equal matrices are copied once and share the copy.
-    """
+    """Return flat NumPy arrays of one dtype, padded with zeros to one length, as the rows of an `uploaded` matrix."""
     return uploaded(as_rows(*layouts))
 
 
 def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-    """Return an uninitialised array on the GPU for an intermediate result.
-
-    Raises:
-      GpuError: the GPU's memory is full, or a CUDA graph is being recorded.
-    """
+    """Return an uninitialised array on the GPU; raise a GpuError if its memory is full or a CUDA graph is recorded."""
     refuse_capture()  # memory can't be allocated while a graph is recorded
     size = shape if isinstance(shape, int) else math.prod(shape)
     with one_sentence(f"an intermediate array of {size_in_words(size * np.dtype(dtype).itemsize)}"):
@@ -188,11 +164,7 @@ def scratch(shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> Any:
 
 
 def zeroed(size: int, dtype: npt.DTypeLike) -> Any:
-    """Return a flat GPU array of `size` zeros of `dtype`, which kernels on every stream can read at once.
-
-    Raises:
-      GpuError: the GPU's memory is full, or torch is recording a CUDA graph.
-    """
+    """Return a flat GPU array of `size` zeros, which kernels on every stream can read at once; errors as `scratch`."""
     refuse_capture()
     with one_sentence("an intermediate array"):
         sent = cuda.to_device(np.zeros(size, dtype))
@@ -210,11 +182,7 @@ def refuse_capture() -> None:
 
 
 def fetched(array: Any) -> Words:
-    """Return a GPU array of numba as a NumPy array, after the work of all streams is done.
-
-    Raises:
-      GpuError: the copy failed, or torch is recording a CUDA graph.
-    """
+    """Return a GPU array of numba as a NumPy array, after the work of all streams is done; errors as `scratch`."""
     refuse_capture()
     with one_sentence("a copy to the CPU"):
         cuda.synchronize()

@@ -15,9 +15,9 @@ from fpsim.gpu.device.streams import stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
-    """Copy a GPU array of torch, cupy or numba to a NumPy array of the same shape and dtype, and return it.
+    """Return a GPU array as a NumPy array of the same shape and dtype, after the work that its library has queued.
 
-    The copy waits for the work that the array's library has queued. name: the argument's name, for error messages.
+    name: the argument's name, for error messages.
     """
     array = gpu_array(x, name)
     stream = stream_of(array.like)
@@ -28,9 +28,9 @@ def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:
 
 
 def sent(like: Any, source: npt.NDArray[Any], words: Any) -> None:
-    """Copy a NumPy array to `words`, a flat numba GPU array, on the stream of the library of the array `like`.
+    """Copy the bits of a NumPy array to `words`, a flat GPU array, on the stream of the library of the array `like`.
 
-    words: unsigned integers of the same number and size as the elements of `source`; overwritten with their bits.
+    words: unsigned integers of the same number and size as the elements of `source`.
     """
     if source.size:
         flat = np.ascontiguousarray(source).reshape(-1).view(f"u{source.dtype.itemsize}")
@@ -44,7 +44,7 @@ def cleared(like: Any, words: Any) -> None:
 
 @cache
 def fill_kernel() -> Any:
-    """Return the compiled GPU kernel (out, word), which sets all elements of the flat array `out` to `word`."""
+    """Return the GPU kernel (out, word), which sets all elements of the flat array `out` to `word`."""
 
     def fill(out: Any, word: Any) -> None:
         for i in range(cuda.grid(1), out.size, cuda.gridsize(1)):
