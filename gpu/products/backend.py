@@ -56,8 +56,7 @@ class ScaledOperand(NamedTuple):
 def codes_of(x: Any, name: str) -> GpuArray:
     """Return x as an array on the GPU, or the codes of a Scaled array there; name: the argument that errors name.
 
-    Raises:
-      TypeError: x is not on the GPU.
+    Raises a TypeError if x is not on the GPU.
     """
     if isinstance(x, CpuScaled):
         raise TypeError(f"{name} must lie on the GPU; got an fpsim.Scaled. fp.gpu.Scaled.from_cpu({name}) sends it.")
@@ -65,12 +64,12 @@ def codes_of(x: Any, name: str) -> GpuArray:
 
 
 class Gpu(IntegerMatrices):
-    """The GPU as a backend of matrix products: the operations that the products' pipeline calls.
+    """The GPU as a backend of matrix products; `Backend` in fpsim/products/backend.py describes the methods.
 
     Float matrices are bit patterns in GPU memory: uint32, or uint64 for units with FP64 sums.
 
     Args:
-      owner: an operand of the product; results are arrays of its library, and are computed on that library's stream.
+      owner: an operand of the product, whose library the results have, and on whose stream they are computed.
     """
 
     merges_slices = False
@@ -82,28 +81,16 @@ class Gpu(IntegerMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a matrix unit, or its addend c, as a matrix of codes on the GPU.
-
-        x: codes of the element, or floats of its dtype. name: the argument that errors name.
-        """
+        """Return an operand of a matrix unit, or its addend c, as a matrix of codes on the GPU."""
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of a generic accumulator as a matrix of codes on the GPU, and the format of the codes.
-
-        fmt: the format of x if x holds codes; None if x has a float dtype. name: the argument that errors name.
-        """
+        """Return an operand of a generic accumulator as a matrix of codes on the GPU, and the format of the codes."""
         codes, of_codes = code_operand(x, fmt, name)
         return codes.matrix, of_codes
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
-        """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands.
-
-        name: the argument that errors name.
-
-        Raises:
-          TypeError: x is an fpsim.Scaled, which is on the CPU.
-        """
+        """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands."""
         codes = codes_of(x, name) if isinstance(x, (Scaled, CpuScaled)) else None
         if codes is None:
             return None
@@ -112,22 +99,11 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return the record `GpuProduct` of a product over all terms of K, in ascending order; nothing is computed yet.
-
-        unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for
-        units without them.
-        """
+        """Return the product over all terms of K, in ascending order; nothing is computed yet."""
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels).
-
-        out: the caller's array; None to allocate one. shape, dtype: (M, N) and dtype of the result. a: the codes of a.
-        others: the codes of b, and the scales of a and b.
-
-        Raises:
-          ValueError, TypeError: `out` does not fit, or overlaps an operand.
-        """
+        """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels)."""
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
@@ -135,28 +111,17 @@ class Gpu(IntegerMatrices):
         return result, words.reshape(*shape)
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Any = None) -> Any:
-        """Return a matrix of bit patterns filled with one value of a float dtype.
-
-        shape: (M, N). out: the matrix to fill; None for a new one.
-        """
+        """Return a matrix of bit patterns filled with one value of a float dtype; out: the matrix to fill, or None."""
         word = np.asarray(value, dtype).view(f"u{dtype.itemsize}")[()]
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums).
-
-        c: codes of the unit's results, or floats of their dtype. shape: (M, N), which c must have. out: the matrix for
-        the bits; None for a new one.
-        """
+        """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums)."""
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64).
-
-        c: codes or floats of the unit's result format, or floats of another dtype than float64. shape: (M, N), which c
-        must have.
-        """
+        """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64)."""
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -164,21 +129,14 @@ class Gpu(IntegerMatrices):
         return self._widened(codes, fmt, shape)
 
     def _widened(self, codes: GpuArray, fmt: Format, shape: Shape) -> Any:
-        """Return codes of the format `fmt` as a matrix of float32 bits of their values; FP64 codes are unchanged.
-
-        Raises:
-          ValueError: the codes do not have the shape `shape`.
-        """
+        """Return codes of the format `fmt`, of the shape `shape`, as float32 bits; FP64 codes are unchanged."""
         if codes.shape != shape:
             raise ValueError(f"c must have the result's shape {shape}; got {codes.shape}.")
         words = codes.words if fmt in (FP32, FP64) else widened_codes(codes, fmt, FP32).words
         return words.reshape(*shape)
 
     def rounded(self, x: Any, fmt: Format) -> Any:
-        """Return the GPU matrix x, float32 bits, rounded to nearest even to `fmt`, as float32 bits.
-
-        Overflow in FP8 saturates, as in NVIDIA's cvt. For FP32, x itself is returned, otherwise a new matrix.
-        """
+        """Return x, float32 bits, rounded to nearest even to `fmt`, as new float32 bits; x itself for FP32."""
         if fmt == FP32:
             return x
         flat = self._flat(x)
@@ -200,27 +158,17 @@ class Gpu(IntegerMatrices):
         return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
-        """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place.
-
-        total: the values at which the sums start. product: a, b, their scales and the matrix unit.
-        """
+        """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place."""
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return the sum of a product over the terms `terms` of K, added in lanes without matrix units.
-
-        product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes
-        are joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K.
-        The sums are (M, N) float32 bits.
-        """
+        """Return the sum of a product over some terms of K, added in lanes without matrix units, as float32 bits."""
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
-        """Round `total` to the format `fmt`, once to nearest even, and write the codes to `target`.
+        """Round `total`, float bits, to the format `fmt`, once to nearest even, and write the codes to `target`.
 
-        total: matrix of float32 or float64 bits, which may be overwritten. target: matrix of codes; it may be `total`
-        for FP32 and FP64, which are not rounded. nan: the code that every NaN becomes; None to leave NaNs to the cast.
-        overflow: as in `fpsim.encode`.
+        `target` may be `total` for FP32 and FP64, which are not rounded.
         """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):
@@ -236,11 +184,7 @@ class Gpu(IntegerMatrices):
     def accumulate(
         self, accumulator: Accumulator, a: Any, b: Any, c: Any, formats: tuple[Format, Format], target: Any
     ) -> None:
-        """Write c + a @ b, added by a generic accumulator, to `target`, as codes of its result format.
-
-        a, b, c: matrices of codes; c may be None for +0, or the memory of `target`. formats: formats of a and b.
-        target: (M, N) codes.
-        """
+        """Write c + a @ b, added by a generic accumulator, to `target`, which may be the memory of c."""
         size = math.prod(target.shape)
         start = scratch((0, 0), target.dtype)
         if c is not None:  # the target may be c's memory

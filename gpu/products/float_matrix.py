@@ -35,10 +35,9 @@ OF_FLOAT = unpack_layout(FP32, "keep")
 def operation_kernel(name: str) -> Any:
     """Return the GPU kernel (x, y, z, steps, out, columns, of_float, to_float) -> None of "add", "multiply" or "fma".
 
-    x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. out: receives the result, rounded to nearest
-    even. steps: six integers, the distance from one row to the next and from one column to the next in x, y and z.
-    columns: number of columns of `out`. of_float, to_float: constants that decode and encode float32, an UnpackLayout
-    and an EncodeLayout as integers.
+    x, y, z: 1-D uint32 bits of float32 matrices; z is read for fma only. steps: six integers, the distance from one row
+    to the next and from one column to the next in x, y and z. columns: number of columns of `out`. of_float, to_float:
+    the UnpackLayout and the EncodeLayout of float32, as integers.
     """
     is_fma, is_add = name == "fma", name == "add"
 
@@ -102,22 +101,14 @@ def nan_code_kernel() -> Any:
 
 
 class FloatOperand(NamedTuple):
-    """An operand of an operation on matrices.
-
-    Attributes:
-      words: float32 bits, 1-D uint32 on the GPU.
-      shape: shape of the matrix.
-    """
+    """An operand of an operation on matrices: float32 bits, 1-D uint32 on the GPU, and the shape of the matrix."""
 
     words: Any
     shape: tuple[int, int]
 
     @property
     def steps(self) -> tuple[int, int]:
-        """Distance of elements from one row to the next, and from one column to the next.
-
-        0 along an axis of length 1.
-        """
+        """Distance of elements from one row, and from one column, to the next; 0 along an axis of length 1."""
         rows, columns = self.shape
         return (columns if rows > 1 else 0), (1 if columns > 1 else 0)
 
@@ -126,7 +117,8 @@ class FloatMatrices:
     """Operations on matrices of float bit patterns in GPU memory, on the stream of the library of the array `like`.
 
     Operands of add, multiply and fma are float32 and broadcast. They are matrices on the GPU (uint32 bits), or NumPy
-    numbers and arrays, which are converted to float32 and copied there.
+    numbers and arrays, which are converted to float32 and copied there. `out` is the matrix for a result; None for a
+    new one.
     """
 
     def __init__(self, like: Any) -> None:
@@ -144,34 +136,19 @@ class FloatMatrices:
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y as float32 bits (uint32) on the GPU, rounded once to nearest even.
-
-        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
-        result, or None for a new one.
-        """
+        """Return x + y as float32 bits, rounded once to nearest even."""
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y as float32 bits (uint32) on the GPU, rounded once to nearest even.
-
-        x, y: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for the
-        result, or None for a new one.
-        """
+        """Return x * y as float32 bits, rounded once to nearest even."""
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z as float32 bits (uint32) on the GPU, rounded once to nearest even.
-
-        x, y, z: matrices of float32 bits on the GPU, or NumPy floats and arrays; they broadcast. out: the matrix for
-        the result, or None for a new one.
-        """
+        """Return x * y + z as float32 bits, rounded once to nearest even."""
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
-        """Launch the operation `name`, "add", "multiply" or "fma", and return its result, a matrix of float32 bits.
-
-        arguments: two or three operands that broadcast. out: the matrix for the result, or None for a new one.
-        """
+        """Return the result of "add", "multiply" or "fma" on two or three operands."""
         operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(x.shape for x in operands))
         result = scratch(shape, u32) if out is None else out
@@ -185,40 +162,30 @@ class FloatMatrices:
         return result
 
     def codes_of(self, x: Any, fmt: Format) -> Any:
-        """Return the GPU matrix x of float32 bits as codes of the format `fmt`, rounded to nearest even.
-
-        The caller ensures that the format holds all values of x.
-        """
+        """Return the GPU matrix x of float32 bits as codes of the format `fmt`, which holds all its values."""
         codes = scratch(x.shape, fmt.storage)
         size = math.prod(x.shape)
         fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))
         return codes
 
     def widened(self, codes: Any, fmt: Format, out: Any) -> None:
-        """Write the values of `codes`, a GPU matrix of the format `fmt`, to `out` as float32 bits.
+        """Write the values of `codes`, a GPU matrix of the format `fmt`, to the matrix `out` as float32 bits.
 
-        out: GPU matrix, uint32. float32 must hold all values of the format.
+        float32 must hold all values of the format.
         """
         size = math.prod(out.shape)
         array = GpuArray(codes.reshape(size), (size,), fmt, self.like)
         self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a GPU matrix of the given shape filled with one bit pattern.
-
-        word: the pattern, a NumPy unsigned integer, whose dtype a new matrix has. out: the matrix to fill; None for a
-        new one.
-        """
+        """Return a GPU matrix filled with one bit pattern, a NumPy unsigned integer, whose dtype a new matrix has."""
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)
         return result
 
     def copied(self, source: Any, out: Any = None) -> Any:
-        """Return a copy of a GPU matrix of bit patterns.
-
-        out: the matrix to copy to, which may overlap the source; None for a new one.
-        """
+        """Return a copy of a GPU matrix of bit patterns; `out` may overlap the source."""
         result = scratch(source.shape, source.dtype) if out is None else out
         size = math.prod(source.shape)
         words = result.reshape(size)
@@ -234,9 +201,6 @@ class FloatMatrices:
         launch(nan_kernel(), self.like, words.size, words, infinity_word, sign_word, nan_word)
 
     def with_nan_code(self, total: Any, codes: Any, nan: int) -> None:
-        """Set codes[i] to the code `nan` wherever element i of `total` is NaN, in place.
-
-        total: (M, N) float32 bits on the GPU. codes: 1-D codes of another format, M * N of them.
-        """
+        """Set codes[i], 1-D, to the code `nan` wherever element i of `total`, (M, N) float32 bits, is NaN, in place."""
         size = math.prod(total.shape)
         launch(nan_code_kernel(), self.like, size, total.reshape(size), codes, codes.dtype.type(nan))

@@ -81,12 +81,7 @@ class _Plan(NamedTuple):
 
 
 def takes(unit: MatrixUnit) -> bool:
-    """Return whether `add_fused` has a kernel for a matrix unit.
-
-    The unit's rule is FUSED or SCALED (operands of up to 8 bits); its number of terms and fraction bits are within the
-    kernels' bounds; both operands' formats are in OPERANDS; sums are FP32, or FP16 with all its bits; and the floor
-    exponent is at most 0.
-    """
+    """Return whether `add_fused` has a kernel for a matrix unit."""
     return (
         unit.rule in (Rule.FUSED, Rule.SCALED)
         and unit.terms in FUSED_TERMS
@@ -101,13 +96,9 @@ def takes(unit: MatrixUnit) -> bool:
 def add_fused(total: Any, p: TileProduct, like: Any) -> None:
     """Add a[:, terms] @ b[terms] to `total` in place, with the additions and roundings of the product's unit.
 
-    Args:
-      total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0.
-      p: the product; for Rule.SCALED, the terms of each instruction must be in one block of scales.
-      like: the array on whose stream the kernels run.
-
-    Raises:
-      GpuError: the GPU has too little memory, or the launch failed.
+    total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0. p: for
+    Rule.SCALED, the terms of each instruction must be in one block of scales. like: the array on whose stream the
+    kernels run.
     """
     if 0 in (*total.shape, p.terms.size):
         return
@@ -117,11 +108,10 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
 
 
 def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
-    """Add the product p to `total`, in place, where float32 arithmetic gives the unit's bits; mark the other results.
+    """Add p to `total`, as `add_fused` does, where float32 arithmetic gives the unit's bits; mark the other results.
 
     Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
-    is 1 if a mark is set. total: as for `add_fused`. like: the array on whose stream kernels run. tile: the results
-    that a block of threads computes; None for the unit's default.
+    is 1 if a mark is set. tile: the results that a block of threads computes; None for the unit's default.
     """
     unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
     (m, n), (height, width) = total.shape, tile.shape
@@ -138,11 +128,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
 
 
 def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
-    """Add the product p to those results of `total`, in place, that `add_tiles` has marked, by integer arithmetic.
-
-    total: as for `add_fused`. marks: (M, N) uint8 from `add_tiles`, 1 for results to compute. like: the array on whose
-    stream kernels run.
-    """
+    """Add p to those results of `total`, as `add_fused` does, with mark 1 in `marks`, by integer arithmetic."""
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)
     launch(
@@ -174,10 +160,7 @@ def _scales(p: TileProduct) -> tuple[Any, Any]:
 
 
 def _tile(unit: MatrixUnit) -> Tile:
-    """Return the results that a block of threads computes: as many as the registers of its threads allow.
-
-    It is a small tile in numba's simulator.
-    """
+    """Return the results that a block of threads computes: as many as the registers of its threads allow."""
     if is_simulated():
         return SIMULATED_TILE
     return LONG_TILE if _plan(unit).bits == LONG else TILE

@@ -35,7 +35,7 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
 
     signed_a, signed_b, signed_d: whether a, b and the sums are signed. paired: whether totals[i] receives the product
     of row i of a and row i of b; else that of row i // N of a and column i % N of b. a, b: bits of 8-bit integers, as
-    uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: IntegerFacts, constants of the unit, as integers.
+    uint8. totals: 1-D bits of 32-bit sums, as uint32. facts: IntegerFacts of the unit, as integers.
     """
 
     def product(a: Any, b: Any, totals: Any, facts: Any) -> None:
@@ -72,9 +72,9 @@ def integer_kernel(signed_a: bool, signed_b: bool, signed_d: bool, paired: bool)
 def zero_point_kernel() -> Any:
     """Return the GPU kernel (totals, of_rows, of_columns, zero_a, zero_b, k) -> None that applies zero points.
 
-    totals: (M * N,) uint32 sums of products a * b, which become sums of (a - zero_a) * (b - zero_b) modulo 2^32.
+    totals: (M * N,) uint32 sums of k products a * b, which become sums of (a - zero_a) * (b - zero_b) modulo 2^32.
     of_rows (M,), of_columns (N,): sums of the rows of a and the columns of b. zero_a (M,), zero_b (N,): zero points;
-    all modulo 2^32. k: number of terms.
+    all modulo 2^32.
     """
 
     def take(totals: Any, of_rows: Any, of_columns: Any, zero_a: Any, zero_b: Any, k: Any) -> None:
@@ -93,8 +93,8 @@ def zero_point_kernel() -> Any:
 def range_kernel() -> Any:
     """Return the GPU kernel (words, lowest, highest, is_outside) -> None that looks for integers out of a range.
 
-    words: 1-D bits of 8-bit integers, as uint8; they are signed if lowest < 0. is_outside[0] becomes 1 if an integer is
-    below lowest or above highest.
+    words: 1-D bits of 8-bit integers, as uint8; they are signed if lowest < 0. is_outside[0] becomes 1 if there are
+    any.
     """
 
     def look(words: Any, lowest: Any, highest: Any, is_outside: Any) -> None:
@@ -148,26 +148,17 @@ def add_integer_products(a: Any, b: Any, totals: Any, unit: IntegerUnit, like: A
 
 
 class IntegerMatrices(FloatMatrices):
-    """Operations on (M, N) matrices of 32-bit integers in GPU memory, for products by integer units."""
+    """Operations on (M, N) matrices of 32-bit integers in GPU memory, for products by integer units.
+
+    `Backend` in fpsim/products/backend.py describes the methods.
+    """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits.
-
-        x: array on the GPU. element: the unit's element of the operand. name: the argument that errors name.
-
-        Raises:
-          ValueError: x has another dtype, or integers out of range.
-          TypeError: x is not an array on the GPU.
-        """
+        """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits."""
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
-        """Return a new (M, N) matrix of the integers at which an integer unit's sums start: c, or zeros for None.
-
-        Raises:
-          ValueError: c has another dtype or shape.
-          TypeError: c is not an array on the GPU.
-        """
+        """Return a new (M, N) matrix of the integers at which an integer unit's sums start: c, or zeros for None."""
         if c is None:
             return self.filled(shape, np.uint32(0))
         start = integers_on_gpu(c, unit.d, unit, "c")
@@ -176,18 +167,11 @@ class IntegerMatrices(FloatMatrices):
         return self.copied(start.matrix)
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
-        """Add a @ b by an integer unit to `total`, a matrix of 32-bit sums, in place.
-
-        a, b: GPU matrices of the bits of 8-bit integers, (M, K) and (K, N).
-        """
+        """Add a @ b by an integer unit to `total`, a matrix of 32-bit sums, in place."""
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
-
-        total: (M, N) bits of sums, as uint32. left, right: the operands with their codes, and zero points or None.
-        unit: the integer unit, which says whether codes are signed.
-        """
+        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it."""
         if left.zero_points is None and right.zero_points is None:
             return
         (m, n), k = total.shape, left.codes.shape[1]
@@ -203,10 +187,7 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Return integer sums as float32 bits, rounded to nearest even.
-
-        total: GPU matrix of the bits of int32 (if `signed`) or uint32 sums.
-        """
+        """Return integer sums as float32 bits, rounded to nearest even; signed: int32, else uint32."""
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(
@@ -216,11 +197,7 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Write `total` to the array `target` of an integer dtype.
-
-        floats: False if `total` holds integers, which are copied. True if it holds float32 bits: they are rounded to
-        nearest even and clipped to the range of the dtype, with 0 for NaN, and `total` may be overwritten.
-        """
+        """Write `total`, integers or `floats`, to the array `target` of an integer dtype; floats may be overwritten."""
         if not floats:
             self.copied(total, target)
             return

@@ -40,8 +40,7 @@ def lane_sums_kernel() -> Any:
     `tile` terms; tile t belongs to group t modulo groups. Within a tile, runs of `run` terms go to lanes 0, 1, ...,
     lanes - 1, 0, 1 and so on. After every `chunk` terms (0: never) a lane's sum is added to its total and starts again
     at +0; a lane with fewer than `chunks` such sums adds +0 for each missing one. first: float32 bits at which a lane's
-    total starts. of_a, of_b, of_float: UnpackLayouts, constants that decode a, b and float32, as integers. to_float:
-    the EncodeLayout, constants that encode float32.
+    total starts. of_a, of_b, of_float: UnpackLayouts, as integers. to_float: the EncodeLayout of float32.
     """
 
     def sums(
@@ -79,9 +78,8 @@ def lane_sums_kernel() -> Any:
 def lane_product(product: GpuProduct, lanes: Lanes, run: int, terms: Span, backend: FloatMatrices) -> Any:
     """Return the sum of a product over the terms `terms` of K, added in a schedule's lanes: (M, N) float32 bits.
 
-    product: codes of both operands. lanes: which lane (partial sum of an output) adds which terms, and how lanes are
-    joined. run: number of consecutive terms that a lane adds before the next lane. terms: start and end in K. backend:
-    the GPU, which adds the sums of lanes.
+    lanes: which lane (partial sum of an output) adds which terms, and how lanes are joined. run: number of consecutive
+    terms that a lane adds before the next lane. backend: the GPU, which adds the sums of lanes.
     """
     shape = product.a.shape[0], product.b.shape[1]
     outputs = math.prod(shape)
@@ -110,7 +108,7 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
     FORWARD adds one lane after the other; BUTTERFLY adds the second half of the lanes to the first until one is left;
     BLOCKS does so after adding up every lanes / THREADS adjacent lanes. sums: (lanes, outputs) float32 bits,
-    overwritten. facts: number of lanes and order of additions. total: (1, outputs). backend: the GPU, which adds.
+    overwritten. total: (1, outputs).
     """
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
@@ -124,10 +122,9 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
 
 
 def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """Return each thread's sum of its lanes (partial sums), as float32 bits (THREADS, outputs).
+    """Return each thread's sum of its `chains` adjacent lanes, from the first to the last, (THREADS, outputs).
 
-    sums: (lanes, outputs) float32 bits. chains: number of lanes of a thread, which are adjacent and added from the
-    first to the last. backend: the GPU, which adds.
+    sums: (lanes, outputs) float32 bits.
     """
     first, *others = (
         taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)
@@ -138,9 +135,9 @@ def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
 
 
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """Add the second half of the rows of `sums` to the first, in place, until `left` are left; return their number.
+    """Add the second half of the first `count` rows, a power of two, to the first half until `left` are left, in place.
 
-    sums: float32 bits. count: number of rows at the start, a power of two. backend: the GPU, which adds.
+    Return their number. sums: float32 bits.
     """
     half = count // 2
     while half >= left:
@@ -154,7 +151,7 @@ def _join_groups(groups: Any, count: int, backend: FloatMatrices) -> None:
 
     Row g >= 128 is added to row g % 128. Then the second half of the 128 rows is added to the first, until 32 are left.
     Then row g of 4 .. 31 is added to row g % 4, and rows 1 .. 3 to row 0. groups: (at least 128, outputs) float32 bits,
-    overwritten; rows from `count` on are zeros. backend: the GPU, which adds.
+    overwritten; rows from `count` on are zeros.
     """
     for start in range(THREADS, count, THREADS):
         stop = min(start + THREADS, count)

@@ -21,7 +21,7 @@ from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 def operand(x: Any, element: Element, unit: MatrixUnit, name: str) -> GpuArray:
     """Return x as a GPU array of codes of a matrix unit's element; name: the argument that errors name.
 
-    x: codes, or floats of the element's dtype, on the GPU. element: the format that the unit reads for this operand.
+    x: codes, or floats of the element's dtype, on the GPU.
 
     Raises:
       ValueError: x has another format.
@@ -46,10 +46,8 @@ def on_host(x: Any, name: str) -> npt.NDArray[Any]:
 def block_scales(x: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Any:
     """Return scale codes x of blocks as a uint8 matrix of this shape on the GPU; name: the argument that errors name.
 
-    For a unit without block scales, x must be None, and the matrix is a placeholder.
-
-    Raises:
-      ValueError: scales are missing, unwanted, or of another shape or format.
+    For a unit without block scales, x must be None, and the matrix is a placeholder. Raises a ValueError if scales are
+    missing, unwanted, or of another shape or format.
     """
     if not takes_scales(x, unit, name):
         return scratch(shape, np.uint8)  # nobody reads it

@@ -45,8 +45,8 @@ class StackedResult(Gpu):
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
         """Return (array of all results, memory of the current product's result as a matrix of unsigned integers).
 
-        The first call allocates the array of shape (*stack, *shape), or checks the caller's. shape, dtype: shape (M, N)
-        and dtype of one result. out, a, others: ignored, as the constructor was passed those of the stack.
+        The first call allocates the array (*stack, *shape), or checks the caller's. out, a, others: ignored, as the
+        constructor was passed those of the stack.
         """
         if self.array is None:
             self.array, self.words = result_like(self.owner, (*self.stack, *shape), dtype, self.out)
@@ -61,8 +61,7 @@ class StackedResult(Gpu):
 def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.gpu.matmul`.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.gpu.matmul`. request: the other keyword arguments of
-    `fpsim.gpu.matmul`.
+    request: the other keyword arguments of `fpsim.gpu.matmul`.
 
     Raises:
       ValueError, TypeError: as for `fpsim.gpu.matmul`; also for leading axes that do not broadcast, Scaled operands,
@@ -100,10 +99,7 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
 
 
 def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
-    """Return one matrix of the stack x as a view.
-
-    stack: the broadcast leading axes. at: index of the matrix in them.
-    """
+    """Return the matrix of the stack x at the index `at` in the broadcast leading axes `stack`, as a view."""
     lead, size = x.shape[:-2], math.prod(x.shape[-2:])
     place = tuple(i if axis > 1 else 0 for axis, i in zip(lead, at[len(stack) - len(lead) :], strict=True))
     first = int(np.ravel_multi_index(place, lead)) * size if lead else 0
@@ -111,7 +107,7 @@ def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
 
 
 def _zeros(x: GpuArray, backend: Gpu) -> GpuArray:
-    """Return a new matrix of zero codes with the dtype and the last two axes of x; backend is not used."""
+    """Return a new matrix of zero codes with the dtype and the last two axes of x."""
     shape = x.shape[-2:]
     words = scratch(math.prod(shape), x.words.dtype)
     if words.size:

@@ -32,13 +32,13 @@ STEPS = steps_by_rule()
 def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
     """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of matrix units, in integers.
 
-    Its integer arithmetic is the specification of a rule (matrix_units/rule.py), by which units add. The kernel serves
-    every unit of the rule and every input.
+    It is the specification of a rule by which units add (matrix_units/rule.py), and serves every unit of the rule and
+    every input.
 
-    rule: the rule. room: number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and
-    row i of b; else it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at which sums start;
-    empty for +0. scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D,
-    receives codes; it may be c. layouts, facts: constants of the unit's formats and of the unit, as integers.
+    room: number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and row i of b; else
+    it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at which sums start; empty for +0.
+    scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D, receives
+    codes; it may be c. layouts, facts: constants of the unit's formats and of the unit, as integers.
     """
     one_step = STEPS[rule]
 
@@ -61,8 +61,7 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
 def gather_kernel(along_rows: bool) -> Any:
     """Return the GPU kernel (source, places, out) -> None that copies rows or columns of the matrix `source` to `out`.
 
-    along_rows: True to copy rows, False to copy columns. Row (or column) i of `out` is the one with index places[i], or
-    zeros if that is -1.
+    Row (if along_rows) or column i of `out` is the one with index places[i], or zeros if that is -1.
     """
 
     def gather(source: Any, places: Any, out: Any) -> None:
@@ -122,9 +121,8 @@ class GpuProduct(NamedTuple):
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total` in place.
 
-    total: (M, N) matrix on the GPU. Its elements are uint32 bit patterns of float32 sums; for units whose sums are
-    float64, uint64 bit patterns of float64. FP16 sums are held as float32 of the same value. backend: the GPU, on whose
-    stream the kernels run.
+    total: (M, N) matrix on the GPU of float32 bits, or float64 bits for units whose sums are float64. FP16 sums are
+    held as float32 of the same value.
     """
     k = product.terms.size
     if k == 0 or math.prod(total.shape) == 0:
@@ -142,10 +140,7 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
-    """Add the product p to `total` in place, by a kernel whose blocks of threads compute tiles of the result.
-
-    total: (M, N) float32 bits. backend: the GPU, on whose stream the kernels run.
-    """
+    """Add the product p to `total`, (M, N) float32 bits, in place, by a kernel that computes tiles of the result."""
     operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
@@ -161,11 +156,7 @@ def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
-    """Add a product to `total` in place as one sum, by `product_kernel`, the integer code that defines the results.
-
-    total: (M, N) float32 bits, or float64 bits for units with float64 sums. backend: the GPU, on whose stream kernels
-    run.
-    """
+    """Add a product to `total`, (M, N) float bits, in place as one sum, by `product_kernel`."""
     size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
     if fmt not in (FP32, FP64):
         codes = backend.codes_of(total, fmt)
@@ -178,11 +169,7 @@ def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrice
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
-    """Return the product p with its operands and scales in the order in which terms are added.
-
-    If all terms are in ascending order already, the product itself is returned; otherwise operands and scales are
-    copied. backend: the GPU, on whose stream the kernels run.
-    """
+    """Return the product p with its operands and scales in the order in which terms are added."""
     if p.whole:
         return p
     k, block = p.terms.size, p.unit.block
@@ -198,10 +185,7 @@ def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
 
 
 def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend: FloatMatrices) -> Any:
-    """Return a copy of the rows (if along_rows) or columns of a GPU matrix at the indices `places`.
-
-    An index of -1 gives zeros. backend: the GPU, on whose stream the kernel runs.
-    """
+    """Return a copy of the rows (if along_rows) or columns of a GPU matrix at the indices `places`; zeros for -1."""
     shape = (places.size, matrix.shape[1]) if along_rows else (matrix.shape[0], places.size)
     out = scratch(shape, matrix.dtype)
     launch(gather_kernel(along_rows), backend.like, math.prod(shape), matrix, backend.sent(places), out)
@@ -211,9 +195,9 @@ def taken(matrix: Any, places: npt.NDArray[np.int32], along_rows: bool, backend:
 def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paired: bool) -> None:
     """Launch `product_kernel` over all of K, and write the codes of the results to `out`.
 
-    product: the operands and the unit; its order of terms and partial sums are ignored. c: 1-D codes at which sums
-    start; empty for +0. out: 1-D codes. like: the array on whose stream kernels run. paired: whether row i of a is
-    multiplied by row i of b, not by every column.
+    product: its order of terms and partial sums are ignored. c: 1-D codes at which sums start; empty for +0. out: 1-D
+    codes. like: the array on whose stream kernels run. paired: whether row i of a is multiplied by row i of b, not by
+    every column.
     """
     unit = product.unit
     plan = unit_plan(unit)
@@ -225,10 +209,7 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16, else unchanged.
-
-    codes: GPU matrix. element: the unit's element that the codes are of. like: the array on whose stream kernels run.
-    """
+    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16."""
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)

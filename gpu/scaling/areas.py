@@ -1,7 +1,6 @@
 """Areas: the parts of an array of tiles on each of which one block of GPU threads works at a time.
 
-An area is a few neighbouring tiles, or a part of one tile. Neighbouring threads process neighbouring columns, of one
-tile or of several, so that a warp reads contiguous memory.
+Neighbouring threads process neighbouring columns, of one tile or of several, so that a warp reads contiguous memory.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ class TilePart(NamedTuple):
 def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
     """Return the part of a tile that a thread works on.
 
-    area: index of the area of the thread's block. thread: index of the thread in its block. g: how the array is
-    divided.
+    area: index of the area of the thread's block. thread: index of the thread in its block.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     place = i64(i64(thread >> g.shift_x) & i64(g.across - 1))
@@ -166,10 +164,7 @@ class Walk(NamedTuple):
 
 @scalar
 def walk_of(part: TilePart, g: Areas) -> Walk:
-    """Return the number and the order of the elements that a thread processes.
-
-    part: the thread's part of a tile. g: how the array is divided among blocks of threads.
-    """
+    """Return the number and the order of the elements that a thread processes."""
     wide = i64(i64(i64(part.right - part.column) + i64(g.threads_x - 1)) >> g.shift_x)
     high = i64(i64(i64(part.bottom - part.row) + i64(g.threads_y - 1)) >> g.shift_y)
     wide, high = wide if wide > 0 else i64(0), high if high > 0 else i64(0)
@@ -182,10 +177,7 @@ def walk_of(part: TilePart, g: Areas) -> Walk:
 
 @scalar
 def step_of(i: Any, column: Any, w: Walk) -> Any:
-    """Return (flat index, column) of the element that a thread processes after the one at `i` in `column`.
-
-    w: the steps of the thread.
-    """
+    """Return (flat index, column) of the element that a thread processes after the one at `i` in `column`."""
     i, column = i64(i + w.threads_x), i64(column + w.threads_x)
     if column >= w.right:
         i, column = i64(i + w.jump), i64(column - w.span)
@@ -197,8 +189,7 @@ def batch_of(i: Any, column: Any, left: Any, w: Walk) -> Any:
     """Return the flat indices of a thread's next four elements, then index and column of the element after them.
 
     i, column: flat index and column of the first of the four. left: number of the thread's elements from i on; if fewer
-    than four are left, i takes the place of those that are missing. w: the steps of the thread. The four loads can
-    overlap.
+    than four are left, i takes the place of those that are missing. The four loads can overlap.
     """
     i1, column = step_of(i, column, w)
     i2, column = step_of(i1, column, w)
@@ -228,8 +219,7 @@ def merged(tiling: Tiling) -> Tiling:
 def areas_of(tiling: Tiling, threads: int, *, cut: bool) -> Areas:
     """Return how an array of tiles is divided among blocks of threads; cached.
 
-    tiling: shape of the array and of its tiles. threads: number of threads of a block, a power of two. cut: whether a
-    tile may be divided among several blocks.
+    threads: number of threads of a block, a power of two. cut: whether a tile may be divided among several blocks.
     """
     tiling = merged(tiling)
     batch, bands, tiles = tiling.tiles

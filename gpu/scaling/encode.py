@@ -92,16 +92,13 @@ class GpuTileJob(NamedTuple):
         return _no_layout(self) if plan is None else plan.layout
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
-        """Return (new uninitialised array of the source's library, the same memory as flat unsigned integers).
-
-        shape, dtype: shape and NumPy dtype of the array.
-        """
+        """Return (new uninitialised array of the source's library, the same memory as flat unsigned integers)."""
         return result_like(self.source, shape, np.dtype(dtype))
 
     def areas(self, *, cut: bool, whole: bool = False) -> Areas:
-        """Return how the array is divided among blocks of threads.
+        """Return how the array, as one tile if `whole`, is divided among blocks of threads.
 
-        cut: whether a tile may be divided among several blocks. whole: whether to treat the whole array as one tile.
+        cut: whether a tile may be divided among several blocks.
         """
         tiles = self.tiling
         if whole:
@@ -138,11 +135,8 @@ class GpuTargets(NamedTuple):
 def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: bool) -> GpuTileJob:
     """Return the validated description of encoding x, or of rounding it to float32 values if `back`.
 
-    x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`. `back` of the result is False if values can only be
-    computed by decoding codes in a second pass, or if the scaling has zero points.
-
-    Raises:
-      ValueError, TypeError: as for `encode_scaled`.
+    x: array on the GPU. fmt, scaling, cast: as for `encode_scaled`, and so are the errors. `back` of the result is
+    False if values can only be computed by decoding codes in a second pass, or if the scaling has zero points.
     """
     scaling = scaling_of(scaling)
     element: Element = checked_element(fmt, scaling)
@@ -172,11 +166,9 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
 
 
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
-    """Return the arrays that kernels fill if only values are wanted: `values`, and temporary ones.
+    """Return the arrays that kernels fill if only `values` are wanted, a flat GPU array of float32 bits.
 
-    job: the array, its format and its scaling. values: flat GPU array of float32 bits. The temporary arrays are for
-    scales, their codes and counts. scales_known: whether the caller gives the scales, so that no scale codes are
-    computed.
+    scales_known: whether the caller gives the scales, so that no scale codes are computed.
     """
     tiles, nothing = (math.prod(job.tiling.grid),), uploaded(NOTHING)
     codes = tensor = nothing
@@ -196,8 +188,7 @@ def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
 def run(job: GpuTileJob, fill: GpuTargets, user_scales: Any) -> None:
     """Queue the GPU kernels that encode an array; they fill all arrays of `fill`.
 
-    job: the array, its format and its scaling. user_scales: the caller's scales, a float32 NumPy array with one per
-    tile; None to compute them.
+    user_scales: the caller's scales, a float32 NumPy array with one per tile; None to compute them.
     """
     source, like, plan = job.source, job.source.like, job.plan
     assert source.fmt is not None
@@ -270,9 +261,8 @@ def _run_short_tiles(
     """Queue `short_tiles_kernel` and return True, or return False if it cannot process the array.
 
     It needs tiles that `tile_threads_of` accepts, elements that are scaled in float32 without a zero point, and memory
-    that is aligned to 64 bits. job: the array, its format and its scaling. fill: the arrays to fill. e: compile-time
-    choices of the kernel. encoder: the constants by which elements are encoded. words: the source's memory. more: the
-    last arguments of `short_tiles_kernel`: (seed, numbers, plan, table).
+    that is aligned to 64 bits. words: the source's memory. more: the kernel's last arguments: (seed, numbers, plan,
+    table).
     """
     tile_threads = tile_threads_of(job.tiling)
     if job.affine or job.width != 32 or not tile_threads or not words.size:
@@ -293,10 +283,7 @@ def _run_short_tiles(
 
 
 def _launch(kernel: Any, job: GpuTileJob, areas: Areas, *arguments: Any) -> None:
-    """Launch a GPU kernel with one block of threads per area, on the stream of the job's source.
-
-    areas: how the array is divided among blocks. arguments: the arguments of the kernel.
-    """
+    """Launch a GPU kernel with one block of threads per area, on the stream of the job's source."""
     launch(kernel, job.source.like, int(areas.count) * block_threads(), *arguments)
 
 
@@ -306,8 +293,8 @@ def _find_tops(
     """Fill `tops`, `lows` and `specials` with each tile's largest magnitudes, as bits, and flags of NaN and Inf.
 
     With zero points, `tops` receives those of the positive elements and `lows` those of the negative ones; otherwise
-    `lows` is set to 0. job: the array and its scaling. from_source: (memory of the source, constants that decode it).
-    widened: whether kernels decode elements to a wider float. areas: the parts on which blocks of threads work.
+    `lows` is set to 0. from_source: (memory of the source, constants that decode it). widened: whether kernels decode
+    elements to a wider float.
     """
     for words in (tops, lows, specials):
         cleared(job.source.like, words)
@@ -318,9 +305,8 @@ def _find_tops(
 def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, Any], widened: bool) -> Any:
     """Return the numbers of the scale rule on the GPU: largest values and limits of elements and scales (ScaleNumbers).
 
-    If the scaling has a second-level scale, its kernels are queued first, which fill fill.tensor and may increase
-    fill.counts. job: the array and its scaling. from_source: (memory of the source, constants that decode it). widened:
-    whether kernels decode elements to a wider float.
+    For a second-level scale, kernels are queued first, which fill fill.tensor and may increase fill.counts.
+    from_source, widened: as for `_find_tops`.
     """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

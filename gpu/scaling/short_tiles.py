@@ -1,9 +1,7 @@
 """The CUDA kernel of short contiguous tiles, such as 1x128, MX and NVFP4, which reads memory once.
 
 Short tiles have 8 times a power of two elements, at most 2048, which are contiguous in memory. A thread loads eight
-neighbouring elements, as words of 64 bits, and keeps them while one thread per tile computes the scale. Layouts that
-`nearest_encoder` supports are compiled in. `tile_kernels` has the kernels of all other tiles, with the same functions
-of fpsim/core.
+neighbouring elements, as words of 64 bits, and keeps them while one thread per tile computes the scale.
 """
 
 from __future__ import annotations
@@ -56,8 +54,8 @@ class ShortTiles(NamedTuple):
 def tile_threads_of(tiles: Tiling) -> int:
     """Return the number of threads that share a tile, a power of two, or 0 if this kernel cannot process the tiles.
 
-    It requires tiles that are contiguous in memory. Each must have 8 times a power of two elements, and at most 8 per
-    thread of one block.
+    It requires tiles that are contiguous in memory, of 8 times a power of two elements, at most 8 per thread of one
+    block.
     """
     whole = merged(tiles)
     if whole.batch != 1 or whole.rows != 1 or whole.columns % whole.tile_columns:
@@ -69,11 +67,7 @@ def tile_threads_of(tiles: Tiling) -> int:
 
 @cache
 def _encoder(how: ShortTiles) -> Any:
-    """Return the scalar function `(bits, random, layout, mode, kind) -> code` that rounds a scaled element.
-
-    how: the kernel's compile-time choices. bits: uint32 bits of the element, a float32. random: a random number, for
-    stochastic rounding. layout: the constants of the format, an EncodeLayout. mode: a Rounding. kind: PLAIN, FULL or
-    UNUSUAL of fpsim/core/encode.py.
+    """Return the scalar function `(bits, random, layout, mode, kind) -> code` that rounds an element's float32 bits.
 
     It is the faster `nearest_encoder` if the layout is compiled in and `nearest_encoder` supports it; otherwise it is
     `encode_bits_32`. The faster one is used only if elements are divided by factors, as a compiler could fuse a product
@@ -93,19 +87,11 @@ def _encoder(how: ShortTiles) -> Any:
 
 @cache
 def short_tiles_kernel(how: ShortTiles) -> Any:
-    """Return the GPU kernel that computes amax, scales and codes of short tiles.
+    """Return the GPU kernel `(source, out, scales, codes, counts, seed, numbers, plan, table)` of short tiles.
 
-    how: the compile-time choices: widths, rounding, rule of the scales, and threads of a tile.
-
-    Its arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
-
-    source, out: 1-D uint64 words, each of 64 / how.source_bits elements (out: 64 / how.target_bits), the first in the
-    lowest bits; `out` receives codes or float32 values. scales, codes: receive the float32 bits of scales, and their
-    codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
-    (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements and scales, the fields of
-    ScaleNumbers. plan: matrix of 64-bit integers, of which these rows of scale_kernels.py are read: SOURCE, ENCODER and
-    DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER (constants that encode
-    scales), RULES (the scale rule). table: values of the scale format's codes.
+    It computes amax, scales and codes. source, out: 1-D uint64 words, each of 64 / how.source_bits elements (out: 64 /
+    how.target_bits), the first in the lowest bits; `out` receives codes or float32 values. plan: its row AREAS is not
+    read. scale_kernels.py describes the other arguments.
     """
     e, tile_threads = how.elements, how.tile_threads
     encoder_of, decoder_of = plan_readers(e.width)

@@ -1,9 +1,8 @@
 """CUDA kernels that find the amax of tiles, and that encode their elements.
 
 Tiles that a block of threads can read twice, the second time from the cache, are encoded in one kernel. Larger ones,
-integers with a zero point, and given scales need one kernel for the amax, one for the scales, and one for the
-elements. An amax is the largest magnitude as an integer, so that the order of the threads does not matter.
-gpu/scaling/areas.py says which elements a thread processes.
+integers with a zero point, and given scales need one kernel for the amax, one for the scales, and one for the elements.
+An amax is the largest magnitude as an integer, so that the order of the threads does not matter.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ def choice_words(e: ElementKernels) -> ElementChoices:
 def loader(width: int, widened: bool) -> Any:
     """Return the scalar function `(source, i, g)` that returns the bits of element i as a float of `width` bits.
 
-    source: flat unsigned integers. If `widened`, they are codes of a narrower format, which the constants g, a
-    DecodeLayout, decode; otherwise they are bits of floats of `width` bits, and g is not used.
+    source: flat unsigned integers. If `widened`, they are codes of a narrower format, which the DecodeLayout g decodes;
+    otherwise they are bits of floats of `width` bits, and g is not used.
     """
     word: Any = word_of(width)
     decode_bits = decode_bits_32 if width == 32 else decode_bits_64
@@ -81,8 +80,7 @@ def raiser(width: int, affine: bool) -> Any:
     """Return the scalar function `(bits, top, low, specials) -> (top, low, specials)`, which includes one more element.
 
     bits: the element, a float of `width` bits. top: bits of the largest finite magnitude of the elements so far; with
-    `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged. specials: flags
-    HAS_NAN and HAS_INFINITY of the elements so far.
+    `affine`, of the positive ones. low: with `affine`, that of the negative ones, else unchanged.
     """
     word: Any = word_of(width)
     sign_bit = word(1 << (width - 1))
@@ -104,11 +102,9 @@ def raiser(width: int, affine: bool) -> Any:
 
 @cache
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
-    """Return the scalar function `(source, walk, layout)` that returns (top, low, specials) of a thread's elements.
+    """Return the scalar function `(source, walk, layout) -> (top, low, specials)` of a thread's elements.
 
-    top: bits of the largest finite magnitude; with `affine`, of the positive elements. low: with `affine`, that of the
-    negative ones, else 0. specials: flags HAS_NAN and HAS_INFINITY. width: bits of the floats compared. source: flat
-    unsigned integers. walk: the thread's elements, a Walk. layout: constants that decode the source if `widened`.
+    top, low: as for `raiser`. source, layout: as for `loader`.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -134,8 +130,8 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
     """Reduce the values of each tile's threads to the largest, which is stored at the tile's first thread.
 
     All threads of the block must call it. shared: one value per thread, overwritten. thread: index in the block. g: an
-    Areas, by which threads share tiles. The function is in the module of the kernels that call it, since numba's
-    simulator replaces `cuda` module by module.
+    Areas. The function is in the module of the kernels that call it, since numba's simulator replaces `cuda` module by
+    module.
     """
     thread_x = i64(thread & i64(g.threads_x - 1))
     thread_y = i64(thread >> i64(g.shift_x + g.shift_across))
@@ -159,10 +155,8 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)`, which updates the last three.
 
-    tops receive the largest finite magnitude of each tile, or with `affine` that of its positive elements, and lows
-    that of its negative ones, as bits of floats of `width` bits; specials receive flags of NaN and Inf. All are zero
-    before. areas: the division of the array among blocks of threads, the fields of an Areas. widened: whether the
-    source has narrower elements, which source_layout (constants of a format) decodes.
+    They have one element per tile, all zero before: bits of top and low as for `raiser`, and flags. areas: the fields
+    of an Areas. source_layout: as for `loader`.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -195,10 +189,9 @@ def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
 
 @cache
 def drawer(width: int, mode: int) -> Any:
-    """Return the scalar function `(i, k0, k1)` that returns the random number of element i, or 0.
+    """Return the scalar function `(i, k0, k1)` that returns the random number of element i, an integer of `width` bits.
 
-    It is 0 if the mode is not stochastic. k0, k1: low and high 32 bits of the seed. width: bits of the integer
-    returned. mode: a Rounding.
+    It is 0 if the mode is not stochastic. k0, k1: low and high 32 bits of the seed.
     """
     word: Any = word_of(width)
     stochastic = mode == STOCHASTIC
@@ -212,18 +205,10 @@ def drawer(width: int, mode: int) -> Any:
 
 @cache
 def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
-    """Return the GPU kernel that computes amax, scales and codes of the tiles of an area.
+    """Return the GPU kernel `(source, out, scales, codes, counts, seed, numbers, plan, table)` of the tiles of an area.
 
-    e, s: compile-time choices of how elements are rounded, and of how an amax becomes a scale.
-
-    The kernel's arguments: `(source, out, scales, codes, counts, seed, numbers, plan, table)`.
-
-    source: bits of elements. out: receives their codes or values. scales, codes: receive the float32 bits of scales,
-    and their codes. counts: 5 uint64, which are increased: the counts zero_tiles .. clamped_high of ScaleReport
-    (scaling/report.py). seed: low and high 32 bits of the seed. numbers: limits of elements and scales, the fields of
-    ScaleNumbers. plan: matrix of 64-bit integers with these rows of scale_kernels.py: AREAS (division among threads),
-    SOURCE, ENCODER and DECODER (constants that decode the source, and encode and decode elements), SCALE_ENCODER
-    (constants that encode scales), RULES (the scale rule). table: values of the scale format's codes.
+    It computes amax, scales and codes. source: bits of elements. out: receives their codes or values. scale_kernels.py
+    describes the other arguments.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -299,15 +284,11 @@ def tiles_kernel(e: ElementKernels, s: ScaleChoices) -> Any:
 
 @cache
 def elements_kernel(e: ElementKernels) -> Any:
-    """Return the GPU kernel that encodes the elements of tiles with known scales and factors.
+    """Return the GPU kernel `(source, out, scales, factors, zero_points, plan, seed, limits)`, which encodes elements.
 
-    e: compile-time choices of how elements are rounded.
-
-    The kernel's arguments: `(source, out, scales, factors, zero_points, plan, seed, limits)`. source: bits of elements.
-    out: receives their codes or values. scales, factors, zero_points: one per tile; elements are divided or multiplied
-    by factors. plan: matrix of 64-bit integers, of which the rows AREAS (division among threads), SOURCE (constants
-    that decode the source), ENCODER and DECODER (constants of the elements' format) are read. seed: low and high 32
-    bits of the seed. limits: the lowest and highest integer of an integer format with a zero point.
+    source: bits of elements. out: receives their codes or values. scales, factors, zero_points: one per tile; elements
+    are divided or multiplied by factors. plan: the rows AREAS, SOURCE, ENCODER and DECODER of scale_kernels.py are
+    read. limits: the lowest and highest integer of an integer format with a zero point.
     """
     word: Any = word_of(e.width)
     real: Any = f32 if e.width == 32 else f64
@@ -323,9 +304,8 @@ def elements_kernel(e: ElementKernels) -> Any:
     ) -> Any:
         """Return the code of an element, or the bits of its value if the kernel is for values.
 
-        bits: bits of the element, a float of e.width bits. factor, scale, zero_point: those of its tile. random: a
-        random number. f, back: the constants that encode and decode, an EncodeLayout and a DecodeLayout. lowest,
-        highest: smallest and largest integer.
+        bits: the element, a float of e.width bits. factor, scale, zero_point: those of its tile. f, back: the
+        EncodeLayout and the DecodeLayout of the format.
         """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point
