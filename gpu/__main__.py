@@ -10,10 +10,7 @@ EXPERIMENTS = ("validate", "bench", "record", "train")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment that the first argument names; return its exit code, or 2 if there is no such experiment.
-
-    arguments: the arguments of the command; None for those of the process.
-    """
+    """Run the experiment that the first argument names; return its exit code, or 2 if there is no such experiment."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in EXPERIMENTS:
         named = f"got {words[0]!r}" if words else "none was named"

@@ -78,9 +78,9 @@ def bench(
 
 
 def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[BenchWork]:
-    """Return the calls to measure: a copy, and those of the given parts.
+    """Return the calls to measure: a copy, and those of the given parts; None for all.
 
-    parts: names of parts, such as "casts"; None for all. short: True for only the calls whose names are in SHORT.
+    short: True for only the calls whose names are in SHORT.
     """
     return [
         work for work in WORKS
@@ -94,8 +94,8 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -> None:
     """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
 
-    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. works: the calls. Calls for which no time is
-    left get a speed with an error.
+    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. Calls for which no time is left get a speed
+    with an error.
     """
     known: dict[str, Speed] = {}
     for i, work in enumerate(works):
@@ -114,8 +114,7 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
     """Return the speed of a call at the full size or, if `seconds` are too few for that, at the small size.
 
-    silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. work: the call. beside: the speed of the call
-    that it is compared with, or None.
+    beside: the speed of the call that it is compared with, or None.
     """
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
     times = silicon.measure(work, small, seconds / 8)
@@ -137,10 +136,7 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
 
 def _elements(silicon: Any, work: BenchWork) -> int:
-    """Return the number of elements to measure a call with: ELEMENTS, halved until the data fit into free GPU memory.
-
-    It is at least SMALL_ELEMENTS. silicon: an object whose `room()` returns the free bytes.
-    """
+    """Return ELEMENTS, halved until a call's data fit into free GPU memory, but at least SMALL_ELEMENTS."""
     free, size = silicon.room(), ELEMENTS
     while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
         size //= 2
@@ -153,7 +149,7 @@ def _elements(silicon: Any, work: BenchWork) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all was measured, 1 if a measurement failed, 2 without a GPU or a writable folder.
 
-    It returns 130 after Ctrl-C. arguments: the command's arguments; None for those of the process.
+    It returns 130 after Ctrl-C. arguments: None for those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/bench", help="folder for bench.json")

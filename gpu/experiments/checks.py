@@ -51,10 +51,7 @@ class Check(NamedTuple):
 
 
 def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
-    """Return at least `size` float32 values: random bit patterns, ties and limits of narrow formats, special values.
-
-    lab: the settings, whose seed is used.
-    """
+    """Return at least `size` float32 values: random bit patterns, ties and limits of narrow formats, special values."""
     rng = np.random.default_rng([lab.seed, 32])
     patterns = rng.integers(0, 1 << 32, size // 2, np.uint32).view(np.float32)
     with np.errstate(over="ignore"):
@@ -66,10 +63,7 @@ def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
 
 
 def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
-    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values.
-
-    lab: the settings, whose seed and size are used.
-    """
+    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values."""
     every = np.arange(1 << 16, dtype=np.uint16)
     size = 1 << (12 if lab.small else 22)
     return {
@@ -79,10 +73,7 @@ def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
 
 
 def casts(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of casts by PTX, torch and fp.gpu; those over all float32 inputs, which are fast, come first.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of casts by PTX, torch and fp.gpu; first those over all float32 inputs, which are fast."""
     for kind in () if lab.small else NAMES:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
@@ -160,8 +151,8 @@ def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: t
 def row_of_difference(of: WordDifference, model: str = "", rivals: int = 0, expected: bool = True) -> ValidationRow:
     """Return a report row for a difference; its part, name and inputs are "", for the caller to fill in.
 
-    of: the difference. model: the model that was compared, or "". rivals: the number of other models with the same
-    bits. expected: whether the model is the predicted one.
+    model: the model that was compared, or "". rivals: the number of other models with the same bits. expected: whether
+    the model is the predicted one.
     """
     note = f"{of.other_nans} NaNs with other payloads" if of.other_nans else ""
     return ValidationRow(
@@ -177,10 +168,7 @@ OPERATIONS = {
 
 
 def arithmetic(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of fp.gpu's operations on codes, with their flags, with the CPU's."""
     for fmt in (E4M3, E5M2, FP16, BF16, FP32):
         for name, count in OPERATIONS.items():
             modes: tuple[dict[str, Any], ...] = ({},)
@@ -214,8 +202,7 @@ CHAINED: tuple[tuple[tuple[str, str], Schedule, dict[str, Any]], ...] = (
 def matmuls(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of fp.gpu.matmul and of chained tensor-core instructions with the CPU's fp.matmul.
 
-    They cover matrix units that add by different rules (matrix_units/rule.py), promotions and schedules. lab: the
-    settings of the validation.
+    They cover matrix units that add by different rules (matrix_units/rule.py), promotions and schedules.
     """
     shape = (16, 16, 256) if lab.small else (96, 80, 1024)
     for name in UNITS:
@@ -266,7 +253,7 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
     """Return (label, `count` arrays of codes of the format `fmt`) as operands of an operation with `count` operands.
 
     They are all codes (one operand, up to 16 bits), all pairs (two operands, 8 bits), else 2**20 random codes, or 2**12
-    if lab.small. lab: the settings.
+    if lab.small.
     """
     if count == 1 and fmt.bits <= 16:
         return "all codes", (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -280,11 +267,7 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 
 
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
-    """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
-
-    lab: the settings. name: the function, such as "add". fmt: format of the operands `codes`. options: keyword
-    arguments.
-    """
+    """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row."""
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
     of_results = difference(got, as_words(want), "integer")

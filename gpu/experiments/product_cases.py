@@ -36,10 +36,7 @@ ORDERS = ("product", "a_first", "b_first")
 
 
 def units(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models."""
     plans: list[tuple[Pair, int, int | None, str]] = [
         (E4M3, 128, None, "normal"), (E4M3, 128, 128, "normal"), (E4M3, 64, 32, "zero"), (E4M3, 128, 64, "wide"),
         (E4M3, 64, None, "large"), (E4M3, 64, None, "special"), (("e5m2", "e5m2"), 64, None, "normal"),
@@ -67,10 +64,7 @@ def units(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of Triton kernels that apply the scales of each block, as CUTLASS and DeepGEMM do.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of Triton kernels that apply the scales of each block, as CUTLASS and DeepGEMM do."""
     shape = (64, 64, 256) if lab.small else (64, 128, 896)
     m, n, k = shape
     scales = {
@@ -93,10 +87,7 @@ def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K."""
     for pair, block_k in ((E4M3, 64), (("fp16", "fp16"), 32)):
         shape = (32, 32, 256)
 
@@ -123,10 +114,7 @@ def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of torch._scaled_mm with one scale per tensor, with and without fast accumulation."""
     shapes: list[Shape] = [(64, 64, 512), (64, 128, 1040), (128, 128, 4096), (16, 16, 16384), (256, 512, 2048)]
     if lab.small:
         shapes = [(32, 32, 512), (16, 16, 2048)]
@@ -149,14 +137,8 @@ def _scaled(
 ) -> ProductCase:  # fmt: skip
     """Return the case of a product by torch._scaled_mm.
 
-    Args:
-      lab, part, shape: the settings, the validation's part, and (M, N, K).
-      pair: formats of the operands.
-      recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`.
-      fast: True for fast accumulation.
-      models: the models to try.
-      out: format of the result.
-      more: scale_a, scale_b and bias of the product.
+    recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`. fast: True for fast accumulation. out:
+    format of the result. more: scale_a, scale_b and bias of the product.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
@@ -175,10 +157,7 @@ def _scaled(
 
 
 def rowwise(lab: Lab) -> Iterator[ProductCase]:
-    """Yield cases of torch._scaled_mm with one scale per row of a and per column of b.
-
-    lab: the settings of the validation.
-    """
+    """Yield cases of torch._scaled_mm with one scale per row of a and per column of b."""
     shapes: list[Shape] = [(32, 32, 512)] if lab.small else [(64, 64, 512), (128, 128, 4096), (256, 512, 1024)]
     for fast, shape in product((True, False), shapes):
         m, n, k = shape
@@ -200,8 +179,7 @@ def rowwise(lab: Lab) -> Iterator[ProductCase]:
 def blockwise(lab: Lab) -> Iterator[ProductCase]:
     """Yield cases of torch._scaled_mm with one scale per block of 128 terms.
 
-    Some have powers of two as scales. The cases with other scales show in which order scales are multiplied. lab: the
-    settings of the validation.
+    Some have powers of two as scales. The cases with other scales show in which order scales are multiplied.
     """
     shapes: list[Shape] = [(128, 128, 256)] if lab.small else [(128, 128, 512), (256, 128, 640), (128, 256, 4096)]
     recipes = ("1x128_128x128", "1x128_1x128", "128x128_1x128")
@@ -220,10 +198,7 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
-    """Return models of block-scaled products with every order of the scales, with K whole and in slices.
-
-    lab: the settings of the validation. k: number of terms, K.
-    """
+    """Return models of block-scaled products with every order of the scales, with K whole and in slices."""
     cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]
     others = [LibraryModel(f"cutlass_blockwise({order!r})") for order in ORDERS] + [LibraryModel("deepgemm('1d2d')")]

@@ -71,7 +71,7 @@ def record(
 def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out: list[str]) -> None:
     """Append the products of a part to `entries` until the time `end` of time.monotonic().
 
-    part: such as "blockwise". lab: the settings. left_out: receives a sentence for each product that is left out.
+    left_out: receives a sentence for each product that is left out.
     """
     try:
         for case in PRODUCTS[part](lab):
@@ -92,7 +92,7 @@ def _record_part(part: str, lab: Lab, end: float, entries: list[Entry], left_out
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if a file was written, 2 without a GPU or a writable folder, 130 after Ctrl-C.
 
-    arguments: the command's arguments; None for those of the process.
+    arguments: None for those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu record", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", required=True, help="the file, .npz")

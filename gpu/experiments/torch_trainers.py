@@ -32,10 +32,8 @@ def trained(
 ) -> TorchRun:  # fmt: skip
     """Train the reference transformer by torch under BF16 autocast, and return losses, times and memory.
 
-    Args:
-      width, steps, text: as for `fpsim.train.run`.
-      prepare: called with torch and the model before the first step.
-      device: "cuda", or "cpu" for a test without a GPU.
+    width, steps, text: as for `fpsim.train.run`. prepare: called with torch and the model before the first step.
+    device: "cuda", or "cpu" for a test without a GPU.
     """
     import torch as library
 
@@ -64,27 +62,20 @@ def trained(
 
 
 def bf16(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train the reference transformer in BF16 by torch.autocast; return losses, times and memory.
-
-    width, steps, text: as for `fpsim.train.run`. device: "cuda", or "cpu" for a test without a GPU.
-    """
+    """Train the reference transformer in BF16 by torch.autocast; arguments and result are those of `trained`."""
     return trained(width, steps, text, lambda torch, model: None, device)
 
 
 def fp8(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train the reference transformer with linear layers (except the head) in FP8 by torch's scaled_mm.
+    """Train with linear layers (except the head) in FP8 by torch's scaled_mm, and other operations as in `bf16`.
 
-    Return losses, times and memory. Other operations run in BF16, as in `bf16`. Each operand has one scale, from its
-    own amax. width, steps, text: as for `fpsim.train.run`. device: "cuda", or "cpu" for a test without a GPU.
+    Each operand has one scale, from its own amax. Arguments and result are those of `trained`.
     """
     return trained(width, steps, text, _with_fp8, device)
 
 
 def _with_fp8(torch: Any, model: Any) -> None:
-    """Make every linear layer of a torch model, except the head, multiply in FP8, in place.
-
-    torch: the module. model: the transformer.
-    """
+    """Make every linear layer of a torch model, except the head, multiply in FP8, in place."""
 
     def cast(x: Any, dtype: Any, largest: float) -> tuple[Any, Any]:
         scale = (x.abs().amax().float() / largest).clamp_min(1e-12)

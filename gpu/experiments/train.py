@@ -164,8 +164,8 @@ def run_case(
 ) -> None:  # fmt: skip
     """Train a case emulated on the CPU and on each backend, and pass a report row for each run to `each_row`.
 
-    deadline: the time of time.monotonic() at which the case ends. backends: names, such as "gpu". text: path of a text
-    to train on; None for Python's help topics.
+    deadline: the time of time.monotonic() at which the case ends. text: path of a text to train on; None for Python's
+    help topics.
     """
     began = time.monotonic()
     share = (deadline - began) / (len(backends) + 2)
@@ -195,10 +195,10 @@ class _Steps(NamedTuple):
     end: float
 
     def taken(self, backend: str, base: list[dict[str, Any]] | None) -> tuple[list[dict[str, Any]], TrainingRow]:
-        """Train on a backend; return (log of each step, the report row of the run).
+        """Train on a backend; return (log of each step: loss, digest, seconds; the report row of the run).
 
-        A log has the loss, the digest and the seconds of its step. base: the logs of the emulated run, with whose
-        digests those of each step are compared until one differs; None for the emulated run itself.
+        base: the logs of the emulated run, with whose digests those of each step are compared until one differs; None
+        for the emulated run itself.
         """
         train = public().train
         result = TrainingRow(self.case.name, backend)
@@ -217,10 +217,7 @@ class _Steps(NamedTuple):
         return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
 
     def _named(self, base: list[dict[str, Any]], backend: str) -> str:
-        """Return sentences on the first difference between the emulated run and the run on a backend.
-
-        base: for each step of the emulated run, a dict with its loss and digest.
-        """
+        """Return sentences on the first difference between the emulated run, with the logs `base`, and a backend's."""
         train = public().train
         settings = train.Settings(**self.fields)
         recipe = self.case.made
@@ -230,10 +227,7 @@ class _Steps(NamedTuple):
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
-    """Return the report row `result`, completed with loss, digests, time and memory of a run's steps.
-
-    rows: for each step, a dict with "loss", "digest" and "seconds"; if it is empty, the row is returned unchanged.
-    """
+    """Return the report row `result`, completed with loss, digests, time and memory of the logs of a run's steps."""
     if not rows:
         return result
     losses = [row["loss"] for row in rows[-LAST:]]
@@ -257,8 +251,7 @@ def _megabytes(backend: str) -> float:
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
     """Return the report row of a run by torch itself, with losses, times and memory, or with the error it raised.
 
-    case: its width is used. name: the row's backend, such as "torch BF16". trainer: `torch_trainers.bf16` or `fp8`.
-    text: path of a text to train on, or None. steps: number of steps; at least 1 is taken.
+    name: the row's backend, such as "torch BF16". trainer: `torch_trainers.bf16` or `fp8`. steps: at least 1 is taken.
     """
     result = TrainingRow(case.name, name)
     try:
@@ -277,8 +270,7 @@ def _command(
 ) -> list[str]:
     """Return the command line that runs one case in a process, which appends its report rows to `file`.
 
-    name: name of the case. minutes: time limit of the case. backends: names of the backends to compare. text: path of a
-    text to train on; None for Python's help topics. steps: number of steps; None for the case's own.
+    text: path of a text to train on; None for Python's help topics. steps: None for the case's own.
     """
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",
@@ -293,8 +285,7 @@ def _command(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if the digests (hashes) of all runs are equal, 1 if not or if a run failed.
 
-    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: the command's arguments; None for
-    those of the process.
+    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: None for those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu train", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/training", help="folder for training.json")

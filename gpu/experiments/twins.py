@@ -40,9 +40,7 @@ ACCUMULATORS: tuple[Accumulator, ...] = (
 def scaling(lab: Lab) -> Iterator[Check]:
     """Yield comparisons of codes, scales and values for every scaling, and for one with a zero point.
 
-    `encode_scaled` is compared with rounding to nearest even, with stochastic rounding, and with rounding up and
-    subnormals flushed; `quantize_scaled`, and all if lab.small, with rounding to nearest even only. lab: the settings.
-    Its seed selects the scaling that comes first, so that short validations with different seeds cover all of them.
+    The seed selects the scaling that comes first, so that short validations with different seeds cover all of them.
     """
     cases = [(name, row, ELEMENTS.get(name, E4M3)) for name, row in ANY_ELEMENT.items()]
     cases.append(("TILE_1X128 with a zero point", ROWS["TILE_1X128"].replace(symmetric=False), UINT8))
@@ -60,10 +58,7 @@ def scaling(lab: Lab) -> Iterator[Check]:
 
 
 def sums(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of sums and products by accumulators, and of one instruction of every matrix unit.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of sums and products by accumulators, and of one instruction of every matrix unit."""
     for accumulator in ACCUMULATORS:
         for terms in (13, 100 if lab.small else 1000):
             x, y = _near_one(lab, (60, terms), 1), _near_one(lab, (60, terms), 2)
@@ -96,10 +91,7 @@ def sums(lab: Lab) -> Iterator[Check]:
 
 
 def functions(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of decoding, classification, comparisons of codes, and conversions to formats and integers.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of decoding, classification, comparisons of codes, and conversions to formats and integers."""
     for fmt in NAMED.values():
         if fmt.bits <= 16:
             every = (np.arange(1 << fmt.bits).astype(fmt.storage),)
@@ -124,10 +116,7 @@ def functions(lab: Lab) -> Iterator[Check]:
 
 
 def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags."""
     yield from _norms(lab)
     for name in FUNCTIONS:
         label, every = _strided(lab)
@@ -150,10 +139,7 @@ NORMS: tuple[dict[str, Any], ...] = (
 
 
 def _norms(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax and norms for random numbers with NaN, Inf and zeros, weights and biases.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of softmax and norms for random numbers with NaN, Inf and zeros, weights and biases."""
     shape = (6, 40) if lab.small else (300, 2000)
     operands = {"softmax": 0, "log_softmax": 0, "rms_norm": 1, "layer_norm": 2}
     for fmt in (FP32, BF16):
@@ -184,10 +170,7 @@ STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 def stacks(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of stacks of products by units and by accumulators, and of products of integers.
-
-    lab: the settings of the validation.
-    """
+    """Yield comparisons of stacks of products by units and by accumulators, and of products of integers."""
     floats: list[tuple[Any, dict[str, Any]]] = [
         (find_unit(name), {}) for name in ("hopper_e4m3_f32", "hopper_bf16_f32", "x86_avx512_bf16_f32")
     ]
@@ -218,10 +201,7 @@ def stacks(lab: Lab) -> Iterator[Check]:
 
 
 def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
-    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row.
-
-    lab: the settings. name: the function, such as "dot". operands, options: its arguments and keyword arguments.
-    """
+    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row."""
     want = arrays_of(getattr(public(), name)(*operands, **options))
     got = lab.hardware.twin(name, *operands, **options)
     results = got if isinstance(got, tuple) else (got,)
@@ -250,10 +230,7 @@ def arrays_of(result: Any) -> tuple[Words, ...]:
 
 
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
-    """Return random float32 numbers of many magnitudes, with some zeros, NaN, Inf and subnormals.
-
-    lab: the settings, whose seed is used. shape: shape of the array.
-    """
+    """Return random float32 numbers of many magnitudes, with some zeros, NaN, Inf and subnormals."""
     rng = np.random.default_rng([lab.seed, *shape])
     x = (rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 20, (shape[0], 1))).astype(np.float32)
     flat = x.reshape(-1)
@@ -264,9 +241,9 @@ def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:
 
 
 def _near_one(lab: Lab, shape: tuple[int, ...], salt: int) -> Any:
-    """Return normally distributed float16 numbers of mean 0 and standard deviation 1/4, with the given shape.
+    """Return normally distributed float16 numbers of mean 0 and standard deviation 1/4, by lab.seed and `salt`.
 
-    They are so small that their sums stay finite in narrow formats. lab.seed and `salt` determine them.
+    They are so small that their sums stay finite in narrow formats.
     """
     return (np.random.default_rng([lab.seed, *shape, salt]).standard_normal(shape) / 4).astype(np.float16)
 

@@ -143,12 +143,10 @@ def run_part(
     each_row: Callable[[ValidationRow], None] | None = None,
     keep: Path | None = None,
 ) -> list[ValidationRow]:
-    """Run a part of the validation until its time is over, and return its comparisons.
+    """Run a part of the validation until the time `deadline` of time.monotonic(), and return its comparisons.
 
-    Args:
-      part, lab, deadline: name of the part, settings, and the time of time.monotonic() at which it ends.
-      each_row: called with each comparison; None for nothing.
-      keep: folder in which to store products whose bits no model predicts, or None.
+    each_row: called with each comparison; None for nothing. keep: folder in which to store products whose bits no model
+    predicts, or None.
     """
     rows: list[ValidationRow] = []
     left_out = 0
@@ -175,8 +173,7 @@ def run_part(
 def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
     """Run one case and yield its comparisons; a check that raises an exception yields one with the error.
 
-    deadline: the time of time.monotonic() at which the case ends; keep: a file in which to store products whose bits no
-    model predicts, or None.
+    keep: a file in which to store products whose bits no model predicts, or None.
     """
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
@@ -196,10 +193,7 @@ def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> I
 
 
 def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
-    """Store up to MOST_KEPT products of a case whose bits no model predicts in a file; write none if there are none.
-
-    judgement: the result of the case. path: the .npz file, which `fpsim.gpu.replay` reads.
-    """
+    """Store up to MOST_KEPT products of a case whose bits no model predicts in an .npz file; write none without any."""
     model = judgement.best
     unfit = [
         Entry(f"{case.part}: {case.name}, {problem.name}", problem, output, model, row.differing)
@@ -211,7 +205,7 @@ def _keep(case: ProductCase, judgement: Judgement, path: Path) -> None:
 
 
 def _turns(chosen: list[str], isolated: bool) -> list[list[str]]:
-    """Return the parts `chosen`, names of parts of a validation, in groups of those to run at once.
+    """Return the parts `chosen` in groups of those to run at once.
 
     If isolated, the first group has all parts but "speed" and the second one "speed", without empty groups. Otherwise
     each group has one part.
@@ -237,14 +231,8 @@ def _in_processes(
 ) -> None:
     """Run parts in separate processes, add their results to `results`, and call `report` as each process ends.
 
-    Args:
-      parts: names of the parts.
-      seconds: the time limit that each process observes.
-      most: seconds after which a process is killed; the results that it has written until then are used.
-      lab: settings, with the name of the hardware's module.
-      keep: folder in which to store products whose bits no model predicts, or None.
-      results: results of all parts, to which those of `parts` are added.
-      report: called without arguments.
+    seconds: the time limit that each process observes. most: seconds after which a process is killed; the results that
+    it has written until then are used. lab: has the name of the hardware's module. keep: as for `run_part`.
     """
     rows: dict[str, list[ValidationRow]] = {part: [] for part in parts}
     before = tuple(results.rows)
@@ -263,11 +251,7 @@ def _in_processes(
 
 
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
-    """Return the command line that runs a part in a process, which appends its results to `file`.
-
-    seconds: time limit of the part. lab: settings, with the name of the hardware's module. keep: folder in which to
-    store products whose bits no model predicts, or None.
-    """
+    """Return the command line that runs a part in a process, which appends its results to `file`."""
     python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
     if part == SPEED:
         return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]
@@ -281,8 +265,7 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all is equal, 1 if something differs or failed.
 
-    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: the command's arguments; None for
-    those of the process.
+    It returns 2 without a GPU or a writable folder, and 130 after Ctrl-C. arguments: None for those of the process.
     """
     parser = argparse.ArgumentParser(prog="python -m fpsim.gpu validate", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", "-o", default="out/validation", help="folder for validation.json")
@@ -315,10 +298,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _interrupted(record: Path, began: float) -> int:
-    """Print the results so far after Ctrl-C, unless the file `record` is older than `began` (seconds of time.time()).
-
-    Return the exit code of an interrupted command.
-    """
+    """Print the results so far, unless the file `record` is older than `began`; return the exit code after Ctrl-C."""
     if record.exists() and record.stat().st_mtime >= began:
         print(ValidationReport.load(record))
         print(f"Interrupted; the results so far are in {record.parent}.", file=sys.stderr)

@@ -1,7 +1,6 @@
 """Calls of cuBLASLt through ctypes: a product by the algorithm that the heuristic selects, and its fields.
 
-Descriptors, attributes and their values are from cublasLt.h (CUDA 12 and 13). docs/schedules.md describes the layouts:
-FP16 and BF16 row-major and not transposed, FP8 with both operands contiguous along K.
+Descriptors, attributes and their values are from cublasLt.h (CUDA 12 and 13).
 """
 
 from __future__ import annotations
@@ -57,11 +56,7 @@ class _Result(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """Return the loaded library libcublasLt, from torch's environment or else from the system; cached.
-
-    Raises:
-      GpuError: the library is not found.
-    """
+    """Return the library libcublasLt, from torch's environment or else from the system; raise a GpuError without it."""
     tried = [*_packaged(), "libcublasLt.so.13", "libcublasLt.so.12", ctypes.util.find_library("cublasLt")]
     for name in filter(None, tried):
         try:
@@ -115,7 +110,7 @@ def version() -> str:
 
 
 def _call(name: str, *arguments: Any) -> None:
-    """Call the function `name` of cuBLASLt with `arguments`; raise a GpuError with name and status if it fails."""
+    """Call a function of cuBLASLt; raise a GpuError with its name and status if it fails."""
     status = getattr(library(), name)(*arguments)
     if status:
         why = {7: " (invalid value)", 15: " (not supported: no algorithm for these operands)"}.get(status, "")
@@ -124,7 +119,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 @cache
 def _handle() -> Any:
-    """Return the handle of cuBLASLt, a ctypes pointer, created at the first call and cached."""
+    """Return the handle of cuBLASLt, a ctypes pointer."""
     handle = ctypes.c_void_p()
     _call("cublasLtCreate", ctypes.byref(handle))
     return handle
@@ -134,8 +129,7 @@ def _handle() -> Any:
 def _made(kind: str, *arguments: Any) -> Iterator[Any]:
     """Create a descriptor of cuBLASLt, a ctypes pointer, for a `with` block, and destroy it afterwards.
 
-    kind: type of the descriptor, such as "MatmulDesc". arguments: the arguments of its Create function after the
-    pointer.
+    kind: its type, such as "MatmulDesc". arguments: the arguments of its Create function after the pointer.
     """
     descriptor = ctypes.c_void_p()
     _call(f"cublasLt{kind}Create", ctypes.byref(descriptor), *arguments)
@@ -146,11 +140,7 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
-    """Set an attribute of a cuBLASLt descriptor to a ctypes value.
-
-    kind: type of the descriptor, such as "MatmulDesc". where: the descriptor. attribute: number of the attribute in
-    cublasLt.h.
-    """
+    """Set an attribute, by its number, of a cuBLASLt descriptor of a type such as "MatmulDesc" to a ctypes value."""
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
@@ -234,9 +224,9 @@ def lt_matmul(
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:
     """Run the first algorithm of cuBLASLt's heuristic on torch's stream, wait, and return the algorithm's fields.
 
-    sides: the operands and the result; the product is written into the tensor of `sides.d`. scales: for FP8,
-    one-element float32 tensors (scale of sides.a, scale of sides.b); None for other formats. fast_accum: value of
-    CUBLASLT_MATMUL_DESC_FAST_ACCUM. workspace: bytes of workspace that the algorithm may use.
+    The product is written into the tensor of `sides.d`. scales: for FP8, one-element float32 tensors (scale of sides.a,
+    scale of sides.b); None for other formats. fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM. workspace: bytes that the
+    algorithm may use.
     """
     torch = torch_module()
     with ExitStack() as made:
@@ -271,10 +261,7 @@ def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspa
 
 
 def _fields(best: _Result) -> Fields:
-    """Return the configuration of the algorithm that a heuristic has selected: id, tile, stages, split-K and others.
-
-    They are cuBLASLt's attributes CUBLASLT_ALGO_CONFIG_*, as integers; 0 for one that the algorithm does not have.
-    """
+    """Return the attributes CUBLASLT_ALGO_CONFIG_* of the algorithm that a heuristic has selected; 0 for none."""
     values = []
     for attribute in range(len(Fields._fields)):
         value, written = ctypes.c_uint32(), ctypes.c_size_t()

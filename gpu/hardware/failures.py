@@ -40,7 +40,7 @@ def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments
 
 
 def _sentence(name: str, reason: Exception) -> str:
-    """Return the message of a GpuError for a failed call of the function `name`; reason: the exception raised."""
+    """Return the message of a GpuError for a failed call of the function `name`."""
     said = " ".join((str(reason).strip().splitlines() or [type(reason).__name__])[0].split())[:MOST].rstrip(".")
     if is_no_room(reason):
         return f"the GPU has no room for {name}: {said}. Take smaller operands, or free what other programs hold."

@@ -1,8 +1,7 @@
-"""Products and casts computed by the GPU itself through PyTorch, cuBLASLt, Triton and PTX, for comparison with fpsim.
+"""Products by PyTorch on the GPU's tensor cores, for comparison with fpsim, and facts on the GPU.
 
 Operands are NumPy arrays of codes (uint8, uint16, uint32) or of float dtypes, or torch tensors; results are bit
-patterns (uint8, uint16, uint32), which can be compared with those of `fpsim.matmul`. Rules of layout and alignment are
-those of torch and cuBLASLt (docs/gpu.md); operands that break them are refused with one sentence.
+patterns. Rules of layout and alignment are those of torch and cuBLASLt (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -161,11 +160,7 @@ def _block_scales(scales: Any, kind: str) -> Any:
 
 
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
-    """Raise ValueError for arguments of `scaled_mm` that torch does not support.
-
-    a, b: (M, K) and (K, N) FP8 codes. pair: their formats. recipe: the elements that share a scale. out: format of the
-    result. fast_accum: whether sums are to be accumulated fast. bias: (N,) values, or None.
-    """
+    """Raise ValueError for arguments of `scaled_mm` that torch does not support."""
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
     known(recipe, tuple(RECIPES), "recipe")
@@ -242,8 +237,7 @@ def _settings(torch: Any, reduced: bool) -> Iterator[None]:
 
     TF32 is allowed, FP16 accumulation is not, and reductions have reduced precision if `reduced`. A reduction has two
     settings: whether its precision may be reduced, and whether K may be split at all; setting the first resets the
-    second to True. TF32 is set by its newer name, fp32_precision, if torch has it, because setting the older one,
-    allow_tf32, changes both.
+    second to True. Setting TF32 by its older name, allow_tf32, changes the newer fp32_precision too.
     """
     settings = torch.backends.cuda.matmul
     tf32 = ("fp32_precision", "tf32") if hasattr(settings, "fp32_precision") else ("allow_tf32", True)

@@ -72,10 +72,10 @@ def scaled_dot_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Add a @ b to d, where the sum over each block of 2 * tile terms of K is multiplied by its scales first.
 
-    The sum of a block starts from +0, and its result is scale_a * scale_b * sum. A Triton program computes tile x tile
-    elements of d. All matrices are pointers: a (m, k) row-major, b (k, n) column-major, d (m, n) float32, scale_a (m,
-    blocks) and scale_b (blocks, n) float32, with blocks = k / (2 * tile). a_first: multiply the sum by scale_a, then by
-    scale_b, instead of by their product. fused: multiply by the last factor and add to d with one rounding.
+    A Triton program computes tile x tile elements of d. All matrices are pointers: a (m, k) row-major, b (k, n)
+    column-major, d (m, n) float32, scale_a (m, blocks) and scale_b (blocks, n) float32. a_first: multiply the sum by
+    scale_a, then by scale_b, instead of by their product. fused: multiply by the last factor and add to d with one
+    rounding.
     """
     block: tl.constexpr = 2 * tile
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
@@ -128,12 +128,7 @@ CONVERSIONS = {
 def dot(
     a: Any, b: Any, c: Any, d: Any, *, block_m: int, block_n: int, block_k: int, imprecise: int, num_warps: int
 ) -> None:
-    """Launch `dot_kernel`, which writes d = c + a @ b, on torch CUDA tensors.
-
-    a: (m, k) row-major; b: (k, n) column-major; c, d: (m, n) float32. block_m, block_n, block_k: Triton's block sizes,
-    which divide m, n and k. imprecise: max_num_imprecise_acc, 0 for Triton's default. num_warps: warps of a Triton
-    program.
-    """
+    """Launch `dot_kernel`, whose arguments these are, on torch CUDA tensors."""
     require_triton()
     m, k = a.shape
     n = b.shape[1]
@@ -144,12 +139,9 @@ def dot(
 
 
 def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: bool, fused: bool) -> None:
-    """Launch `scaled_dot_kernel`, which adds the scaled product of a and b to d in place, on torch CUDA tensors.
+    """Launch `scaled_dot_kernel`, whose arguments these are, on torch CUDA tensors.
 
-    a: (m, k) row-major. b: (k, n) column-major. d: (m, n) float32. scale_a: (m, k / 128) and scale_b: (k / 128, n),
-    float32 scales of sums of 128 terms. a_first: multiply a sum by scale_a, then by scale_b, instead of by their
-    product. fused: multiply by the last factor and add to d with one rounding. m and n are multiples of 64, and k of
-    128.
+    m and n must be multiples of 64, and k of 128, the terms of a block.
     """
     require_triton()
     m, k = a.shape
@@ -161,11 +153,7 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
 
 def convert(source: Any, codes: Any, target: str) -> None:
-    """Launch `convert_kernel`, which writes codes by PTX's `cvt.rn` (FP8 saturates), on CUDA tensors.
-
-    source: flat float32. codes: flat int32 of the same size, written. target: format of the codes, "e4m3", "e5m2",
-    "fp16" or "bf16".
-    """
+    """Launch `convert_kernel` with the instruction `cvt.rn` (FP8 saturates) to the format `target`, on CUDA tensors."""
     require_triton()
     size, block = source.numel(), 1024
     convert_kernel[(-(-size // block),)](source, codes, size, block=block, asm=CONVERSIONS[target])

@@ -127,7 +127,7 @@ def table(rows: tuple[Speed, ...]) -> list[str]:
 def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str]:
     """Return a table of cells as aligned lines of text: the first row, a rule of dashes, and the other rows.
 
-    cells: rows of texts. widest: the most characters of the rule.
+    widest: the most characters of the rule.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -93,9 +93,8 @@ Tried = tuple[LibraryModel, list[WordDifference]]
 def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words]], deadline: float) -> list[Tried]:
     """Return (model, its difference for each product) of each model that can be computed, in the order of trying.
 
-    case: the products and their models. known: what the library reported on its algorithm. done: pairs (product, output
-    of the hardware). deadline: time of time.monotonic() beyond which models are tried only until one fits or four were
-    tried. If no model can be computed, the first error is raised.
+    known: what the library reported on its algorithm. done: pairs (product, output of the hardware). deadline: as for
+    `judged`. If no model can be computed, the first error is raised.
     """
     tried: list[Tried] = []
     failure: Exception | None = None
@@ -117,13 +116,9 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
 def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
     """Return a report row, completed with the best model of its case and that model's difference for the row's product.
 
-    Args:
-      row: the row of one product, still without a model.
-      best: the model, and its difference for each product that the hardware computed.
-      place: index of the row's product in these differences.
-      rivals: the number of other models with the same bits.
-      others: the number of other models that were tried.
-      expected: whether the model is the predicted one.
+    best: the model, and its difference for each product that the hardware computed. place: index of the row's product
+    in these differences. rivals, others: numbers of other models with the same bits, and that were tried. expected:
+    whether the model is the predicted one.
     """
     model, differences = best
     of = differences[place]

@@ -156,9 +156,9 @@ def predict(problem: ProductProblem, model: LibraryModel) -> Words:
 
 
 def _carried(codes: Words, name: str, side: str, unit: Any) -> Words:
-    """Return the codes of an operand, converted to the format that `unit` reads, which holds all their values.
+    """Return the codes of the operand `side`, "a" or "b", converted to the format that `unit` reads.
 
-    codes: codes in the format of the unit `name`. side: "a" or "b", the operand.
+    codes: codes in the format of the unit `name`, whose values that format holds.
     """
     source, wanted = getattr(find_unit(name), side), getattr(unit, side)
     if source == wanted:

@@ -53,7 +53,6 @@ def side_by_side(
     """Run one process for each name, all at the same time, with a time limit.
 
     Args:
-      names: names of the processes.
       command: command(name, file) returns the command line of a process, which writes its lines to `file`, a path in a
         temporary folder that is removed at the end.
       most: seconds after which a process is killed; the lines that it has written are kept.
@@ -80,8 +79,7 @@ def side_by_side(
 def _started(name: str, command: Callable[[str, Path], list[str]], folder: Path, together: int) -> _Running:
     """Start a process; if `together` > 1 processes run at the same time, it gets its share of the cores.
 
-    name: name of the process. command: command(name, file) returns its command line. folder: the process writes lines
-    to name.jsonl and errors to name.txt in this folder.
+    It writes lines to name.jsonl and errors to name.txt in the folder. command: as for `side_by_side`.
     """
     root = str(Path(public().__file__).resolve().parent.parent)
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))

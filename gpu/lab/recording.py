@@ -58,8 +58,7 @@ class Entry(NamedTuple):
 def store(path: Path, entries: Sequence[Entry], about: dict[str, str], left_out: Sequence[str] = ()) -> list[str]:
     """Write the entries that fit into MOST_BYTES to an .npz file; return a sentence for each entry that does not fit.
 
-    about: facts on the GPU, which the file stores. left_out: sentences on products that were left out before, which the
-    file stores too.
+    about: facts on the GPU, and left_out: sentences on products that were left out before, which the file stores too.
     """
     chosen: list[Entry] = []
     without: list[str] = []
@@ -123,9 +122,7 @@ def replay(path: str | Path) -> list[Replay]:
 
 
 def opened(path: str | Path, writer: str) -> Any:
-    """Return an .npz file as np.load opens it.
-
-    writer: the name of the function that writes such files, for the message.
+    """Return an .npz file as np.load opens it; writer: the function that writes such files, for the message.
 
     Raises:
       ValueError: the file is damaged, or is not an .npz file.
@@ -145,10 +142,7 @@ def opened(path: str | Path, writer: str) -> Any:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording, opened as `data` from `path`.
-
-    Raises a ValueError if there are none, or if they have another format version.
-    """
+    """Return the metadata of a recording; raise a ValueError if there are none, or of another format version."""
     if "meta" not in data:
         raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())

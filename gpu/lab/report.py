@@ -111,7 +111,7 @@ def difference(got: Words, want: Words, fmt: str) -> WordDifference:
 
 
 def _values(words: Words, fmt: str) -> npt.NDArray[np.float64]:
-    """Return `words`, codes of the format `fmt`, as float64 values; or integers as float64 if `fmt` is "integer"."""
+    """Return `words`, codes of the format `fmt` or integers if it is "integer", as float64 values."""
     if fmt == "integer":
         return words.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -198,7 +198,7 @@ class ValidationReport:
 
 
 def row_of(plain: dict[str, Any]) -> ValidationRow:
-    """Return a comparison from `plain`, the dict in a report's JSON: the attributes of ValidationRow, and "equal"."""
+    """Return a comparison from its dict in a report's JSON: the attributes of ValidationRow, and "equal"."""
     return ValidationRow(**{name: value for name, value in plain.items() if name != "equal"})
 
 
@@ -214,7 +214,7 @@ def _table(rows: tuple[ValidationRow, ...]) -> list[str]:
 
 
 def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
-    """Return the table's cells for the comparisons of one call with several sets of inputs, in the order of COLUMNS."""
+    """Return the table's cells for the comparisons of one call with several sets of inputs."""
     first, differing = rows[0], sum(row.differing for row in rows)
     errors = sum(bool(row.error) for row in rows)
     equal = sum(row.equal for row in rows)
