@@ -17,10 +17,11 @@ from fpsim.gpu.device.copies import apart, refuse_overlap
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.device.transfer import host_array
+from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.gpu.products.integer_matrix import IntegerMatrices
 from fpsim.gpu.products.lane_product import lane_product
 from fpsim.gpu.products.operands import block_scales, on_host, operand
-from fpsim.gpu.products.unit_product import GpuProduct, add_product
+from fpsim.gpu.products.unit_product import add_product
 from fpsim.gpu.scaling.scaled import Scaled
 from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
@@ -91,9 +92,9 @@ class Gpu(IntegerMatrices):
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
         """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands."""
-        codes = codes_of(x, name) if isinstance(x, (Scaled, CpuScaled)) else None
-        if codes is None:
+        if not isinstance(x, (Scaled, CpuScaled)):
             return None
+        codes = codes_of(x, name)
         tensor = None if x.tensor_scale is None else np.float32(host_array(x.tensor_scale).reshape(-1)[0])
         points = None if x.zero_points is None else host_array(x.zero_points)
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
@@ -141,21 +142,9 @@ class Gpu(IntegerMatrices):
             return x
         flat = self._flat(x)
         codes, result = scratch(flat.size, fmt.storage), self.copied(x)
-        self._fill_codes(x, fmt, codes, output_overflow(fmt))
+        fill_codes(flat, codes, cast_options(fmt, overflow=output_overflow(fmt)))
         fill_values(flat, codes, self._flat(result).words, fmt, FP32)
         return result
-
-    def _fill_codes(self, x: Any, fmt: Format, codes: Any, overflow: str) -> None:
-        """Write the values of x, float32 bits, rounded to nearest even to the format `fmt`, to `codes` (1-D).
-
-        overflow: the policy for values that are too large, as in `fpsim.encode`.
-        """
-        fill_codes(self._flat(x), codes, cast_options(fmt, overflow=overflow))
-
-    def _flat(self, x: Any) -> GpuArray:
-        """Return a matrix of float32 patterns as a 1-D GpuArray."""
-        size = math.prod(x.shape)
-        return GpuArray(x.reshape(size), (size,), FP32, self.like)
 
     def add_product(self, total: Any, product: GpuProduct) -> None:
         """Add a @ b, as a matrix unit computes it, to `total`, (M, N) float bits on the GPU, in place."""
@@ -177,7 +166,7 @@ class Gpu(IntegerMatrices):
             if nan is not None:
                 self.with_one_nan(words, fmt.max_code + 1, fmt.sign_bit, nan)
             return
-        self._fill_codes(total, fmt, words, overflow)
+        fill_codes(self._flat(total), words, cast_options(fmt, overflow=overflow))
         if nan is not None:
             self.with_nan_code(total, words, nan)
 

@@ -161,11 +161,15 @@ class FloatMatrices:
         )  # fmt: skip
         return result
 
+    def _flat(self, x: Any, fmt: Format = FP32) -> GpuArray:
+        """Return a matrix of codes of `fmt`, or of float32 bits, as a 1-D GpuArray."""
+        size = math.prod(x.shape)
+        return GpuArray(x.reshape(size), (size,), fmt, self.like)
+
     def codes_of(self, x: Any, fmt: Format) -> Any:
         """Return the GPU matrix x of float32 bits as codes of the format `fmt`, which holds all its values."""
         codes = scratch(x.shape, fmt.storage)
-        size = math.prod(x.shape)
-        fill_codes(GpuArray(x.reshape(size), (size,), FP32, self.like), codes.reshape(size), cast_options(fmt))
+        fill_codes(self._flat(x), self._flat(codes).words, cast_options(fmt))
         return codes
 
     def widened(self, codes: Any, fmt: Format, out: Any) -> None:
@@ -173,9 +177,7 @@ class FloatMatrices:
 
         float32 must hold all values of the format.
         """
-        size = math.prod(out.shape)
-        array = GpuArray(codes.reshape(size), (size,), fmt, self.like)
-        self.copied(widened_codes(array, fmt, FP32).words.reshape(*out.shape), out)
+        self.copied(widened_codes(self._flat(codes, fmt), fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
         """Return a GPU matrix filled with one bit pattern, a NumPy unsigned integer, whose dtype a new matrix has."""

@@ -70,11 +70,11 @@ class Tile(NamedTuple):
       registers: the most that a thread may use; 0 for no limit.
     """
 
-    high: int  # threads
+    high: int
     wide: int
-    rows: int  # results of a thread
+    rows: int
     columns: int
-    registers: int  # of a thread, at most
+    registers: int
 
     @property
     def threads(self) -> int:

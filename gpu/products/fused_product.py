@@ -15,6 +15,7 @@ from fpsim.gpu.device.device import is_simulated
 from fpsim.gpu.device.launch import fetched, launch, launch_blocks, scratch, uploaded, zeroed
 from fpsim.gpu.products.fused_kernels import LONG, MIDDLE, NEVER, SHORT, Tile, specified_kernel, tile_kernel
 from fpsim.gpu.products.fused_step import LEAST_PLACE, NOTHING, OperandFacts, StepNumbers
+from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.fast_units import FUSED_TERMS
@@ -27,42 +28,6 @@ OPERANDS = {(fmt, fmt) for fmt in (FP16, BF16, E4M3, E5M2, E3M2, E2M3, E2M1)} | 
 TILE = Tile(high=16, wide=16, rows=8, columns=4, registers=128)
 LONG_TILE = Tile(high=16, wide=16, rows=4, columns=4, registers=128)
 SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every simulated thread is a Python thread
-
-
-class TileFactors(NamedTuple):
-    """Float32 decode scales of partial sums, as bit patterns in GPU memory, and how they are applied.
-
-    Attributes:
-      rows, columns: the scales of a and of b, (M, partial sums) and (partial sums, N).
-      mode: PRODUCT for fma(row * column, partial, total), ROWS_FIRST for fma(partial * row, column, total),
-        COLUMNS_FIRST for fma(partial * column, row, total).
-    """
-
-    rows: Any
-    columns: Any
-    mode: int
-
-
-class TileProduct(NamedTuple):
-    """A product by a unit for which `takes` returns True; all arrays are in GPU memory, in C order.
-
-    Attributes:
-      unit: the matrix unit.
-      a, b: codes of the unit's elements, (M, K) and (K, N).
-      scale_a, scale_b: E8M0 codes of block scales, (M, blocks) and (blocks, N), for Rule.SCALED; ignored otherwise.
-      terms: indices along K in the order in which terms are added, 1-D int32; -1 for a zero term.
-      promote: number of terms of a partial sum, a multiple of the terms of an instruction; 0 for one sum.
-      factors: decode scales of the partial sums; None to add them unscaled.
-    """
-
-    unit: MatrixUnit
-    a: Any
-    b: Any
-    scale_a: Any
-    scale_b: Any
-    terms: Any
-    promote: int = 0
-    factors: TileFactors | None = None
 
 
 class _Plan(NamedTuple):
@@ -93,7 +58,7 @@ def takes(unit: MatrixUnit) -> bool:
     )
 
 
-def add_fused(total: Any, p: TileProduct, like: Any) -> None:
+def add_fused(total: Any, p: GpuProduct, like: Any) -> None:
     """Add a[:, terms] @ b[terms] to `total` in place, with the additions and roundings of the product's unit.
 
     total: (M, N) float32 bits as uint32; FP16 codes as uint16 if the unit has FP16 results and p.promote is 0. p: for
@@ -107,7 +72,7 @@ def add_fused(total: Any, p: TileProduct, like: Any) -> None:
         add_marked(total, marks, p, like)
 
 
-def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
+def add_tiles(total: Any, p: GpuProduct, like: Any, tile: Tile | None = None) -> tuple[Any, Any]:
     """Add p to `total`, as `add_fused` does, where float32 arithmetic gives the unit's bits; mark the other results.
 
     Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
@@ -127,7 +92,7 @@ def add_tiles(total: Any, p: TileProduct, like: Any, tile: Tile | None = None) -
     return marks, any_mark
 
 
-def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
+def add_marked(total: Any, marks: Any, p: GpuProduct, like: Any) -> None:
     """Add p to those results of `total`, as `add_fused` does, with mark 1 in `marks`, by integer arithmetic."""
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)
@@ -139,19 +104,19 @@ def add_marked(total: Any, marks: Any, p: TileProduct, like: Any) -> None:
     )  # fmt: skip
 
 
-def _factors(p: TileProduct) -> tuple[Any, Any, int]:
+def _factors(p: GpuProduct) -> tuple[Any, Any, int]:
     """Return (scales of rows, scales of columns, mode of applying them) of a product's partial sums.
 
     The scales are float32 matrices on the GPU, or placeholders that kernels do not read. The mode is NEVER without
-    partial sums, ADD for partial sums without scales, else that of `TileFactors`.
+    partial sums, else that of `Factors`.
     """
-    if p.factors is None or not p.promote:
+    if p.factors.mode == ADD or not p.promote:
         nothing = uploaded(np.zeros(1, np.float32)).reshape(1, 1)
         return nothing, nothing, ADD if p.promote else NEVER
-    return p.factors.rows.view(np.float32), p.factors.columns.view(np.float32), p.factors.mode
+    return p.factors
 
 
-def _scales(p: TileProduct) -> tuple[Any, Any]:
+def _scales(p: GpuProduct) -> tuple[Any, Any]:
     """Return the E8M0 codes of both operands' block scales; for units without them, placeholders that are not read."""
     if p.unit.rule is Rule.SCALED:
         return p.scale_a, p.scale_b

@@ -17,7 +17,8 @@ from fpsim.core.pack import NO_FLAG, pack
 from fpsim.core.rounding import NEAREST_EVEN
 from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.products.float_matrix import OF_FLOAT, TO_FLOAT, FloatMatrices
-from fpsim.gpu.products.unit_product import GpuProduct, taken
+from fpsim.gpu.products.gpu_product import GpuProduct
+from fpsim.gpu.products.unit_product import taken
 from fpsim.products.kernels.lane_rows import BLOCKS, FORWARD, LAST, THREADS, WARP, LaneFacts
 from fpsim.products.lane_product import lane_facts
 from fpsim.schedules.plan import Span

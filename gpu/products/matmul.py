@@ -11,10 +11,11 @@ from fpsim.formats.keywords import given_keywords
 from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.backend import Gpu, codes_of
+from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.gpu.products.integer_matrix import IntegerMatrices, add_integer_products, integers_on_gpu
 from fpsim.gpu.products.operands import block_scales, operand
 from fpsim.gpu.products.stacks import stacked
-from fpsim.gpu.products.unit_product import GpuProduct, run_specification
+from fpsim.gpu.products.unit_product import run_specification
 from fpsim.instructions.integer_operands import refuse_scales
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import any_unit

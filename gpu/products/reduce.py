@@ -15,8 +15,9 @@ from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import scratch
 from fpsim.gpu.products.float_matrix import FloatMatrices
+from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.gpu.products.operands import block_scales, operand
-from fpsim.gpu.products.unit_product import GpuProduct, run_specification, taken
+from fpsim.gpu.products.unit_product import run_specification, taken
 from fpsim.gpu.sums.accumulate import GpuSumProblem, fill_sums
 from fpsim.instructions.operands import block_count
 from fpsim.matrix_units.catalogue import float_unit as find_unit

@@ -93,8 +93,7 @@ def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Form
         z = None if start is None else _matrix(start, stack, at)
         multiplied(x, y, z, accumulate, request, fmt, None, backend)
     if math.prod(stack) == 0:  # a product of zeros tells the dtype, and refuses what every product would
-        x, y = (_zeros(operand, backend) for operand in (left, right))
-        multiplied(x, y, None, accumulate, request, fmt, None, backend)
+        multiplied(_zeros(left), _zeros(right), None, accumulate, request, fmt, None, backend)
     return backend.array
 
 
@@ -106,7 +105,7 @@ def _matrix(x: GpuArray, stack: Axes, at: tuple[int, ...]) -> GpuArray:
     return GpuArray(x.words[first : first + size], x.shape[-2:], x.fmt, x.like)
 
 
-def _zeros(x: GpuArray, backend: Gpu) -> GpuArray:
+def _zeros(x: GpuArray) -> GpuArray:
     """Return a new matrix of zero codes with the dtype and the last two axes of x."""
     shape = x.shape[-2:]
     words = scratch(math.prod(shape), x.words.dtype)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,8 @@ from fpsim.gpu.casts.cast import widened_codes
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
 from fpsim.gpu.products.float_matrix import FloatMatrices
-from fpsim.gpu.products.fused_product import TileFactors, TileProduct, add_fused, takes
+from fpsim.gpu.products.fused_product import add_fused, takes
+from fpsim.gpu.products.gpu_product import GpuProduct
 from fpsim.instructions.plan import unit_plan
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.products.unit_product import ADD, Factors, add_part
@@ -77,47 +77,6 @@ def gather_kernel(along_rows: bool) -> Any:
     return gpu_kernel(gather)
 
 
-class GpuProduct(NamedTuple):
-    """A matrix product by a unit, in the form that GPU kernels read.
-
-    Attributes:
-      unit: the matrix unit.
-      a, b: codes on the GPU, (M, K) and (K, N).
-      scale_a, scale_b: codes of block scales, (M, K / block) and (K / block, N); not read for units without them.
-      terms: indices along K in the order in which terms are added; -1 for a zero term.
-      promote: number of terms of a partial sum that is added to a float32 total; 0 for one sum.
-      factors: decode scales of the partial sums, on the CPU; without scales by default.
-    """
-
-    unit: MatrixUnit
-    a: Any
-    b: Any
-    scale_a: Any
-    scale_b: Any
-    terms: npt.NDArray[np.int32]
-    promote: int = 0
-    factors: Factors = Factors()
-
-    def part(self, start: int, stop: int) -> GpuProduct:
-        """Return the product over terms[start:stop] as one sum, without partial sums and decode scales."""
-        return self._replace(terms=self.terms[start:stop], promote=0, factors=Factors())
-
-    def in_order(self, spans: Sequence[tuple[int, int]], gap: int, place: int) -> GpuProduct:
-        """Return the product of the terms in `spans`, span after span, with `gap` zero terms before spans[place].
-
-        spans: (start, stop) indices of self.terms. gap: 0 for no zero terms.
-        """
-        runs = [self.terms[slice(*span)] for span in spans]
-        if gap:
-            runs.insert(place, np.full(gap, -1, np.int32))
-        return self._replace(terms=np.concatenate(runs))
-
-    @property
-    def whole(self) -> bool:
-        """True if all terms of K are added, in ascending order, without zero terms between them."""
-        return bool(np.array_equal(self.terms, np.arange(self.a.shape[1], dtype=np.int32)))
-
-
 def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product by a unit to `total` in place.
 
@@ -141,41 +100,34 @@ def add_product(total: Any, product: GpuProduct, backend: FloatMatrices) -> None
 
 def _add_in_tiles(total: Any, p: GpuProduct, backend: FloatMatrices) -> None:
     """Add the product p to `total`, (M, N) float32 bits, in place, by a kernel that computes tiles of the result."""
-    operands = TileProduct(p.unit, p.a, p.b, p.scale_a, p.scale_b, backend.sent(p.terms), p.promote)
+    operands = p._replace(terms=backend.sent(p.terms))
     if p.unit.d.fmt == FP16 and not p.promote:
         halves = backend.codes_of(total, FP16)
         add_fused(halves, operands, backend.like)
         backend.widened(halves, FP16, total)
         return
     if p.factors.mode != ADD:
-        rows, columns = (
-            backend.sent(np.ascontiguousarray(x).view(np.uint32)) for x in (p.factors.rows, p.factors.columns)
-        )
-        operands = operands._replace(factors=TileFactors(rows, columns, p.factors.mode))
+        rows, columns = map(backend.sent, (p.factors.rows, p.factors.columns))
+        operands = operands._replace(factors=Factors(rows, columns, p.factors.mode))
     add_fused(total, operands, backend.like)
 
 
 def _add_by_specification(total: Any, product: GpuProduct, backend: FloatMatrices) -> None:
     """Add a product to `total`, (M, N) float bits, in place as one sum, by `product_kernel`."""
-    size, gathered, fmt = math.prod(total.shape), _gathered(product, backend), product.unit.d.fmt
-    if fmt not in (FP32, FP64):
-        codes = backend.codes_of(total, fmt)
-        flat = codes.reshape(size)
-        run_specification(gathered, flat, flat, backend.like, paired=False)
+    fmt = product.unit.d.fmt
+    codes = total if fmt in (FP32, FP64) else backend.codes_of(total, fmt)
+    flat = codes.reshape(math.prod(total.shape))
+    run_specification(_gathered(product, backend), flat, flat, backend.like, paired=False)
+    if codes is not total:
         backend.widened(codes, fmt, total)
-    else:
-        flat = total.reshape(size)
-        run_specification(gathered, flat, flat, backend.like, paired=False)
 
 
 def _gathered(p: GpuProduct, backend: FloatMatrices) -> GpuProduct:
     """Return the product p with its operands and scales in the order in which terms are added."""
-    if p.whole:
+    if np.array_equal(p.terms, np.arange(p.a.shape[1], dtype=np.int32)):
         return p
-    k, block = p.terms.size, p.unit.block
-    in_order = p._replace(
-        a=taken(p.a, p.terms, False, backend), b=taken(p.b, p.terms, True, backend), terms=np.arange(k, dtype=np.int32)
-    )
+    terms, block = np.arange(p.terms.size, dtype=np.int32), p.unit.block
+    in_order = p._replace(a=taken(p.a, p.terms, False, backend), b=taken(p.b, p.terms, True, backend), terms=terms)
     if not p.unit.scale:
         return in_order
     blocks = p.terms[::block] // block

@@ -122,14 +122,9 @@ def simulated() -> dict[str, Array]:
     """Totals, marks, and the totals of the float32 kernel alone, by name."""
     from numba import cuda
 
-    from fpsim.gpu.products.fused_product import (
-        SIMULATED_TILE,
-        TileFactors,
-        TileProduct,
-        add_fused,
-        add_marked,
-        add_tiles,
-    )
+    from fpsim.gpu.products.fused_product import SIMULATED_TILE, add_fused, add_marked, add_tiles
+    from fpsim.gpu.products.gpu_product import GpuProduct
+    from fpsim.products.unit_product import Factors
 
     results: dict[str, Array] = {}
     tiles = [SIMULATED_TILE._replace(rows=rows, columns=columns) for rows, columns in SIZES]
@@ -137,9 +132,9 @@ def simulated() -> dict[str, Array]:
         for j, kind in enumerate(KINDS):
             x = case(name, kind)
             total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
-            rows, columns = (cuda.to_device(each.view(np.uint32)) for each in (x.rows, x.columns))
-            factors = TileFactors(rows, columns, x.mode) if x.mode != ADD else None
-            product = TileProduct(x.unit, a, b, p, q, terms, x.promote, factors)
+            rows, columns = (cuda.to_device(each) for each in (x.rows, x.columns))
+            factors = Factors(rows, columns, x.mode) if x.mode != ADD else Factors()
+            product = GpuProduct(x.unit, a, b, p, q, terms, x.promote, factors)
             marks, any_mark = add_tiles(total, product, total, tiles[(i + j) % len(tiles)])
             results[f"tiles {name} {kind}"] = total.copy_to_host()
             results[f"marks {name} {kind}"] = marks.copy_to_host()
@@ -150,7 +145,7 @@ def simulated() -> dict[str, Array]:
         x = case(WHOLE, kind)
         for name, places in (("whole", x.terms), ("nothing", x.terms[:0])):
             total, a, b, p, q, terms = (cuda.to_device(each) for each in (*x[1:6], places))
-            add_fused(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total)
+            add_fused(total, GpuProduct(x.unit, a, b, p, q, terms, x.promote), total)
             results[f"{name} {kind}"] = total.copy_to_host()
     return results
 
@@ -162,12 +157,13 @@ def simulated_in_high_tiles(width: str) -> dict[str, Array]:
     """Return a total by the tiles of a GPU, or by as high ones of a quarter of their threads."""
     from numba import cuda
 
-    from fpsim.gpu.products.fused_product import TILE, TileProduct, add_tiles
+    from fpsim.gpu.products.fused_product import TILE, add_tiles
+    from fpsim.gpu.products.gpu_product import GpuProduct
 
     x = in_high_tiles(HIGH[width])
     total, a, b, p, q, terms = (cuda.to_device(each) for each in x[1:7])
     tile = TILE if width == "whole" else TILE._replace(wide=TILE.wide // 4)
-    add_tiles(total, TileProduct(x.unit, a, b, p, q, terms, x.promote), total, tile)
+    add_tiles(total, GpuProduct(x.unit, a, b, p, q, terms, x.promote), total, tile)
     return {"high tiles": total.copy_to_host()}
 
 
