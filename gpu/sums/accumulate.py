@@ -58,7 +58,7 @@ class GpuSumProblem(NamedTuple):
 
     a: Any
     b: Any
-    c: Any  # (M, N), or (0, 0) for none
+    c: Any
     formats: tuple[Format | None, Format]
     paired: bool = False
 
@@ -212,40 +212,30 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
     chunk = min(accumulator.chunk, terms) if isinstance(accumulator, Chunked) else terms
     targets = [target(options_of(accumulator, fmt), False) for fmt in (accumulator.fmt, accumulator.result_format)]
-    r = randomness(accumulator, terms)
-    launch(
-        kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, chunk,
-        uploaded_rows(*_layouts(problem), *targets), r,
-    )  # fmt: skip
+    layouts = uploaded_rows(*_layouts(problem), *targets)
+    _launch(kernel, problem, out, like, chunk, layouts, randomness(accumulator, terms))
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Write the sums of a Pairwise accumulator to `out`; a thread stores one sum of each level, a term, and c."""
-    terms = problem.terms
-    r = randomness(accumulator, terms)
-    depth = -(-(terms.bit_length() + 2) // ROOM) * ROOM
-    launch(
-        pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem)), like, math.prod(out.shape), problem.a,
-        problem.b, _rows(problem), problem.c, out,
-        uploaded_rows(*_layouts(problem), target(options_of(accumulator, accumulator.fmt), False)), r,
-    )  # fmt: skip
+    depth = -(-(problem.terms.bit_length() + 2) // ROOM) * ROOM
+    kernel = pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem))
+    layouts = uploaded_rows(*_layouts(problem), target(options_of(accumulator, accumulator.fmt), False))
+    _launch(kernel, problem, out, like, layouts, randomness(accumulator, problem.terms))
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
     """Write the sums of an Exact accumulator to `out`."""
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
-    room = -(-plan.digits // ROOM) * ROOM
-    kernel = exact_kernel(int(accumulator.rounding), room, problem.formats[0] is not None)
+    kernel = exact_kernel(int(accumulator.rounding), -(-plan.digits // ROOM) * ROOM, problem.formats[0] is not None)
     r = randomness(accumulator, problem.terms)
-    launch(
-        kernel, like, math.prod(out.shape), problem.a, problem.b, _rows(problem), problem.c, out, i64(plan.lowest),
-        uploaded_rows(*plan.layouts), plan.rules, r,
-    )  # fmt: skip
+    _launch(kernel, problem, out, like, i64(plan.lowest), uploaded_rows(*plan.layouts), plan.rules, r)
 
 
-def _rows(problem: GpuSumProblem) -> int:
-    """Return the number of rows of b that belong to one row of a; 0 if all rows of a use the same b."""
-    return problem.terms if problem.paired else 0
+def _launch(kernel: Any, problem: GpuSumProblem, out: Any, like: Any, *more: Any) -> None:
+    """Launch a kernel of sums; more: its arguments after `out`."""
+    rows = problem.terms if problem.paired else 0
+    launch(kernel, like, math.prod(out.shape), problem.a, problem.b, rows, problem.c, out, *more)
 
 
 def _is_wide(problem: GpuSumProblem) -> bool:
