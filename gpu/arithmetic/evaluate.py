@@ -12,7 +12,7 @@ from fpsim.arithmetic.operation import deciding, integer_dtype, operation_of
 from fpsim.errors import unknown
 from fpsim.formats.ieee import Flags
 from fpsim.gpu.arithmetic.exact_kernels import union_kernel
-from fpsim.gpu.arithmetic.operands import GpuOperands, integers, operands, result_for, result_of
+from fpsim.gpu.arithmetic.operands import integers, operands, result_for, result_of
 from fpsim.gpu.arithmetic.routes import compute, no_flags
 from fpsim.gpu.device.array import result_like
 from fpsim.gpu.device.launch import fetched, launch, zeroed
@@ -52,14 +52,8 @@ def evaluate(name: str, values: tuple[Any, ...], keywords: Mapping[str, Any], ta
         return result
     flags_of_elements, raised = result_like(inputs.owner, inputs.shape, np.dtype(np.uint8))
     compute(operation, inputs, words, raised)
-    return (result, _union(raised, inputs)) if flags == "any" else (result, flags_of_elements)
-
-
-def _union(raised: Any, inputs: GpuOperands) -> Flags:
-    """Return the Flags that at least one element raised; wait for the GPU.
-
-    raised: the flags of each element, 1-D uint8 on the GPU. inputs: the operands, with as many elements.
-    """
+    if flags != "any":
+        return result, flags_of_elements
     union = zeroed(1, np.uint32)
     launch(union_kernel(), inputs.like, inputs.size, raised, union, each=64)
-    return Flags(int(fetched(union)[0]))
+    return result, Flags(int(fetched(union)[0]))

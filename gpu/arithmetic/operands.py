@@ -62,7 +62,10 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
     wanted = fmt if isinstance(fmt, (tuple, list)) else (fmt,) * len(values)
     if len(wanted) != len(values):
         raise ValueError(f"fmt must name one format, or {len(values)} for {name}; got {len(wanted)}: {fmt!r}.")
-    numbers = [_is_number(value) for value in values]
+    numbers = [
+        isinstance(value, (int, float, np.generic)) or (isinstance(value, np.ndarray) and value.ndim == 0)
+        for value in values
+    ]
     if all(numbers):
         numbers[0] = False  # which raises a TypeError, since no operand is on the GPU
     arrays = [
@@ -91,15 +94,8 @@ def integers(n: Any) -> tuple[GpuOperands, np.dtype[Any]]:
     source = gpu_array(n, "n")
     if source.fmt is not None:
         raise TypeError(f"n must be an array of integers on the GPU; got {n.dtype}. fpsim.gpu.encode rounds floats.")
-    signed = not str(n.dtype).removeprefix("torch.").startswith("u")
+    signed = not dtype_name(n).startswith("u")
     return GpuOperands((source.words,), (1,), (), source.shape, source, False), np.dtype("i8" if signed else "u8")
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number on the CPU: a Python or NumPy number, or a NumPy array without axes."""
-    if isinstance(value, (int, float, np.generic)):
-        return True
-    return isinstance(value, np.ndarray) and value.ndim == 0
 
 
 def _number(value: Any, wanted: Any, label: str) -> GpuArray:
@@ -140,7 +136,7 @@ def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, Gp
 
     A new array has the format's dtype if all operands have float dtypes, else the unsigned dtype of codes.
     """
-    dtype = DTYPES.get(fmt, fmt.storage)
+    dtype = result_dtype(fmt)
     taken = dtype_name(out) if hasattr(out, "dtype") else None
     typed = inputs.typed if taken not in (dtype.name, fmt.storage.name) else taken == dtype.name
     return result_of(inputs, dtype if typed else fmt.storage, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,11 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
 
     They compute in integers, but elementary functions in float32 for FP32, and from a table of exact results otherwise.
     """
-    name, integer, queue = operation.name, operation.integer, partial(_queue, inputs)
+    name, integer = operation.name, operation.integer
+
+    def queue(kernel: Any, *arguments: Any) -> None:
+        launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
+
     if name in ELEMENTARY and operation.formats == (FP32,):
         queue(float32_kernel(name), results, flags, np.uint32(operation.tininess == "before"))
         return
@@ -107,14 +111,6 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
             rounding_kernel(name, mode), inputs.like, inputs.size, *words, steps, results, flags,
             uploaded_rows(*layouts, plan.layout), u64(plan.rules), keys,
         )  # fmt: skip
-
-
-def _queue(inputs: GpuOperands, kernel: Any, *arguments: Any) -> None:
-    """Launch a GPU kernel over all elements of the operands `inputs`.
-
-    The kernel's arguments are the arrays of the operands, then `arguments`.
-    """
-    launch(kernel, inputs.like, inputs.size, *inputs.words, *arguments)
 
 
 def no_flags() -> Any:

@@ -8,6 +8,8 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from fpsim.casts.cast import decode as decode_on_cpu
+from fpsim.casts.cast import encode as encode_on_cpu
 from fpsim.casts.cast import refuse_unless_held
 from fpsim.core.layouts import DecodePlan, decode_plan, encode_plan, source_width
 from fpsim.errors import shown
@@ -54,7 +56,7 @@ def encode(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastK
       ...     print(fp.gpu.encode(torch.tensor([1.0, 0.3, 500.0]).cuda(), "e4m3"))
     """
     options = options_of(encode, fmt, keywords)
-    source = _floats(x)
+    source = float_array(x)
     result, codes = result_like(source, source.shape, options.fmt.storage, out)
     fill_codes(source, codes, options)
     return result
@@ -83,7 +85,10 @@ def decode(codes: Any, fmt: FormatLike, dtype: npt.DTypeLike = np.float32, out: 
       ...     import torch
       ...     print(fp.gpu.decode(torch.tensor([0x38, 0x7E], dtype=torch.uint8).cuda(), fp.E4M3))
     """
-    source_fmt, target = find_format(fmt), _target(dtype)
+    source_fmt, real = find_format(fmt), dtype_of(dtype)
+    target = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
+    if target is None:
+        raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {shown(dtype)}.")
     refuse_unless_held(source_fmt, target, "use dtype=np.float64")
     source = gpu_array(codes, "codes")
     if source.fmt not in (None, source_fmt):
@@ -114,7 +119,7 @@ def quantize(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[Cas
       ...     print(fp.gpu.quantize(torch.tensor([0.3, 3.14159]).cuda(), fp.E5M2))
     """
     options = options_of(quantize, fmt, keywords)
-    source = _floats(x)
+    source = float_array(x)
     target = FP64 if source.fmt == FP64 else FP32
     refuse_unless_held(options.fmt, target, "pass x in float64")
     result, values = result_like(source, source.shape, DTYPES[target], out)
@@ -150,7 +155,7 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
     options = options_of(cast, fmt, keywords)
     if options.fmt.dtype is None:
         raise ValueError(f"{options.fmt} has no NumPy or ml_dtypes dtype to cast to. Use fpsim.gpu.encode or quantize.")
-    source = _floats(x)
+    source = float_array(x)
     result, codes = result_like(source, source.shape, options.fmt.dtype, out)
     fill_codes(source, codes, options)
     return result
@@ -159,7 +164,7 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
 # ---- how a cast runs
 
 
-def _floats(x: Any) -> GpuArray:
+def float_array(x: Any) -> GpuArray:
     """Return x as an array of floats on the GPU; raise a TypeError if it is none."""
     array = gpu_array(x, "x")
     if array.fmt is None:
@@ -167,19 +172,6 @@ def _floats(x: Any) -> GpuArray:
             f"x must be an array of floats on the GPU; got {x.dtype}. To read integers as codes use fpsim.gpu.decode."
         )
     return array
-
-
-def _target(dtype: npt.DTypeLike) -> Format:
-    """Return the format, FP32 or FP64, of a dtype.
-
-    Raises:
-      ValueError: dtype is neither float32 nor float64.
-    """
-    real = dtype_of(dtype)
-    fmt = None if real is None else {np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}.get(real)
-    if fmt is None:
-        raise ValueError(f"dtype must be np.float32 or np.float64 on the GPU; got {shown(dtype)}.")
-    return fmt
 
 
 def refuse_outside(codes: GpuArray, fmt: Format, name: str = "codes") -> None:
@@ -282,15 +274,10 @@ def widened_codes(source: GpuArray, fmt: Format, wide: Format) -> GpuArray:
 @cache
 def codes_table(fmt: Format, wide: Format) -> npt.NDArray[Any]:
     """Return a NumPy array: for every code of the format `fmt`, the code of its value in the wider format `wide`."""
-    from fpsim.casts.cast import decode as on_cpu
-    from fpsim.casts.cast import encode as codes_on_cpu
-
-    return codes_on_cpu(on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), wide)
+    return encode_on_cpu(decode_on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), wide)
 
 
 @cache
 def _table(fmt: Format, target: Format) -> npt.NDArray[Any]:
     """Return the float bits of the values of all codes of `fmt`, 1-D unsigned; target: FP32 or FP64."""
-    from fpsim.casts.cast import decode as on_cpu
-
-    return on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")
+    return decode_on_cpu(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt, DTYPES[target]).view(f"u{target.bits // 8}")

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -45,7 +44,9 @@ def gpu_array(x: Any, name: str) -> GpuArray:
     from numba import cuda
 
     if has_cuda_interface(x):
-        _refuse_other_device(x, name)
+        device = getattr(x.device, "id", None) if is_cupy(x) else None
+        if device is not None and device != device_number():
+            raise TypeError(_on_other_device(name, str(device)))
         # cupy's arrays are used on cupy's current stream; numba waits for the streams of other libraries
         array = x if is_numba(x) else cuda.as_cuda_array(x, sync=not is_cupy(x))
         fmt = format_of(np.dtype(array.dtype))
@@ -76,16 +77,6 @@ def _flat(array: Any, like: Any, name: str) -> Any:
     if any(stride % itemsize for stride in array.strides):
         raise TypeError(f"{name} must have strides of whole elements; got {array.strides}. Copy it first.")
     return gathered(array, like)
-
-
-def _refuse_other_device(x: Any, name: str) -> None:
-    """Raise a TypeError if `x` is a cupy array on another GPU than numba's current one.
-
-    x: a GPU array; those of other libraries are not checked. name: the argument's name in the message.
-    """
-    device = getattr(x.device, "id", None) if is_cupy(x) else None
-    if device is not None and device != device_number():
-        raise TypeError(_on_other_device(name, str(device)))
 
 
 def _on_other_device(name: str, device: str) -> str:
@@ -169,7 +160,7 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
             )
         return out, taken.words
     with one_sentence(f"a result of {size_in_words(math.prod(shape) * dtype.itemsize)}"):
-        made = _maker(source.like)(shape, dtype)
+        made = _empty(shape, dtype, source.like)
     return made, gpu_array(made, "the result").words
 
 
@@ -185,25 +176,20 @@ def dtype_name(x: Any) -> str:
     return str(x.dtype).removeprefix("torch.")
 
 
-def _maker(like: Any) -> Callable[[tuple[int, ...], np.dtype[Any]], Any]:
-    """Return a function (shape, dtype) -> new uninitialised array of the library of the array `like`.
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Any:
+    """Return a new uninitialised array of the library of the array `like`; the dtype is replaced as by `kept_dtype`.
 
-    torch allocates it on the device of `like`, cupy and numba on their current device. A dtype that the library lacks
-    is replaced as `kept_dtype` says.
+    torch allocates it on the device of `like`, cupy and numba on their current device.
     """
+    kept = kept_dtype(dtype, like)
     if is_torch(like):
         torch = sys.modules["torch"]
-
-        def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-            return torch.empty(shape, dtype=getattr(torch, kept_dtype(dtype, like).name), device=like.device)
-
-        return empty
+        return torch.empty(shape, dtype=getattr(torch, kept.name), device=like.device)
     if is_cupy(like):
-        cupy = sys.modules["cupy"]
-        return lambda shape, dtype: cupy.empty(shape, kept_dtype(dtype, like))
+        return sys.modules["cupy"].empty(shape, kept)
     from numba import cuda
 
-    return lambda shape, dtype: cuda.device_array(shape, kept_dtype(dtype, like))
+    return cuda.device_array(shape, kept)
 
 
 def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:

@@ -22,10 +22,10 @@ class GpuArray(NamedTuple):
       like: the caller's array.
     """
 
-    words: Any  # flat and contiguous, of unsigned integers
+    words: Any
     shape: tuple[int, ...]
-    fmt: Format | None  # of its dtype; None for integers
-    like: Any  # the array of the caller
+    fmt: Format | None
+    like: Any
 
     @property
     def matrix(self) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
 from fpsim.gpu.arithmetic.evaluate import evaluate
-from fpsim.gpu.arithmetic.operands import code_operand
+from fpsim.gpu.arithmetic.operands import code_operand, result_dtype
 from fpsim.gpu.casts.cast import decode, encode
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.copies import axis_last
@@ -51,7 +51,7 @@ class GpuNorms:
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         x = operands[0].codes
-        result, _ = result_like(x, x.shape, DTYPES.get(fmt, fmt.storage) if typed else fmt.storage)
+        result, _ = result_like(x, x.shape, result_dtype(fmt) if typed else fmt.storage)
         return _evaluated(name, operands, {"out_fmt": fmt, "out": result, **keywords})
 
     def rounded(self, x: Values, fmt: Format) -> Values:

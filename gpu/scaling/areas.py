@@ -50,20 +50,20 @@ class Areas(NamedTuple):
     columns: Any
     tile_rows: Any
     tile_columns: Any
-    bands: Any  # rows of tiles
-    tiles: Any  # tiles in a row of tiles
-    part_rows: Any  # rows of a block's part of a tile
+    bands: Any
+    tiles: Any
+    part_rows: Any
     part_columns: Any
-    row_parts: Any  # parts of a tile along its rows
+    row_parts: Any
     column_parts: Any
-    across: Any  # neighbouring tiles of an area
-    threads_x: Any  # threads along the columns of a tile
-    threads_y: Any  # threads along the rows of a tile
-    shift_x: Any  # log2 of threads_x
-    shift_y: Any  # log2 of threads_y
-    shift_across: Any  # log2 of across
-    groups: Any  # areas in a row of tiles
-    count: Any  # all areas
+    across: Any
+    threads_x: Any
+    threads_y: Any
+    shift_x: Any
+    shift_y: Any
+    shift_across: Any
+    groups: Any
+    count: Any
 
     @property
     def stays_in_cache(self) -> bool:
@@ -92,13 +92,13 @@ class TilePart(NamedTuple):
       row, column: the thread's first element.
     """
 
-    tile: Any  # flat index in the scales
-    is_tile: Any  # False for threads beyond the last tile or beyond the area
-    top: Any  # first row, counted over all batches
+    tile: Any
+    is_tile: Any
+    top: Any
     bottom: Any
     left: Any
     right: Any
-    row: Any  # first row of the thread
+    row: Any
     column: Any
 
 
@@ -153,13 +153,13 @@ class Walk(NamedTuple):
       span, jump: at the end of a row, columns to go back and elements to go forward.
     """
 
-    count: Any  # number of elements
-    first: Any  # flat index of the first one
-    column: Any  # its column
+    count: Any
+    first: Any
+    column: Any
     right: Any
-    threads_x: Any  # columns from one element to the next
-    span: Any  # columns to go back at the end of a row
-    jump: Any  # elements to go forward at the end of a row
+    threads_x: Any
+    span: Any
+    jump: Any
 
 
 @scalar

@@ -17,7 +17,7 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import TableFormat
-from fpsim.gpu.casts.cast import decode, is_named
+from fpsim.gpu.casts.cast import decode, float_array, is_named
 from fpsim.gpu.device.array import gpu_array, result_like
 from fpsim.gpu.device.gpu_array import GpuArray
 from fpsim.gpu.device.groups import GROUP_BITS, as_groups
@@ -124,7 +124,7 @@ class GpuTargets(NamedTuple):
     An array of one byte stands for one that is not computed.
     """
 
-    out: Any  # codes or values
+    out: Any
     scales: Any
     scale_codes: Any
     zero_points: Any
@@ -145,11 +145,8 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     if scaling.adaptive:
         raise ValueError(f"{scaling!r} chooses by tile, which is not on the GPU. Use the functions of fpsim itself.")
     options = element_options_of(element, scaling, cast)
-    source = gpu_array(x, "x")
-    if source.fmt is None:
-        raise TypeError(
-            f"x must be an array of floats on the GPU; got {x.dtype}. To read integers as codes use fpsim.gpu.decode."
-        )
+    source = float_array(x)
+    assert source.fmt is not None
     width = arithmetic_width(source.fmt, options.fmt)
     if scaling.symmetric:
         plan = scale_plan(scaling, largest_value(element), options.fmt.mantissa_bits, width)

@@ -121,7 +121,8 @@ class Scaled(ScaledArrays[Any]):
         """
         require_device()
         if not isinstance(scaled, CpuScaled):
-            raise TypeError(f"scaled must be an fpsim.Scaled; got {_kind(scaled)}.")
+            kind = "an fpsim.gpu.Scaled" if isinstance(scaled, Scaled) else type(scaled).__name__
+            raise TypeError(f"scaled must be an fpsim.Scaled; got {kind}.")
         from numba import cuda
 
         owner = gpu_array(cuda.device_array(1, np.uint8) if like is None else like, "like")
@@ -138,11 +139,6 @@ class Scaled(ScaledArrays[Any]):
         tensor = None if scaled.tensor_scale is None else np.array([scaled.tensor_scale], np.float32)
         arrays = {name: put(getattr(scaled, name)) for name in ARRAYS}
         return Scaled(fmt=scaled.fmt, scaling=scaled.scaling, tensor_scale=put(tensor), counts=put(counts), **arrays)
-
-
-def _kind(x: Any) -> str:
-    """Return the name of x's class for messages, with its module if it is this Scaled."""
-    return "an fpsim.gpu.Scaled" if isinstance(x, Scaled) else type(x).__name__
 
 
 @with_element_keywords

@@ -45,10 +45,10 @@ class ShortTiles(NamedTuple):
 
     elements: ElementKernels
     scales: ScaleChoices
-    tile_threads: int  # threads that share a tile
-    source_bits: int  # bits of an element that is read
-    target_bits: int  # bits of an element that is written
-    to_code: EncodeLayout | None  # a layout that is compiled in; None for one that is passed as an array
+    tile_threads: int
+    source_bits: int
+    target_bits: int
+    to_code: EncodeLayout | None
 
 
 def tile_threads_of(tiles: Tiling) -> int:

@@ -44,14 +44,14 @@ class ElementKernels(NamedTuple):
       affine: whether elements are integers with a zero point.
     """
 
-    width: int  # of the arithmetic
-    widened: bool  # whether the source has a narrower float
+    width: int
+    widened: bool
     mode: int
     kind: int
-    applied: int  # BY_SCALE if elements are divided by factors, BY_INVERSE if multiplied
-    integer: bool  # whether codes are two's complement numbers
-    back: bool  # whether results are float32 values instead of codes
-    affine: bool  # whether elements are integers with a zero point
+    applied: int
+    integer: bool
+    back: bool
+    affine: bool
 
 
 def choice_words(e: ElementKernels) -> ElementChoices:
