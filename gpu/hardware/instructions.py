@@ -60,7 +60,7 @@ def dot(
         raise ValueError(
             f"max_num_imprecise_acc must lie between 32 and block_k, {block_k}; got {max_num_imprecise_acc}."
         )
-    triton_kernels = _kernels_for(pair)
+    triton_kernels = _kernels_for(pair[0], f"tl.dot of {pair[0]}")
     start = tensor(np.zeros((m, n), np.float32) if c is None else c, "fp32")
     result = torch_module().full_like(start, float("nan"))
     triton_kernels.dot(
@@ -107,7 +107,7 @@ def scaled_dot(
     m, n, k = _loop_shape(a, b, c, pair)
     if m % TILE or n % TILE or k % BLOCK:
         raise ValueError(f"M and N must be multiples of {TILE}, and K of {BLOCK}; got {m} x {n} x {k}. Pad with zeros.")
-    triton_kernels = _kernels_for(pair)
+    triton_kernels = _kernels_for(pair[0], f"tl.dot of {pair[0]}")
     of_a = tensors.floats(scale_a).broadcast_to((m, k // BLOCK)).contiguous()
     of_b = tensors.floats(scale_b).broadcast_to((k // BLOCK, n)).contiguous()
     total = tensor(np.zeros((m, n), np.float32) if c is None else c, "fp32").clone()
@@ -132,12 +132,12 @@ def _loop_shape(a: Any, b: Any, c: Any, pair: Pair) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _kernels_for(pair: Pair) -> Any:
-    """Return the module of Triton kernels, after checking that the GPU can multiply the formats `pair`.
+def _kernels_for(kind: str, noun: str) -> Any:
+    """Return the module of Triton kernels; raise a GpuError if it has no Triton, or the GPU not the format `kind`.
 
-    Raises GpuError if it cannot, or if Triton is not installed.
+    noun: the subject of the message.
     """
-    require_capability(FP8_CAPABILITY if pair[0] in FP8 else (8, 0), f"tl.dot of {pair[0]}")
+    require_capability(FP8_CAPABILITY if kind in FP8 else (8, 0), noun)
     from fpsim.gpu.hardware import triton_kernels
 
     triton_kernels.require_triton()
@@ -160,10 +160,7 @@ def ptx_cast(x: Any, target: str) -> Words:
       ValueError: an unknown target.
     """
     known(target, ("e4m3", "e5m2", "fp16", "bf16"), "target")
-    require_capability(FP8_CAPABILITY, f"the conversion to {target}")
-    from fpsim.gpu.hardware import triton_kernels
-
-    triton_kernels.require_triton()
+    triton_kernels = _kernels_for("e4m3", f"the conversion to {target}")
     torch = torch_module()
     source = tensor(x, "fp32")
     codes = torch.zeros(source.numel(), dtype=torch.int32, device=source.device)
@@ -189,10 +186,7 @@ def sweep(target: str, *, chunk: int = 1 << 26, chunks: int | None = None) -> tu
       ValueError: an unknown target.
     """
     known(target, tuple(NAN_FROM), "target")
-    require_capability(FP8_CAPABILITY, f"the conversion to {target}")
-    from fpsim.gpu.hardware import triton_kernels
-
-    triton_kernels.require_triton()
+    triton_kernels = _kernels_for("e4m3", f"the conversion to {target}")
     torch = torch_module()
     places = torch.arange(chunk, dtype=torch.int32, device=tensors.DEVICE)
     magnitude = 0x7F if target in FP8 else 0x7FFF
@@ -245,10 +239,8 @@ def twin(name: str, *arrays: Any, **options: Any) -> Any:
     """
     require_device()
     result = getattr(public("fpsim.gpu"), name)(*map(_to_gpu, arrays), **options)
-    if hasattr(result, "scales"):
-        parts = (result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale)
-        return tuple(words_of(part) for part in (*parts, result.decode()) if part is not None)
-    return tuple(map(words_of, result)) if isinstance(result, tuple) else words_of(result)
+    parts = tuple(map(words_of, tensors.parts_of(result)))
+    return parts if len(parts) > 1 else parts[0]
 
 
 def _to_gpu(x: Any) -> Any:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability, require_device
-from fpsim.gpu.hardware.cublaslt import LAYOUTS, lt_matmul, version
+from fpsim.gpu.hardware.cublaslt import LAYOUTS, version
 from fpsim.gpu.hardware.failures import in_one_sentence
-from fpsim.gpu.hardware.instructions import dot, ptx_cast, scaled_dot, sweep, torch_cast, twin
-from fpsim.gpu.hardware.tensor_cores import chain_matmul
 from fpsim.gpu.hardware.tensors import (
     DTYPES,
     FP8,
@@ -30,13 +28,7 @@ from fpsim.gpu.hardware.tensors import (
     torch_module,
     words,
 )
-from fpsim.gpu.hardware.timing import measure, room
 from fpsim.matrix_units.chips import capability_of
-
-__all__ = [
-    "about", "chain_matmul", "dot", "lt_matmul", "matmul", "measure", "ptx_cast", "room", "scaled_dot", "scaled_mm",
-    "sweep", "torch_cast", "twin",
-]  # fmt: skip
 
 HOPPER = capability_of("hopper")
 BLOCK = 128  # terms, rows or columns that share a scale
@@ -60,12 +52,10 @@ def about() -> dict[str, str]:
         "multiprocessors": str(torch.cuda.get_device_properties(0).multi_processor_count),
         "torch": str(torch.__version__), "cuda": str(torch.version.cuda),
     }  # fmt: skip
-    asks = (
-        ("driver", _driver),
-        ("cublaslt", version),
-        ("triton", lambda: importlib.import_module("triton").__version__),
-    )
-    for name, ask in asks:
+    asks: dict[str, Callable[[], Any]] = {
+        "driver": _driver, "cublaslt": version, "triton": lambda: importlib.import_module("triton").__version__,
+    }  # fmt: skip
+    for name, ask in asks.items():
         try:
             facts[name] = str(ask())
         except Exception as reason:

@@ -121,12 +121,10 @@ def _scaled_chains(start: Array, product: UnitProduct) -> Array:
     """Return start + a @ b, (M, N) float32, with each sum of 128 terms multiplied by its scales before it is added."""
     m, n = start.shape
     pair = KINDS[product.unit.a.name], KINDS[product.unit.b.name]
-    a, b = (_padded(product.a, TILE, BLOCK), _padded(product.b, BLOCK, TILE))
-    factors = product.factors
+    a, b, factors = _padded(product.a, TILE, BLOCK), _padded(product.b, BLOCK, TILE), product.factors
     of_a = _padded(factors.rows, TILE, 1) if factors.mode != ADD else np.float32(1)
     of_b = _padded(factors.columns, 1, TILE) if factors.mode != ADD else np.float32(1)
-    first = A_FIRST[factors.mode]
-    words = scaled_dot(a, b, pair, of_a, of_b, _padded(start, TILE, TILE), a_first=first)
+    words = scaled_dot(a, b, pair, of_a, of_b, _padded(start, TILE, TILE), a_first=A_FIRST[factors.mode])
     return np.asarray(words).view(np.float32)[:m, :n]
 
 

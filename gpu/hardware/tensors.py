@@ -58,6 +58,18 @@ def words(x: Any) -> Words:
     return np.asarray(integers_of(x.detach().contiguous()).cpu().numpy().view(f"u{x.element_size()}"))
 
 
+def parts_of(result: Any) -> list[Any]:
+    """Return the arrays of a function's result, which is an array, a tuple of arrays, or a scaled array.
+
+    Those of a scaled array are codes, scales, scale codes, zero points and tensor scale, as far as they exist, and the
+    decoded values.
+    """
+    if not hasattr(result, "scales"):
+        return list(result) if isinstance(result, tuple) else [result]
+    parts = (result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale)
+    return [part for part in (*parts, result.decode()) if part is not None]
+
+
 def column_major(x: Any, kind: str) -> Any:
     """Return a (K, N) matrix, as for `tensor`, as a tensor on the GPU that is stored column after column."""
     return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()

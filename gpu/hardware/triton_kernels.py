@@ -129,7 +129,6 @@ def dot(
     a: Any, b: Any, c: Any, d: Any, *, block_m: int, block_n: int, block_k: int, imprecise: int, num_warps: int
 ) -> None:
     """Launch `dot_kernel`, whose arguments these are, on torch CUDA tensors."""
-    require_triton()
     m, k = a.shape
     n = b.shape[1]
     dot_kernel[(m // block_m, n // block_n)](
@@ -143,7 +142,6 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
     m and n must be multiples of 64, and k of 128, the terms of a block.
     """
-    require_triton()
     m, k = a.shape
     n, tile = b.shape[1], 64
     scaled_dot_kernel[(m // tile, n // tile)](
@@ -154,6 +152,5 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
 def convert(source: Any, codes: Any, target: str) -> None:
     """Launch `convert_kernel` with the instruction `cvt.rn` (FP8 saturates) to the format `target`, on CUDA tensors."""
-    require_triton()
     size, block = source.numel(), 1024
     convert_kernel[(-(-size // block),)](source, codes, size, block=block, asm=CONVERSIONS[target])
