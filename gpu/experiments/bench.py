@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import statistics
 import sys
 import time
@@ -15,19 +14,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fpsim.errors import unknown
+from fpsim.errors import require_word
 from fpsim.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.lab.bench_report import BenchReport, Speed, plain
 from fpsim.gpu.lab.bench_rows import COPY, ELEMENTS, SHORT, SIDE, SMALL_ELEMENTS, SMALL_SIDE, WORKS, BenchWork
 from fpsim.gpu.lab.judge import said_of
 from fpsim.gpu.lab.lab import REAL, about_of
+from fpsim.gpu.lab.processes import row_file
 
 RECORD, TABLE = "bench.json", "bench.txt"
 PARTS = tuple(dict.fromkeys(work.part for work in WORKS if work.part != COPY))
 LEAST_RUNS = 3  # without time for so many runs, only a small size is measured
 SPARE = 2  # free bytes on the GPU that a call requires, relative to its data
-Found = Callable[[Speed], None]
 
 
 def bench(
@@ -61,8 +60,7 @@ def bench(
     """
     began = time.monotonic()
     for part in parts or ():
-        if part not in PARTS:
-            raise unknown("part", part, list(PARTS))
+        require_word("part", part, PARTS)
     silicon = importlib.import_module(hardware or REAL) if hardware is None or isinstance(hardware, str) else hardware
     about = about_of(silicon)
     folder = None if out is None else require_folder(out)
@@ -91,7 +89,7 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
 # ---- rows
 
 
-def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Found) -> None:
+def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Callable[[Speed], Any]) -> None:
     """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
 
     silicon: an object with `measure` and `room` of `fpsim.gpu.hardware`. Calls for which no time is left get a speed
@@ -160,8 +158,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     try:
-        if options.rows:
-            return _rows_alone(options)
+        if options.rows:  # a process of a validation
+            end, works = time.monotonic() + 60 * options.minutes, works_of(options.parts, options.short)
+            with row_file(options.rows) as write:
+                run(importlib.import_module(options.hardware), works, end, lambda row: write(plain(row)))
+            return 0
         report = bench(options.out, options.minutes, options.parts, hardware=options.hardware, short=options.short)
     except (GpuError, ValueError) as reason:
         print(reason, file=sys.stderr)
@@ -171,21 +172,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     print(report)
     return int(any(row.error for row in report.rows))
-
-
-def _rows_alone(options: argparse.Namespace) -> int:
-    """Run the benchmark in a process that a validation started, and append each speed to a file; return 0.
-
-    options: the command's options. rows is the path of the file, which gets a JSON object per line; hardware, parts,
-    short and minutes are as for `bench`.
-    """
-    began = time.monotonic()
-    with open(options.rows, "a") as file:
-
-        def write(row: Speed) -> None:
-            file.write(json.dumps(plain(row)) + "\n")
-            file.flush()
-
-        silicon = importlib.import_module(options.hardware)
-        run(silicon, works_of(options.parts, options.short), began + 60 * options.minutes, write)
-    return 0

@@ -14,7 +14,7 @@ from fpsim import schedules
 from fpsim.casts.cast import encode
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, Format
 from fpsim.gpu.lab.judge import as_words
-from fpsim.gpu.lab.lab import Lab, unit_name
+from fpsim.gpu.lab.lab import Lab, titled, unit_name
 from fpsim.gpu.lab.model import Words
 from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 from fpsim.lazy import public
@@ -78,21 +78,20 @@ def casts(lab: Lab) -> Iterator[Check]:
         yield Check("casts", f"PTX cvt.rn and fp.gpu.encode, {kind}", "all 2**32 float32", partial(_sweep, lab, kind))
     label, x = list(sources(lab).items())[-1]
     for kind in NAMES:
-        yield Check("casts", f"PTX cvt.rn to {kind}", label, partial(_ptx_cast, lab, x, kind))
+        overflow = PTX_OVERFLOW[kind]
+        best = partial(_best, lab, "ptx_cast", x, kind, (overflow, *OVERFLOWS), (overflow,))
+        yield Check("casts", f"PTX cvt.rn to {kind}", label, best)
     for label, x in sources(lab).items():
         for kind in NAMES:
-            yield Check("casts", f"torch's cast to {kind}", label, partial(_torch_cast, lab, x, kind))
+            best = partial(_best, lab, "torch_cast", x, kind, OVERFLOWS, OVERFLOWS[:2])
+            yield Check("casts", f"torch's cast to {kind}", label, best)
     for label, x in sources(lab).items():
         for fmt in TARGETS:
             for options in MODES:
-                words = " ".join(str(value) for value in options.values())
-                yield Check(
-                    "casts",
-                    f"fp.gpu.encode {fmt} {words}".strip(),
-                    label,
-                    partial(_twin, lab, "encode", fmt, x, options),
-                )
-            yield Check("casts", f"fp.gpu.quantize {fmt}", label, partial(_twin, lab, "quantize", fmt, x, {}))
+                run = partial(_twin, lab, "encode", "integer", x, fmt=fmt, **options)
+                yield Check("casts", titled(f"fp.gpu.encode {fmt}", options), label, run)
+            run = partial(_twin, lab, "quantize", "fp32", x, fmt=fmt)
+            yield Check("casts", f"fp.gpu.quantize {fmt}", label, run)
 
 
 def _sweep(lab: Lab, kind: str) -> ValidationRow:
@@ -104,45 +103,25 @@ def _sweep(lab: Lab, kind: str) -> ValidationRow:
     return row_of_difference(WordDifference(compared, differing, 0, first))
 
 
-def _twin(lab: Lab, name: str, fmt: Format, x: Any, options: dict[str, Any]) -> ValidationRow:
-    """Compare a cast of fp.gpu with the CPU's, bit by bit; return the report row.
+def _twin(lab: Lab, name: str, kind: str, *operands: Any, **options: Any) -> ValidationRow:
+    """Compare the result of a function of fp.gpu, in the format `kind`, with the CPU's, bit by bit."""
+    want = as_words(getattr(public(), name)(*operands, **options))
+    return row_of_difference(difference(lab.hardware.twin(name, *operands, **options), want, kind))
 
-    lab: the settings. name: the function, such as "encode". fmt, x, options: its format, input and keyword arguments.
+
+def _best(
+    lab: Lab, function: str, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]
+) -> ValidationRow:
+    """Compare a cast of the hardware with fp.encode under each overflow mode, and return the row of the closest one.
+
+    function: name of the cast, such as "torch_cast". kind: name of the format, in NAMES. overflows: the modes to try.
+    expected: the predicted modes.
     """
-    want = as_words(getattr(public(), name)(x, fmt, **options))
-    got = lab.hardware.twin(name, x, fmt=fmt, **options)
-    return row_of_difference(difference(got, want, "fp32" if name == "quantize" else "integer"))
-
-
-def _torch_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
-    """Compare torch's GPU cast with fp.encode under several overflow modes; return the report row of the best mode.
-
-    lab: the settings. x: array of floats. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
-    """
-    return _best(lab.hardware.torch_cast(x, kind), x, kind, OVERFLOWS, OVERFLOWS[:2])
-
-
-def _ptx_cast(lab: Lab, x: Any, kind: str) -> ValidationRow:
-    """Compare PTX's conversion with fp.encode under several overflow modes; return the report row of the best mode.
-
-    lab: the settings. x: array of floats. kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
-    """
-    return _best(lab.hardware.ptx_cast(x, kind), x, kind, (PTX_OVERFLOW[kind], *OVERFLOWS), (PTX_OVERFLOW[kind],))
-
-
-def _best(got: Words, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]) -> ValidationRow:
-    """Compare a cast's results with fp.encode under each overflow mode, and return the row of the closest one.
-
-    Args:
-      got: the results' bits.
-      x: the inputs.
-      kind: the name of the format, "e4m3", "e5m2", "fp16" or "bf16".
-      overflows: the modes to try.
-      expected: the predicted modes.
-    """
-    tried = []
-    for overflow in dict.fromkeys(overflows):
-        tried.append((overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind)))
+    got = getattr(lab.hardware, function)(x, kind)
+    tried = [
+        (overflow, difference(got, encode(x, NAMES[kind], overflow=overflow), kind))
+        for overflow in dict.fromkeys(overflows)
+    ]
     best = min(tried, key=lambda entry: entry[1].differing)
     rivals = sum(not d.differing for _, d in tried) - 1 if not best[1].differing else 0
     return row_of_difference(best[1], f"overflow {best[0]!r}", rivals, best[0] in expected)
@@ -175,9 +154,8 @@ def arithmetic(lab: Lab) -> Iterator[Check]:
             if name in ("add", "multiply", "fma", "divide") and fmt in (E4M3, FP16):
                 modes = ({}, {"rounding": "toward_zero"}, {"rounding": "stochastic", "seed": 11})
             for options in modes:
-                words = " ".join(str(value) for value in options.values())
                 label, codes = codes_of(lab, fmt, count)
-                yield Check("arithmetic", f"fp.gpu.{name} {fmt} {words}".strip(), label,
+                yield Check("arithmetic", titled(f"fp.gpu.{name} {fmt}", options), label,
                             partial(_operation, lab, name, fmt, codes, options))  # fmt: skip
 
 
@@ -212,41 +190,30 @@ def matmuls(lab: Lab) -> Iterator[Check]:
             codes = product_operands(label, shape, (kinds[0], kinds[1]), lab.seed)
             for promote in (None, 128):
                 call = f"fp.gpu.matmul {name}" + (f" promote {promote}" if promote else "")
-                yield Check("matmuls", call, label, partial(_matmul, lab, codes, accumulate=name, promote=promote))
+                run = partial(_twin, lab, "matmul", "fp32", *codes, accumulate=name, promote=promote)
+                yield Check("matmuls", call, label, run)
     for pair, schedule, more in SCHEDULED:
-        codes = product_operands("wide", shape, (pair[0], pair[1]), lab.seed)
+        codes = product_operands("wide", shape, pair, lab.seed)
         name = unit_name("hopper", pair)
         options = {"accumulate": name, "schedule": schedule, "strict": False, **more}
-        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", partial(_matmul, lab, codes, **options))
+        run = partial(_twin, lab, "matmul", more.get("out_fmt", "fp32"), *codes, **options)
+        yield Check("matmuls", f"fp.gpu.matmul {name} {schedule}", "wide", run)
     for number, (pair, schedule, more) in enumerate((*SCHEDULED, *CHAINED)):
         if not isinstance(schedule.sums, Chain) or lab.chip != "hopper":
             continue
         m, n, k = shape
-        codes = product_operands("normal", (m - 7, n - 3, k - 20), (pair[0], pair[1]), lab.seed + number)
+        codes = product_operands("normal", (m - 7, n - 3, k - 20), pair, lab.seed + number)
         bias = np.random.default_rng([lab.seed, 9]).standard_normal(n - 3).astype(np.float32)
         options = {"accumulate": unit_name("hopper", pair), "schedule": schedule, "strict": False, "bias": bias, **more}
-        name = f"tensor cores by {schedule} {' '.join(map(str, more.values()))}".strip()
-        yield Check("matmuls", name, "normal, with a bias", partial(_chain_matmul, lab, codes, **options))
+        run = partial(_chain_matmul, lab, more.get("out_fmt", "fp32"), codes, **options)
+        yield Check("matmuls", titled(f"tensor cores by {schedule}", more), "normal, with a bias", run)
 
 
-def _chain_matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; return the report row.
-
-    lab: the settings. codes: the operands. options: keyword arguments of hardware.chain_matmul and of fp.matmul.
-    """
+def _chain_matmul(lab: Lab, kind: str, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
+    """Compare a product by the GPU's instructions, in a schedule's order, with fp.matmul; kind: its format."""
     want = as_words(matmul(*codes, **options))
     got = as_words(np.asarray(lab.hardware.chain_matmul(*codes, **options)))
-    return row_of_difference(difference(got, want, str(options.get("out_fmt", "fp32"))))
-
-
-def _matmul(lab: Lab, codes: tuple[Words, Words], **options: Any) -> ValidationRow:
-    """Compare fp.gpu.matmul with fp.matmul; return the report row.
-
-    lab: the settings. codes: the operands. options: keyword arguments of fp.gpu.matmul and of fp.matmul.
-    """
-    kind = "bf16" if options.get("out_fmt") == "bf16" else "fp32"
-    want = as_words(matmul(*codes, **options))
-    return row_of_difference(difference(lab.hardware.twin("matmul", *codes, **options), want, kind))
+    return row_of_difference(difference(got, want, kind))
 
 
 def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]:

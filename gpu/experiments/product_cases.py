@@ -46,19 +46,13 @@ def units(lab: Lab) -> Iterator[ProductCase]:
     ]  # fmt: skip
     for pair, block_k, limit, start in plans:
         shape = (64, 32, 256) if lab.small else (64, 64, 768)
-
-        def call(problem: ProductProblem, pair: Pair = pair, block_k: int = block_k, limit: int | None = limit) -> Any:
-            result = lab.hardware.dot(problem.a, problem.b, problem.c, pair, block_k=block_k,
-                                     max_num_imprecise_acc=limit, block_n=min(64, problem.b.shape[1]))  # fmt: skip
-            return result, None
-
         words = f"triton({block_k}" + (")" if limit is None else f", max_num_imprecise_acc={limit})")
         others = [f"triton({block_k}, max_num_imprecise_acc={n})" for n in (32, 64, 128) if n <= block_k]
         models = [LibraryModel(name) for name in dict.fromkeys([words, "FLAT", *others, "cutlass_2xacc(128)"])]
-        c = inputs.start(start, *shape[:2], lab.seed)
         name = named(shape, f"tl.dot {'x'.join(pair)}, BLOCK_K {block_k}", (limit and f"imprecise {limit}") or "",
-                      "" if c is None else f"c {start}")  # fmt: skip
-        yield ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+                      "" if start == "zero" else f"c {start}")  # fmt: skip
+        yield _loop(lab, name, shape, pair, start, models, block_k=block_k, max_num_imprecise_acc=limit,
+                    block_n=min(64, shape[1]))  # fmt: skip
     yield from _scaled_loops(lab)
     yield from _small_tiles(lab)
 
@@ -88,26 +82,28 @@ def _scaled_loops(lab: Lab) -> Iterator[ProductCase]:
 
 def _small_tiles(lab: Lab) -> Iterator[ProductCase]:
     """Yield cases of tiles of 16 rows (mma.sync), for which Triton converts FP8 to FP16 and reorders K."""
-    for pair, block_k in ((E4M3, 64), (("fp16", "fp16"), 32)):
-        shape = (32, 32, 256)
-
-        def call(problem: ProductProblem, pair: Pair = pair, block_k: int = block_k) -> Any:
-            return lab.hardware.dot(
-                problem.a, problem.b, problem.c, pair, block_k=block_k, block_m=16, block_n=16
-            ), None
-
-        half, emulated = f"{lab.chip}_f16_f32", f"{lab.chip}_mma_e4m3_f32"
-        models = [LibraryModel("FLAT")]
-        if pair == E4M3:
-            models = [
-                LibraryModel("FLAT", half, k_order="pairs"),
-                LibraryModel("FLAT", half),
-                LibraryModel("FLAT", emulated),
-                *models,
-            ]
-        c = inputs.start("normal", *shape[:2], lab.seed)
+    half, emulated = f"{lab.chip}_f16_f32", f"{lab.chip}_mma_e4m3_f32"
+    models = [LibraryModel("FLAT")]
+    of_fp8 = [LibraryModel("FLAT", half, k_order="pairs"), LibraryModel("FLAT", half), LibraryModel("FLAT", emulated)]
+    shape = (32, 32, 256)
+    for pair, block_k, tried in ((E4M3, 64, [*of_fp8, *models]), (("fp16", "fp16"), 32, models)):
         name = named(shape, f"tl.dot {'x'.join(pair)}, tiles of 16 rows")
-        yield ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
+        yield _loop(lab, name, shape, pair, "normal", tried, block_k=block_k, block_m=16, block_n=16)
+
+
+def _loop(
+    lab: Lab, name: str, shape: Shape, pair: Pair, start: str, models: Sequence[LibraryModel], **blocks: Any
+) -> ProductCase:  # fmt: skip
+    """Return the case of a Triton loop over tl.dot.
+
+    start: name of the values at which sums start. blocks: keyword arguments of `fpsim.gpu.hardware.dot`.
+    """
+
+    def call(problem: ProductProblem) -> tuple[Words, Any]:
+        return lab.hardware.dot(problem.a, problem.b, problem.c, pair, **blocks), None
+
+    c = inputs.start(start, *shape[:2], lab.seed)
+    return ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
 
 
 # ---- torch._scaled_mm

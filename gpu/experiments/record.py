@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fpsim.errors import unknown
+from fpsim.errors import require_word
 from fpsim.files import INTERRUPTED, path_of, require_folder
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.experiments.product_cases import PRODUCTS
@@ -51,8 +51,7 @@ def record(
     about = about_of(silicon)
     chosen = list(PRODUCTS if parts is None else parts)
     for part in chosen:
-        if part not in PRODUCTS:
-            raise unknown("part", part, list(PRODUCTS))
+        require_word("part", part, tuple(PRODUCTS))
     require_folder(path_of(path).parent)
     lab = laboratory(silicon, about, seed, small=True)
     end = time.monotonic() + 60 * minutes

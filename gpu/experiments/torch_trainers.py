@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from fpsim.lazy import public
@@ -28,12 +29,12 @@ class TorchRun(NamedTuple):
 
 
 def trained(
-    width: int, steps: int, text: str | None, prepare: Callable[[Any, Any], None], device: str = "cuda"
-) -> TorchRun:  # fmt: skip
+    width: int, steps: int, text: str | None, device: str = "cuda", prepare: Callable[[Any, Any], None] | None = None
+) -> TorchRun:
     """Train the reference transformer by torch under BF16 autocast, and return losses, times and memory.
 
-    width, steps, text: as for `fpsim.train.run`. prepare: called with torch and the model before the first step.
-    device: "cuda", or "cpu" for a test without a GPU.
+    width, steps, text: as for `fpsim.train.run`. device: "cuda", or "cpu" for a test without a GPU.
+    prepare: called with torch and the model before the first step.
     """
     import torch as library
 
@@ -41,7 +42,8 @@ def trained(
     models, data = public("fpsim.train.model"), public("fpsim.train.data").corpus(text)
     config = models.Config(len(data.vocabulary), CONTEXT, width, heads=width // 32, hidden=2 * width)
     model = models.Transformer(config, 0).to(device)
-    prepare(torch, model)
+    if prepare is not None:
+        prepare(torch, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=BETAS, eps=EPS, weight_decay=0.0, fused=True)
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -61,21 +63,11 @@ def trained(
     return TorchRun(losses, seconds, torch.cuda.max_memory_allocated() / 1e6 if device == "cuda" else 0.0)
 
 
-def bf16(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train the reference transformer in BF16 by torch.autocast; arguments and result are those of `trained`."""
-    return trained(width, steps, text, lambda torch, model: None, device)
-
-
-def fp8(width: int, steps: int, text: str | None = None, device: str = "cuda") -> TorchRun:
-    """Train with linear layers (except the head) in FP8 by torch's scaled_mm, and other operations as in `bf16`.
-
-    Each operand has one scale, from its own amax. Arguments and result are those of `trained`.
-    """
-    return trained(width, steps, text, _with_fp8, device)
-
-
 def _with_fp8(torch: Any, model: Any) -> None:
-    """Make every linear layer of a torch model, except the head, multiply in FP8, in place."""
+    """Make every linear layer of a torch model, except the head, multiply in FP8 by torch's scaled_mm, in place.
+
+    Each operand has one scale, from its own amax.
+    """
 
     def cast(x: Any, dtype: Any, largest: float) -> tuple[Any, Any]:
         scale = (x.abs().amax().float() / largest).clamp_min(1e-12)
@@ -111,4 +103,6 @@ def _with_fp8(torch: Any, model: Any) -> None:
             module.forward = lambda x, module=module: Linear.apply(x, module.weight)
 
 
-TRAINERS: dict[str, Callable[..., TorchRun]] = {"torch BF16": bf16, "torch FP8": fp8}
+TRAINERS: dict[str, Callable[..., TorchRun]] = {
+    "torch BF16": trained, "torch FP8": partial(trained, prepare=_with_fp8),
+}  # fmt: skip

@@ -25,7 +25,7 @@ from fpsim.gpu.device.device import GpuError, require_device
 from fpsim.gpu.experiments import torch_trainers
 from fpsim.gpu.lab.judge import said_of
 from fpsim.gpu.lab.lab import REAL, about_of
-from fpsim.gpu.lab.processes import Ended, side_by_side
+from fpsim.gpu.lab.processes import Ended, row_file, side_by_side
 from fpsim.gpu.lab.training import TrainingReport, TrainingRow, training_row
 from fpsim.lazy import public
 from fpsim.schedules.arguments import positive
@@ -50,7 +50,7 @@ class TrainingCase(NamedTuple):
     recipe: str
     width: int
     steps: int
-    beside_torch: bool = False  # whether torch's own trainers run, too
+    beside_torch: bool = False
     chip: str = ""
 
     @property
@@ -65,6 +65,7 @@ class TrainingCase(NamedTuple):
         return public("fpsim.recipes.hardware").recipe_on_chip(recipe, self.chip)[0] if self.chip else recipe
 
 
+SHORT_RECIPES = ("FP8_DELAYED", "TE_HYBRID", "DEEPSEEK_V3_POW2", "DEEPSEEK_V3_UNPROMOTED", "DEEPSEEK_V3_E5M2_GRADS")
 CASES = {
     case.name: case
     for case in (
@@ -72,16 +73,7 @@ CASES = {
         *(TrainingCase(recipe, 128, 200) for recipe in ("FP16_DYNAMIC", "FP8_TENSOR", "DEEPSEEK_V3")),
         *(TrainingCase(recipe, 128, 50, chip="H100 cuBLAS") for recipe in ("BF16", "FP8_TENSOR", "DEEPSEEK_V3")),
         TrainingCase("DEEPSEEK_V3", 512, 20, True),
-        *(
-            TrainingCase(recipe, 128, 20)
-            for recipe in (
-                "FP8_DELAYED",
-                "TE_HYBRID",
-                "DEEPSEEK_V3_POW2",
-                "DEEPSEEK_V3_UNPROMOTED",
-                "DEEPSEEK_V3_E5M2_GRADS",
-            )
-        ),
+        *(TrainingCase(recipe, 128, 20) for recipe in SHORT_RECIPES),
     )
 }
 
@@ -159,8 +151,8 @@ def _lasting(case: TrainingCase, steps: int | None) -> TrainingCase:
 
 
 def run_case(
-    case: TrainingCase, deadline: float, each_row: Callable[[TrainingRow], None], backends: Sequence[str],
-    text: str | None = None,
+    case: TrainingCase, deadline: float, each_row: Callable[[TrainingRow], Any], backends: Sequence[str],
+    text: str | None,
 ) -> None:  # fmt: skip
     """Train a case emulated on the CPU and on each backend, and pass a report row for each run to `each_row`.
 
@@ -251,7 +243,7 @@ def _megabytes(backend: str) -> float:
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
     """Return the report row of a run by torch itself, with losses, times and memory, or with the error it raised.
 
-    name: the row's backend, such as "torch BF16". trainer: `torch_trainers.bf16` or `fp8`. steps: at least 1 is taken.
+    name: the row's backend, such as "torch BF16". trainer: of TRAINERS. steps: at least 1 is taken.
     """
     result = TrainingRow(case.name, name)
     try:
@@ -300,14 +292,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.case:
-            with open(options.rows, "a") as file:
-
-                def write(row: TrainingRow) -> None:
-                    file.write(json.dumps(asdict(row)) + "\n")
-                    file.flush()
-
-                deadline = time.monotonic() + 60 * options.minutes
-                run_case(_lasting(CASES[options.case], options.steps), deadline, write, options.backends, options.text)
+            case, end = _lasting(CASES[options.case], options.steps), time.monotonic() + 60 * options.minutes
+            with row_file(options.rows) as write:
+                run_case(case, end, lambda row: write(asdict(row)), options.backends, options.text)
             return 0
         report = train(
             options.out, options.minutes, options.cases, backends=options.backends, isolated=not options.together,

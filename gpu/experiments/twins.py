@@ -13,8 +13,9 @@ from fpsim.core.elementary.float32 import FUNCTIONS
 from fpsim.formats.integer_format import INT8, UINT8
 from fpsim.formats.named import BF16, E2M1, E4M3, E5M2, FP16, FP32, NAMED
 from fpsim.gpu.experiments.checks import Check, codes_of, row_of_difference
+from fpsim.gpu.hardware.tensors import parts_of
 from fpsim.gpu.lab.judge import as_words
-from fpsim.gpu.lab.lab import Lab
+from fpsim.gpu.lab.lab import Lab, titled
 from fpsim.gpu.lab.model import Words
 from fpsim.gpu.lab.report import ValidationRow, WordDifference, difference
 from fpsim.lazy import public
@@ -48,10 +49,9 @@ def scaling(lab: Lab) -> Iterator[Check]:
     for name, row, fmt in [*cases[lab.seed % len(cases) :], *cases[: lab.seed % len(cases)]]:
         for shape in shapes:
             x = _magnitudes(lab, shape)
+            label = f"{shape[0]} x {shape[1]} float32"
             for options in CASTS[: 1 if lab.small else None]:
-                words = " ".join(map(str, options.values()))
-                label = f"{shape[0]} x {shape[1]} float32"
-                yield Check("scaling", f"fp.gpu.encode_scaled {fmt} {name} {words}".strip(), label,
+                yield Check("scaling", titled(f"fp.gpu.encode_scaled {fmt} {name}", options), label,
                             partial(_twin, lab, "encode_scaled", (x,), fmt=fmt, scaling=row, **options))  # fmt: skip
             yield Check("scaling", f"fp.gpu.quantize_scaled {fmt} {name}", label,
                         partial(_twin, lab, "quantize_scaled", (x,), fmt=fmt, scaling=row))  # fmt: skip
@@ -125,8 +125,7 @@ def elementary(lab: Lab) -> Iterator[Check]:
         for name in FUNCTIONS:
             label, every = codes_of(lab, fmt, 1)
             for options in CASTS[: 1 if lab.small else None]:
-                words = " ".join(map(str, options.values()))
-                yield Check("elementary", f"fp.gpu.{name} {fmt} {words}".strip(), label,
+                yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), label,
                             partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
 
 
@@ -148,8 +147,7 @@ def _norms(lab: Lab) -> Iterator[Check]:
             for options in NORMS[: 2 if lab.small else None]:
                 length = shape[options.get("axis", -1)]
                 more = [as_words(public().encode(_near_one(lab, (length,), 9 + i), fmt)) for i in range(count)]
-                words = " ".join(map(str, options.values()))
-                yield Check("elementary", f"fp.gpu.{name} {fmt} {words}".strip(), f"{shape[0]} x {shape[1]} numbers",
+                yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), f"{shape[0]} x {shape[1]} numbers",
                             partial(_twin, lab, name, (x, *more), fmt=fmt, **options))  # fmt: skip
 
 
@@ -183,7 +181,7 @@ def stacks(lab: Lab) -> Iterator[Check]:
                 as_words(public().encode(rng.standard_normal(shape) * 2.0 ** rng.integers(-3, 4, shape), fmt.carrier))
                 for shape, fmt in ((left, unit.a), (right, unit.b))
             ]
-            yield Check("stacks", f"fp.gpu.matmul {unit.name} {' '.join(map(str, options.values()))}".strip(), words,
+            yield Check("stacks", titled(f"fp.gpu.matmul {unit.name}", options), words,
                         partial(_twin, lab, "matmul", tuple(pair), accumulate=unit, **options))  # fmt: skip
         x, y = (_near_one(lab, shape, number) for shape in (left, right))
         for accumulator in (FusedMultiplyAdd(FP32), Sequential(BF16)):
@@ -217,16 +215,8 @@ def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> Valid
 
 
 def arrays_of(result: Any) -> tuple[Words, ...]:
-    """Return the results of a function as arrays of bit patterns.
-
-    result: an array, a tuple of arrays, or a scaled array, which gives its codes, scales, scale codes, zero points and
-    tensor scale, as far as they exist, and its decoded values.
-    """
-    parts = list(result) if isinstance(result, tuple) else [result]
-    if hasattr(result, "scales"):
-        parts = [result.codes, result.scales, result.scale_codes, result.zero_points, result.tensor_scale]
-        parts.append(result.decode())
-    return tuple(np.atleast_1d(as_words(np.asarray(part))) for part in parts if part is not None)
+    """Return the result of a function of the CPU as arrays of bit patterns: those of `parts_of`."""
+    return tuple(np.atleast_1d(as_words(np.asarray(part))) for part in parts_of(result))
 
 
 def _magnitudes(lab: Lab, shape: tuple[int, int]) -> Any:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fpsim.errors import unknown
+from fpsim.errors import require_word
 from fpsim.files import INTERRUPTED, require_folder, write_whole
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.experiments.bench import run as measure_rows
@@ -28,7 +28,7 @@ from fpsim.gpu.experiments.twins import TWINS
 from fpsim.gpu.lab.bench_report import Speed, speed_of
 from fpsim.gpu.lab.judge import Judgement, ProductCase, judged, said_of
 from fpsim.gpu.lab.lab import REAL, Lab, about_of, laboratory
-from fpsim.gpu.lab.processes import Ended, side_by_side
+from fpsim.gpu.lab.processes import Ended, row_file, side_by_side
 from fpsim.gpu.lab.recording import Entry, store
 from fpsim.gpu.lab.report import ValidationReport, ValidationRow, row_of
 
@@ -78,8 +78,7 @@ def validate(
     began = time.monotonic()
     chosen = list(NAMES) if parts is None else list(parts)
     for part in chosen:
-        if part not in NAMES:
-            raise unknown("part", part, list(NAMES))
+        require_word("part", part, NAMES)
     if isolated and not isinstance(hardware, str | None):
         raise ValueError(
             "hardware must be the name of a module if isolated=True; got an object. Pass isolated=False, or a name."
@@ -91,10 +90,11 @@ def validate(
     keep = None if folder is None else folder / UNFIT
     lab = laboratory(silicon, about, seed, small)
     end = began + 60 * minutes
-    results = PartResults([], [])
+    rows: list[ValidationRow] = []
+    speeds: list[Speed] = []
 
     def report() -> ValidationReport:
-        made = ValidationReport(tuple(results.rows), about, time.monotonic() - began, tuple(results.speeds))
+        made = ValidationReport(tuple(rows), about, time.monotonic() - began, tuple(speeds))
         if folder is not None:
             made.save(folder / RECORD)
             write_whole(folder / TABLE, f"{made}\n")
@@ -106,31 +106,18 @@ def validate(
             seconds = max(left * _weight(parts_now) / sum(map(_weight, turns[i:])), 1.0)
             if isolated:
                 most = min(seconds + GRACE, max(left + GRACE, 1.0))
-                _in_processes(parts_now, seconds, most, Lab(name, seed=seed, small=small), keep, results, report)
+                named = Lab(name, seed=seed, small=small)
+                _in_processes(parts_now, seconds, most, named, keep, rows, speeds, report)
             elif parts_now == [SPEED]:
-                measure_rows(silicon, works_of(short=True), time.monotonic() + seconds, results.speeds.append)
+                measure_rows(silicon, works_of(short=True), time.monotonic() + seconds, speeds.append)
             else:
-                run_part(parts_now[0], lab, time.monotonic() + seconds, results.rows.append, keep)
+                run_part(parts_now[0], lab, time.monotonic() + seconds, rows.append, keep)
             report()
     except KeyboardInterrupt:
-        results.rows.append(
-            ValidationRow(parts_now[0], "the part itself", "", error="interrupted, and all later parts")
-        )
+        rows.append(ValidationRow(parts_now[0], "the part itself", "", error="interrupted, and all later parts"))
         report()
         raise
     return report()
-
-
-class PartResults(NamedTuple):
-    """The results of all parts of a validation so far.
-
-    Attributes:
-      rows: the comparisons.
-      speeds: the speeds measured by the benchmark.
-    """
-
-    rows: list[ValidationRow]
-    speeds: list[Speed]
 
 
 # ---- a part
@@ -140,12 +127,12 @@ def run_part(
     part: str,
     lab: Lab,
     deadline: float,
-    each_row: Callable[[ValidationRow], None] | None = None,
+    each_row: Callable[[ValidationRow], Any] = lambda row: None,
     keep: Path | None = None,
 ) -> list[ValidationRow]:
     """Run a part of the validation until the time `deadline` of time.monotonic(), and return its comparisons.
 
-    each_row: called with each comparison; None for nothing. keep: folder in which to store products whose bits no model
+    each_row: called with each comparison. keep: folder in which to store products whose bits no model
     predicts, or None.
     """
     rows: list[ValidationRow] = []
@@ -153,8 +140,7 @@ def run_part(
 
     def add(row: ValidationRow) -> None:
         rows.append(row)
-        if each_row is not None:
-            each_row(row)
+        each_row(row)
 
     try:
         for number, case in enumerate(PARTS[part](lab)):
@@ -221,30 +207,25 @@ def _weight(turn: list[str]) -> int:
 
 
 def _in_processes(
-    parts: list[str],
-    seconds: float,
-    most: float,
-    lab: Lab,
-    keep: Path | None,
-    results: PartResults,
-    report: Callable[[], Any],
-) -> None:
-    """Run parts in separate processes, add their results to `results`, and call `report` as each process ends.
+    parts: list[str], seconds: float, most: float, lab: Lab, keep: Path | None, rows: list[ValidationRow],
+    speeds: list[Speed], report: Callable[[], Any],
+) -> None:  # fmt: skip
+    """Run parts in separate processes, add their results to `rows` and `speeds`, and call `report` as each ends.
 
     seconds: the time limit that each process observes. most: seconds after which a process is killed; the results that
     it has written until then are used. lab: has the name of the hardware's module. keep: as for `run_part`.
     """
-    rows: dict[str, list[ValidationRow]] = {part: [] for part in parts}
-    before = tuple(results.rows)
+    of_parts: dict[str, list[ValidationRow]] = {part: [] for part in parts}
+    before = tuple(rows)
 
     def ended(worker: Ended) -> None:
         if worker.name == SPEED:
-            results.speeds.extend(speed_of(json.loads(line)) for line in worker.lines)
+            speeds.extend(speed_of(json.loads(line)) for line in worker.lines)
         else:
-            rows[worker.name].extend(row_of(json.loads(line)) for line in worker.lines)
+            of_parts[worker.name].extend(row_of(json.loads(line)) for line in worker.lines)
         if worker.error:
-            rows[worker.name].append(ValidationRow(worker.name, "the part itself", "", error=worker.error))
-        results.rows[:] = [*before, *(row for part in parts for row in rows[part])]
+            of_parts[worker.name].append(ValidationRow(worker.name, "the part itself", "", error=worker.error))
+        rows[:] = [*before, *(row for part in parts for row in of_parts[part])]
         report()
 
     side_by_side(parts, lambda part, file: _command(part, seconds, lab, keep, file), most, ended)
@@ -283,7 +264,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.time()
     try:
         if options.part:
-            return _one_part(options)
+            end, keep = time.monotonic() + options.seconds, Path(options.keep) if options.keep else None
+            silicon = importlib.import_module(options.hardware)
+            lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)
+            with row_file(options.rows) as write:
+                run_part(options.part, lab, end, lambda row: write(asdict(row)), keep)
+            return 0
         report = validate(
             options.out, options.minutes, options.parts, hardware=options.hardware, seed=options.seed,
             isolated=not options.together, small=options.small,
@@ -305,22 +291,3 @@ def _interrupted(record: Path, began: float) -> int:
     else:
         print("Interrupted before there were any results.", file=sys.stderr)
     return INTERRUPTED
-
-
-def _one_part(options: argparse.Namespace) -> int:
-    """Run one part of the validation, and append each comparison to a file; return 0.
-
-    options: the command's options: part, hardware, seed, small, rows (path of the file, which gets a JSON object per
-    line), seconds (time limit), and keep (folder for products whose bits no model predicts, or None).
-    """
-    began = time.monotonic()
-    silicon = importlib.import_module(options.hardware)
-    lab = laboratory(silicon, dict(silicon.about()), options.seed, options.small)
-    with open(options.rows, "a") as file:
-
-        def write(row: ValidationRow) -> None:
-            file.write(json.dumps(asdict(row)) + "\n")
-            file.flush()
-
-        run_part(options.part, lab, began + options.seconds, write, Path(options.keep) if options.keep else None)
-    return 0

@@ -30,9 +30,9 @@ class ProductCase(NamedTuple):
     part: str
     name: str
     problems: tuple[ProductProblem, ...]
-    call: Callable[[ProductProblem], tuple[Words, Any]]  # -> words, and what is known of the algorithm
+    call: Callable[[ProductProblem], tuple[Words, Any]]
     models: Models
-    exhaustive: bool = True  # try all models, to count those that fit; else stop at the first
+    exhaustive: bool = True
 
 
 class Judgement(NamedTuple):
@@ -81,7 +81,9 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
             fits = sum(1 for _, entry in tried if not entry[place].differing) if not best[1][place].differing else 0
             same = sum(1 for _, entry in tried if not any(d.differing for d in entry))
             rivals = max(min(same, fits) - 1, 0)
-            row = _row(row, best, place, rivals, len(tried) - 1, _family(best[0]) == _family(tried[0][0]))
+            row = _row(row, best[0], best[1][place])
+            expected = _family(best[0]) == _family(tried[0][0])
+            row = replace(row, rivals=rivals, others=len(tried) - 1, expected=expected)
         place += output is not None
         rows.append(row)
     return Judgement(rows, None if best is None else best[0], outputs)
@@ -113,20 +115,10 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
     return tried
 
 
-def _row(row: ValidationRow, best: Tried, place: int, rivals: int, others: int, expected: bool) -> ValidationRow:
-    """Return a report row, completed with the best model of its case and that model's difference for the row's product.
-
-    best: the model, and its difference for each product that the hardware computed. place: index of the row's product
-    in these differences. rivals, others: numbers of other models with the same bits, and that were tried. expected:
-    whether the model is the predicted one.
-    """
-    model, differences = best
-    of = differences[place]
+def _row(row: ValidationRow, model: LibraryModel, of: WordDifference) -> ValidationRow:
+    """Return the report row of a product, completed with a model and the difference of that model's bits."""
     note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
-    return replace(
-        row, **of._asdict(), model=str(model), rivals=rivals, expected=expected, error="",
-        note=note.removeprefix("; "), others=others,
-    )  # fmt: skip
+    return replace(row, **of._asdict(), model=str(model), error="", note=note.removeprefix("; "))
 
 
 def _family(model: LibraryModel) -> LibraryModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -38,11 +38,11 @@ class Lab(NamedTuple):
       small: True for few and small products.
     """
 
-    hardware: Any  # a module or object with the functions of fpsim.gpu.hardware
+    hardware: Any
     chip: str = "hopper"
     arch: str = "sm_90"
     seed: int = 0
-    small: bool = False  # few and small products, for a recording
+    small: bool = False
 
 
 def unit_name(chip: str, pair: Pair) -> str:
@@ -93,6 +93,11 @@ def splits_of(k: int, grain: int) -> list[int]:
 def named(shape: Shape, *words: str) -> str:
     """Return the name of a product: its shape "M x N x K" and further words."""
     return " ".join([f"{shape[0]} x {shape[1]} x {shape[2]}", *filter(None, words)])
+
+
+def titled(call: str, options: Mapping[str, Any]) -> str:
+    """Return the name of a comparison: the call, and the values of its keyword arguments."""
+    return " ".join([call, *map(str, options.values())])
 
 
 def tensor_models(lab: Lab, k: int, fast: bool) -> list[LibraryModel]:

@@ -36,12 +36,12 @@ class ProductProblem(NamedTuple):
 
     name: str
     unit: str
-    a: Words  # (M, K)
-    b: Words  # (K, N)
-    c: npt.NDArray[np.float32] | None = None  # (M, N), where the accumulator starts
+    a: Words
+    b: Words
+    c: npt.NDArray[np.float32] | None = None
     scale_a: npt.NDArray[np.float32] | None = None
     scale_b: npt.NDArray[np.float32] | None = None
-    bias: Words | None = None  # (N,) words of the result's format
+    bias: Words | None = None
     out: str = "fp32"
 
     @property

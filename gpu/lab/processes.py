@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -27,8 +29,8 @@ class Ended(NamedTuple):
     """
 
     name: str
-    lines: list[str]  # whole lines of its file
-    error: str  # "" if it succeeded
+    lines: list[str]
+    error: str
 
 
 class _Running(NamedTuple):
@@ -43,8 +45,20 @@ class _Running(NamedTuple):
 
     name: str
     process: subprocess.Popen[bytes]
-    file: Path  # that it writes to
+    file: Path
     errors: Path
+
+
+@contextmanager
+def row_file(path: str) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Open a process's file for a `with` block, and give the function that appends a row, a line of JSON."""
+    with open(path, "a") as file:
+
+        def write(row: dict[str, Any]) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        yield write
 
 
 def side_by_side(

@@ -33,7 +33,7 @@ class Replay(NamedTuple):
     name: str
     equal: int
     differing: int
-    known: int  # 0 unless no model predicted all bits
+    known: int
     first: str = ""
 
 
