@@ -10,18 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import (
-    exports_gpu_memory,
-    format_of,
-    format_of_tensor,
-    has_cuda_interface,
-    integers_of,
-    is_cupy,
-    is_numba,
-    is_torch,
-    library_of,
-    refuse_sparse,
-)
+from fpsim import arrays
 from fpsim.gpu.device.device import device_number, require_device
 from fpsim.gpu.device.failures import one_sentence, size_in_words
 from fpsim.gpu.device.gpu_array import WORDS, GpuArray
@@ -30,30 +19,27 @@ from fpsim.gpu.device.gpu_array import WORDS, GpuArray
 def gpu_array(x: Any, name: str) -> GpuArray:
     """Return an array of torch, cupy or numba on the GPU as a `GpuArray`, copied only if not contiguous in C order.
 
-    name: the argument's name, for error messages.
-
-    Raises:
-      GpuError: there is no GPU, or no memory on it for the copy.
-      TypeError: x is not an array on the GPU, or its dtype is neither a float nor an integer.
+    name: the argument's name, for errors: a GpuError without a GPU or memory for the copy; a TypeError if x is not an
+    array on the GPU, or its dtype is neither a float nor an integer.
     """
     require_device()
     if isinstance(x, GpuArray):  # read before
         return x
-    if is_torch(x):
+    if arrays.is_torch(x):
         return _torch_array(x, name)
     from numba import cuda
 
-    if has_cuda_interface(x):
-        device = getattr(x.device, "id", None) if is_cupy(x) else None
+    if arrays.has_cuda_interface(x):
+        device = getattr(x.device, "id", None) if arrays.is_cupy(x) else None
         if device is not None and device != device_number():
             raise TypeError(_on_other_device(name, str(device)))
         # cupy's arrays are used on cupy's current stream; numba waits for the streams of other libraries
-        array = x if is_numba(x) else cuda.as_cuda_array(x, sync=not is_cupy(x))
-        fmt = format_of(np.dtype(array.dtype))
+        array = x if arrays.is_numba(x) else cuda.as_cuda_array(x, sync=not arrays.is_cupy(x))
+        fmt = arrays.format_of(np.dtype(array.dtype))
         if fmt is None and np.dtype(array.dtype).kind not in "iu":
             raise TypeError(f"{name} must hold floats or codes; got {array.dtype} on the GPU.")
         return GpuArray(_flat(array, x, name).view(WORDS[np.dtype(array.dtype).itemsize]), tuple(array.shape), fmt, x)
-    if exports_gpu_memory(x):
+    if arrays.exports_gpu_memory(x):
         return _through_dlpack(x, name)
     remedy = f"Take fpsim's own function for arrays on the CPU, or numba.cuda.to_device({name})."
     if hasattr(x, "codes"):
@@ -123,27 +109,21 @@ def _torch_array(x: Any, name: str) -> GpuArray:
         )
     if x.device.index != device_number():
         raise TypeError(_on_other_device(name, str(x.device)))
-    refuse_sparse(x, name)
-    fmt = format_of_tensor(x)
+    arrays.refuse_sparse(x, name)
+    fmt = arrays.format_of_tensor(x)
     if fmt is None and (x.dtype.is_floating_point or x.dtype.is_complex or x.dtype == torch.bool):
         raise TypeError(f"{name} must hold floats or codes; got {x.dtype}.")
     with one_sentence(f"a contiguous copy of {name}"):
-        integers = integers_of(x.detach().contiguous()).reshape(-1)
+        integers = arrays.integers_of(x.detach().contiguous()).reshape(-1)
     return GpuArray(cuda.as_cuda_array(integers).view(WORDS[x.element_size()]), tuple(x.shape), fmt, x)
 
 
 def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], out: Any = None) -> tuple[Any, Any]:
     """Return (result array, the same memory as a flat numba array of unsigned integers).
 
-    Args:
-      source: the operand whose library and device the result gets.
-      shape, dtype: shape and dtype of the result; the dtype is replaced as `kept_dtype` says.
-      out: the caller's array, to be returned instead of a new, uninitialised one, or None.
-
-    Raises:
-      TypeError: `out` is not an array on the GPU.
-      ValueError: `out` has another library, shape or dtype, or is not contiguous.
-      GpuError: the GPU has no memory for a new array.
+    source: the operand whose library and device the result gets. shape, dtype: those of the result; the dtype is
+    replaced as `kept_dtype` says. out: the caller's array, to be returned instead of a new, uninitialised one, or None;
+    an error is raised if it has another library, shape or dtype, or is not contiguous.
     """
     if out is not None:
         taken = gpu_array(out, "out")
@@ -153,7 +133,7 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
             )
         kept = kept_dtype(dtype, source.like)
         fits = taken.shape == shape and dtype_name(out) == kept.name
-        if not fits or library_of(out) != library_of(source.like):
+        if not fits or arrays.library_of(out) != arrays.library_of(source.like):
             raise ValueError(
                 f"out must be a {type(source.like).__name__} of {kept.name} and shape {shape}; got a "
                 f"{type(out).__name__} of {dtype_name(out)} and shape {taken.shape}."
@@ -166,9 +146,9 @@ def result_like(source: GpuArray, shape: tuple[int, ...], dtype: np.dtype[Any], 
 
 def _is_one_run(x: Any) -> bool:
     """Return whether the memory of a torch, cupy or numba GPU array is contiguous in C order."""
-    if is_torch(x):
+    if arrays.is_torch(x):
         return bool(x.is_contiguous())
-    return bool(x.is_c_contiguous() if is_numba(x) else x.flags.c_contiguous)
+    return bool(x.is_c_contiguous() if arrays.is_numba(x) else x.flags.c_contiguous)
 
 
 def dtype_name(x: Any) -> str:
@@ -182,10 +162,10 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any], like: Any) -> Any:
     torch allocates it on the device of `like`, cupy and numba on their current device.
     """
     kept = kept_dtype(dtype, like)
-    if is_torch(like):
+    if arrays.is_torch(like):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, kept.name), device=like.device)
-    if is_cupy(like):
+    if arrays.is_cupy(like):
         return sys.modules["cupy"].empty(shape, kept)
     from numba import cuda
 
@@ -197,5 +177,7 @@ def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
 
     cupy and numba have only NumPy's built-in dtypes, and none of ml_dtypes.
     """
-    known = hasattr(sys.modules["torch"], dtype.name) if is_torch(like) else dtype.num <= np.dtype(np.float16).num
+    known = (
+        hasattr(sys.modules["torch"], dtype.name) if arrays.is_torch(like) else dtype.num <= np.dtype(np.float16).num
+    )
     return dtype if known else np.dtype(WORDS[dtype.itemsize])

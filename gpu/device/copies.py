@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -33,19 +34,6 @@ def gather_kernel() -> Any:
             target[i] = source[place]
 
     return gpu_kernel(gather)
-
-
-class _Memory:
-    """Contiguous GPU memory with the attribute `__cuda_array_interface__`, so that numba can wrap it as an array.
-
-    It starts at the byte `address` and has `size` elements. owner: the object that owns the memory and is kept alive.
-    """
-
-    def __init__(self, address: int, size: int, dtype: np.dtype[Any], owner: Any) -> None:
-        self.owner = owner
-        self.__cuda_array_interface__ = {
-            "shape": (size,), "strides": None, "typestr": dtype.str, "data": (address, False), "version": 3,
-        }  # fmt: skip
 
 
 def address_of(words: Any) -> int:
@@ -78,7 +66,9 @@ def _memory(array: Any, low: int, size: int, dtype: np.dtype[Any]) -> Any:
     if is_simulated():
         held: Any = (ctypes.c_char * (size * dtype.itemsize)).from_address(address)
         return type(array)(np.frombuffer(held, dtype))
-    return cuda.as_cuda_array(_Memory(address, size, dtype, array), sync=False)
+    interface = {"shape": (size,), "strides": None, "typestr": dtype.str, "data": (address, False), "version": 3}
+    memory = SimpleNamespace(__cuda_array_interface__=interface, owner=array)  # keeps the array alive
+    return cuda.as_cuda_array(memory, sync=False)
 
 
 def gathered(array: Any, like: Any) -> Any:

@@ -1,7 +1,7 @@
 """Groups of neighbouring elements, which a GPU thread loads and stores as one word of up to 64 bits.
 
-A kernel takes every array twice, as elements and as groups. If the memory of an array is not aligned to whole groups,
-the arrays of groups are empty, and the same kernel loads and stores single elements.
+A kernel takes every array twice, as elements and as groups; it loads single elements if the arrays of groups are empty,
+because the memory is not aligned to whole groups.
 """
 
 from __future__ import annotations

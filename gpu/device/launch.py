@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import cuda
 
+from fpsim.arrays import is_cupy, is_torch
 from fpsim.gpu.device.device import GpuError, device_number, is_simulated
 from fpsim.gpu.device.failures import one_sentence, size_in_words
-from fpsim.gpu.device.streams import stream_of
 from fpsim.runtime.records import as_rows
 
 THREADS = 256  # threads of a block
@@ -31,13 +31,20 @@ _ALLOWED: set[tuple[Any, ...]] = set()  # (kernel, bytes, device, types of argum
 Words = npt.NDArray[Any]
 
 
+def stream_of(like: Any) -> Any:
+    """Return the current stream of the library (torch or cupy) of an array; 0, the default stream, for numba."""
+    if is_torch(like):
+        return cuda.external_stream(sys.modules["torch"].cuda.current_stream().cuda_stream)
+    if is_cupy(like):
+        return cuda.external_stream(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return 0
+
+
 def launch(kernel: Callable[..., Any], like: Any, size: int, *arguments: Any, each: int = 1) -> None:
     """Run a kernel over `size` elements on the stream of the library of the array `like`; do nothing if `size` is 0.
 
-    arguments: those of the kernel. each: number of elements that a thread processes at once.
-
-    Raises:
-      GpuError: the GPU's memory is full, or the launch failed.
+    arguments: those of the kernel. each: number of elements that a thread processes at once. Raises a GpuError if the
+    GPU's memory is full, or the launch failed.
     """
     if size == 0:
         return
@@ -112,12 +119,8 @@ def _allow_shared(kernel: Any, shared: int, arguments: tuple[Any, ...]) -> bool:
         from numba.cuda.cudadrv import driver
 
         # arrays of one kernel differ in their dtypes alone; a single request saves a fifth of a call's time on the CPU
-        request = (
-            kernel,
-            shared,
-            device_number(),
-            *(getattr(argument, "dtype", type(argument)) for argument in arguments),
-        )
+        types = (getattr(argument, "dtype", type(argument)) for argument in arguments)
+        request = (kernel, shared, device_number(), *types)
         if request in _ALLOWED:
             return True
         compiled = kernel.compile(tuple(kernel.typeof_pyval(argument) for argument in arguments))

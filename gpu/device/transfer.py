@@ -10,8 +10,7 @@ import numpy.typing as npt
 from numba import cuda
 
 from fpsim.gpu.device.array import dtype_name, gpu_array
-from fpsim.gpu.device.launch import gpu_kernel, launch
-from fpsim.gpu.device.streams import stream_of
+from fpsim.gpu.device.launch import gpu_kernel, launch, stream_of
 
 
 def host_array(x: Any, name: str = "x") -> npt.NDArray[Any]:

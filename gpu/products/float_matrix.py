@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -21,8 +21,7 @@ from fpsim.formats.rounding import Rounding
 from fpsim.gpu.casts.cast import fill_codes, widened_codes
 from fpsim.gpu.device.copies import apart
 from fpsim.gpu.device.gpu_array import GpuArray
-from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, uploaded
-from fpsim.gpu.device.streams import stream_of
+from fpsim.gpu.device.launch import gpu_kernel, launch, scratch, stream_of, uploaded
 from fpsim.gpu.device.transfer import fill_kernel
 
 u32, u64 = np.uint32, np.uint64
@@ -100,19 +99,6 @@ def nan_code_kernel() -> Any:
     return gpu_kernel(replace)
 
 
-class FloatOperand(NamedTuple):
-    """An operand of an operation on matrices: float32 bits, 1-D uint32 on the GPU, and the shape of the matrix."""
-
-    words: Any
-    shape: tuple[int, int]
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Distance of elements from one row, and from one column, to the next; 0 along an axis of length 1."""
-        rows, columns = self.shape
-        return (columns if rows > 1 else 0), (1 if columns > 1 else 0)
-
-
 class FloatMatrices:
     """Operations on matrices of float bit patterns in GPU memory, on the stream of the library of the array `like`.
 
@@ -124,12 +110,12 @@ class FloatMatrices:
     def __init__(self, like: Any) -> None:
         self.like = like
 
-    def _operand(self, x: Any) -> FloatOperand:
-        """Return x as an operand: a GPU matrix of bits without a copy, anything else as float32 copied to the GPU."""
+    def _operand(self, x: Any) -> tuple[Any, tuple[int, int]]:
+        """Return (1-D float32 bits on the GPU, shape): of a GPU matrix without a copy, of anything else as a copy."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
-            return FloatOperand(self.sent(host.reshape(-1)), host.shape)
-        return FloatOperand(x.reshape(math.prod(x.shape)), x.shape)
+            return self.sent(host.reshape(-1)), host.shape
+        return x.reshape(math.prod(x.shape)), x.shape
 
     def sent(self, host: Any) -> Any:
         """Return a copy of a NumPy array on the GPU, of the same shape and dtype, queued on the stream in use."""
@@ -150,13 +136,15 @@ class FloatMatrices:
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
         """Return the result of "add", "multiply" or "fma" on two or three operands."""
         operands = [self._operand(x) for x in arguments]
-        shape = np.broadcast_shapes(*(x.shape for x in operands))
+        shape = np.broadcast_shapes(*(of_operand for _, of_operand in operands))
         result = scratch(shape, u32) if out is None else out
         operands += operands[:1] * (3 - len(operands))
-        steps = np.array([step for x in operands for step in x.steps], np.int64)
+        steps = np.array(
+            [(columns if rows > 1 else 0, 1 if columns > 1 else 0) for _, (rows, columns) in operands], np.int64
+        ).reshape(-1)
         size = math.prod(shape)
         launch(
-            operation_kernel(name), self.like, size, *(x.words for x in operands), uploaded(steps),
+            operation_kernel(name), self.like, size, *(words for words, _ in operands), uploaded(steps),
             result.reshape(size), shape[1], uploaded(OF_FLOAT), uploaded(TO_FLOAT),
         )  # fmt: skip
         return result
