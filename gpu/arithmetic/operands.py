@@ -25,7 +25,6 @@ class GpuOperands(NamedTuple):
     Attributes:
       words: each operand as a 1-D array of unsigned integers.
       steps: for each operand, the distance from one element to the next: 1, or 0 for a single element.
-      formats: format of each operand.
       shape: the broadcast shape, which the result has.
       owner: the first operand that is on the GPU; the result has its library.
       typed: whether all operands have float dtypes.
@@ -53,11 +52,8 @@ def operands(name: str, values: tuple[Any, ...], fmt: Formats) -> GpuOperands:
     """Return the validated operands of the operation `name`.
 
     values: arrays on the GPU, and numbers, which are copied there. fmt: the format of codes, or a sequence of one
-    format for each operand; None for arrays of float dtypes.
-
-    Raises:
-      ValueError: codes without a format, codes outside it, or shapes that do not broadcast.
-      TypeError: no operand is on the GPU, or one has another format.
+    format for each operand; None for arrays of float dtypes. Raises a ValueError for codes without a format or outside
+    it, and for shapes that do not broadcast; a TypeError if no operand is on the GPU, or one has another format.
     """
     wanted = fmt if isinstance(fmt, (tuple, list)) else (fmt,) * len(values)
     if len(wanted) != len(values):
@@ -112,11 +108,8 @@ def _number(value: Any, wanted: Any, label: str) -> GpuArray:
 def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
     """Return the format of an operand: that of its dtype, else `wanted`, a format by name or object, or None.
 
-    label: the operand's name in errors.
-
-    Raises:
-      ValueError: x has no format, another one than `wanted`, elements of another size than the format's codes, or codes
-        outside the format.
+    label: the operand's name in errors, which are raised for an operand without a format, of another one than `wanted`,
+    of elements of another size than the format's codes, and for codes outside the format.
     """
     wanted_fmt = None if wanted is None else find_format(wanted)
     if x.fmt is None and wanted_fmt is None:
@@ -157,11 +150,7 @@ def code_operand(x: Any, wanted: Format | None, name: str) -> tuple[GpuArray, Fo
     """Return (x as a GPU array, the format of its elements).
 
     x: array on the GPU of codes or of floats. wanted: the format of codes; None if x has a float dtype. name: the
-    argument that errors name.
-
-    Raises:
-      ValueError: the codes have no format, or are outside it.
-      TypeError: x is not on the GPU, or has another format than wanted.
+    argument in errors: a TypeError if x is not on the GPU or has another format, a ValueError as for `format_of_codes`.
     """
     array = gpu_array(x, name)
     if array.fmt is not None and wanted not in (None, array.fmt):

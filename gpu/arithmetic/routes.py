@@ -14,15 +14,8 @@ from fpsim.core.layouts import pack_plan, unpack_layout
 from fpsim.core.operations import COMPARISONS
 from fpsim.formats.named import FP32
 from fpsim.formats.rounding import Rounding
+from fpsim.gpu.arithmetic import exact_kernels as kernels
 from fpsim.gpu.arithmetic.elementary_kernels import float32_kernel, tabulated_kernel
-from fpsim.gpu.arithmetic.exact_kernels import (
-    comparison_kernel,
-    from_integer_kernel,
-    neighbour_kernel,
-    rounding_kernel,
-    sign_kernel,
-    to_integer_kernel,
-)
 from fpsim.gpu.arithmetic.operands import GpuOperands
 from fpsim.gpu.arithmetic.pair_kernels import elements_at_once, elementwise_kernel, looks_up
 from fpsim.gpu.core import float_arithmetic
@@ -79,36 +72,40 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
         return
     layouts = [unpack_layout(operand, operation.input_subnormals) for operand in inputs.formats]
     if name in COMPARISONS:
-        queue(comparison_kernel(name), *inputs.steps, results, flags, *map(uploaded, layouts))
+        queue(kernels.comparison_kernel(name), *inputs.steps, results, flags, *map(uploaded, layouts))
         return
     fmt, rounding, overflow, subnormals, seed, random_bits = operation.result
     plan = pack_plan(fmt, rounding, overflow, subnormals, random_bits, operation.tininess)
     mode, key = int(rounding), seed or 0
     keys = u64(key & 0xFFFFFFFF), u64(key >> 32)
     if name in ("next_up", "next_down"):
-        queue(neighbour_kernel(int(name == "next_down")), results, flags, *map(uploaded, [*layouts, plan.layout]))
+        queue(
+            kernels.neighbour_kernel(int(name == "next_down")), results, flags, *map(uploaded, [*layouts, plan.layout])
+        )
     elif name in ELEMENTARY:
         table = exact_table(name, operation.formats[0], operation.input_subnormals)
         entries = uploaded(table.significands), uploaded(table.fields), uploaded(table.states)
         queue(tabulated_kernel(mode), results, flags, *entries, uploaded(plan.layout), u64(plan.rules), keys)
     elif name in SIGNS:
-        queue(sign_kernel(name), results, *map(uploaded, [*layouts, plan.layout]))
+        queue(kernels.sign_kernel(name), results, *map(uploaded, [*layouts, plan.layout]))
     elif name == "from_int":
         assert integer is not None
         sign = 1 << (8 * inputs.words[0].dtype.itemsize - 1) if integer.kind == "i" else 0
-        queue(from_integer_kernel(mode), results, flags, u64(sign), uploaded(plan.layout), u64(plan.rules), keys)
+        queue(
+            kernels.from_integer_kernel(mode), results, flags, u64(sign), uploaded(plan.layout), u64(plan.rules), keys
+        )
     elif name == "to_int":
         assert integer is not None
         limits, random_mask = np.iinfo(integer), ((1 << random_bits) - 1) << (32 - random_bits)
         queue(
-            to_integer_kernel(mode), results, flags, *map(uploaded, layouts), u64(-int(limits.min)), u64(limits.max),
-            u64(random_mask), u64((1 << 8 * integer.itemsize) - 1), keys,
+            kernels.to_integer_kernel(mode), results, flags, *map(uploaded, layouts), u64(-int(limits.min)),
+            u64(limits.max), u64(random_mask), u64((1 << 8 * integer.itemsize) - 1), keys,
         )  # fmt: skip
     else:
         words, steps = _three(inputs)
         layouts += layouts[:1] * (3 - len(layouts))
         launch(
-            rounding_kernel(name, mode), inputs.like, inputs.size, *words, steps, results, flags,
+            kernels.rounding_kernel(name, mode), inputs.like, inputs.size, *words, steps, results, flags,
             uploaded_rows(*layouts, plan.layout), u64(plan.rules), keys,
         )  # fmt: skip
 
@@ -141,9 +138,6 @@ def _is_short(operation: Operation) -> bool:
     return ieee and set(operation.formats) == {fmt} and float_arithmetic.serves(fmt, operation.name)
 
 
-# ---- groups of elements
-
-
 def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) -> None:
     """Write results of a scalar function of codes, by threads that load groups of neighbouring elements.
 
@@ -174,9 +168,6 @@ def _run_groups(function: Any, inputs: GpuOperands, results: Any, table: Any) ->
             return
     kernel = elementwise_kernel(function, bits, target_bits, count, 0)
     launch(kernel, inputs.like, inputs.size, *arguments, each=groups.each)
-
-
-# ---- tables of every result
 
 
 def _by_table(operation: Operation, inputs: GpuOperands, results: Any) -> None:

@@ -161,9 +161,6 @@ def cast(x: Any, fmt: FormatLike, *, out: Any = None, **keywords: Unpack[CastKey
     return result
 
 
-# ---- how a cast runs
-
-
 def float_array(x: Any) -> GpuArray:
     """Return x as an array of floats on the GPU; raise a TypeError if it is none."""
     array = gpu_array(x, "x")

@@ -15,11 +15,10 @@ from numba import cuda
 from fpsim.casts.loops import constants_of
 from fpsim.core.decode import DecodeLayout, decode_bits_32, decode_bits_64, decode_fields
 from fpsim.core.encode import EncodeLayout, encode_bits_32, encode_bits_64, encode_fields
-from fpsim.core.layouts import decode_plan
 from fpsim.core.philox import philox4x32
 from fpsim.core.rounding import STOCHASTIC
-from fpsim.formats.named import BF16, FP16, Format
-from fpsim.gpu.core.float_arithmetic import bits_of, load_bfloat, load_half
+from fpsim.formats.named import BF16, FP16
+from fpsim.gpu.core.float_arithmetic import bits_of, layout_of, load_bfloat, load_half
 from fpsim.gpu.core.nearest_even import nearest_encoder, serves
 from fpsim.gpu.device.groups import WORDS, Grouping, grouping
 from fpsim.gpu.device.launch import gpu_kernel
@@ -28,16 +27,7 @@ from fpsim.runtime.compile import scalar
 u32, u64 = np.uint32, np.uint64
 
 COUNTER = 4  # random words of each value of the counter
-
-
-def _layout(fmt: Format) -> DecodeLayout:
-    """Return the integer constants by which kernels decode codes of a format to float32."""
-    plan = decode_plan(fmt, 32)
-    assert plan is not None
-    return plan.frozen
-
-
-_SHORT = {_layout(FP16): load_half, _layout(BF16): load_bfloat}  # formats that a few instructions turn into float32
+_SHORT = {layout_of(FP16): load_half, layout_of(BF16): load_bfloat}  # formats that a few instructions turn into float32
 
 
 class CastWay(NamedTuple):

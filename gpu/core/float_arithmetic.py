@@ -2,11 +2,9 @@
 
 A float32 result rounded once more, to FP16 or BF16, is the exact one rounded once: 24 bits are enough for sums,
 products, quotients and roots of 11 (Figueroa 1995), where float32 is in its normal range. BF16 products and quotients
-below that range are computed scaled up, and a fused multiply-add is rounded to odd first, as on the CPU. If a compiler
-fuses a product and a sum, the product is exact and the result the same. GPUs keep float32's subnormals unless they are
-told not to (`.ftz`, which numba writes for fast-math alone), and their sum, product, quotient and root are those of
-IEEE 754 (CUDA programming guide, "Floating-Point Standard").
-tests/gpu/test_nearest_even.py compares every function with the integer functions of fpsim/core.
+below that range are computed scaled up, and a fused multiply-add is rounded to odd first, as on the CPU. GPUs keep
+float32's subnormals unless they are told not to (`.ftz`, which numba writes for fast-math alone), and their sum,
+product, quotient and root are those of IEEE 754 (CUDA programming guide, "Floating-Point Standard").
 """
 
 from __future__ import annotations
@@ -82,12 +80,17 @@ def _store_single(bits: Any) -> Any:
     return NAN_32 if u32(bits & MAGNITUDE) > INFINITY else bits
 
 
+def layout_of(fmt: Format) -> DecodeLayout:
+    """Return the integer constants by which codes of a format are decoded to float32."""
+    plan = decode_plan(fmt, 32)
+    assert plan is not None
+    return plan.frozen
+
+
 @cache
 def _load_byte(fmt: Format) -> Any:
     """Return a scalar function from a code of an 8-bit format, an integer, to its float32 value."""
-    plan = decode_plan(fmt, 32)
-    assert plan is not None
-    g = constants_of(DecodeLayout, u32, plan.frozen)
+    g = constants_of(DecodeLayout, u32, layout_of(fmt))
 
     @scalar
     def load(code: Any) -> Any:

@@ -1,9 +1,8 @@
 """Scalar encoders to nearest even in which float32 rounds subnormal results: half the work of the integer encoder.
 
-Normal results are computed by one sum and one shift of the bits. A subnormal result is a multiple of the format's
-smallest subnormal; adding a power of two whose last bit has just that weight rounds to such a multiple: a single IEEE
-addition of float32, to nearest even, without a product that a compiler could fuse with it. The integer encoder handles
-overflow, infinities and NaN. tests/gpu/test_nearest_even.py compares both.
+A subnormal result is a multiple of the format's smallest subnormal; adding a power of two whose last bit has just that
+weight rounds to such a multiple: a single IEEE addition of float32, to nearest even, without a product that a compiler
+could fuse with it. The integer encoder handles overflow, infinities and NaN.
 """
 
 from __future__ import annotations

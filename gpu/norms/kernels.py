@@ -1,7 +1,6 @@
 """GPU kernels of softmax and norms: sums in lanes, and largest elements along an axis.
 
-Arrays are flat in memory and have three axes (before, count, behind): the axes before the reduced one together, the
-reduced one, and the axes after it together. Neighbouring threads read neighbouring elements.
+Arrays are flat, with three axes (before, count, behind): the axes before the reduced one, that one, and those after it.
 """
 
 from __future__ import annotations

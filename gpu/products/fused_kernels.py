@@ -1,11 +1,6 @@
 """GPU kernels of `Rule.FUSED`: products of tiles in float32, and the integer specification for results that they mark.
 
-An estimate for Hopper's FP8 (32 terms, float32 results, no promotion), counted in SASS, not measured: ptxas 13.0 for
-sm_90 allocates a thread of 8 x 4 results 127 registers, nothing in local memory, and 7.9 instructions per multiply-add:
-4.1 for the truncated products (two FMUL, one F2I, half an IADD3, 0.4 LDS), 1.8 for the largest exponent (one VIADDMNMX,
-0.4 LDS), 1.0 for operands, 0.9 for accumulators and results. At 128 per SM and clock that is at most 3.7 TMAC/s on 132
-SMs of 1.75 GHz; F2I, at 16 of 128, limits it to 3.6, shared memory (0.75 loads per multiply-add, none with a conflict)
-to 9.8. Units of 16 terms and 25 fraction bits need about 12, as their int64 sums are rounded twice as often.
+docs/gpu.md counts their instructions.
 """
 
 from __future__ import annotations
@@ -112,14 +107,10 @@ def place_of(terms: Any, k: Any) -> Any:
 def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
     """Return the GPU functions (fetch_a, fetch_b, largest, add_cuts) of one matrix instruction of `terms` terms.
 
-    fetch_a and fetch_b decode the terms of an instruction to values and exponents in shared memory; largest finds the
-    largest exponent of the products of each result; add_cuts adds the products, truncated to integers. The sum is not
-    rounded yet. scaled: whether operands have block scales.
-
-    Arguments of fetch_a and fetch_b: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms;
+    fetch_a and fetch_b decode terms to values and exponents, `to` and `e`, in shared memory, (terms, rows or columns).
+    Their other arguments: the operand's codes; E8M0 codes of the scales of its blocks of `block` terms, if `scaled`;
     places, the indices along K of the terms in order; start, the number of the instruction's first term; first, the
-    tile's first row or column; f, constants of the format; to and e, values and exponents to fill, (terms, rows or
-    columns).
+    tile's first row or column; f, constants of the format.
 
     Indices are unsigned, which saves the test for negative ones; loops over results have constant bounds, so that they
     are unrolled and the arrays of a thread are registers. Elements outside a matrix are read from its edge and ignored,
@@ -209,16 +200,11 @@ def _parts(terms: int, scaled: bool, tile: Tile) -> Any:
 def tile_kernel(terms: int, bits: int, half: bool, codes: bool, scaled: bool, mode: int, tile: Tile) -> Any:
     """Return the GPU kernel that adds a product to `total` (M, N) by tiles, and marks results it cannot compute.
 
-    Args:
-      terms: number of terms of an instruction, a multiple of 4.
-      bits: the most bits of its sum: SHORT (24, a float32), MIDDLE (31, an int32) or LONG (63, an int64).
-      half: whether sums are rounded to FP16.
-      codes: whether `total` holds FP16 codes; otherwise it holds float32 bits.
-      scaled: whether operands have block scales.
-      mode: how partial sums of `promotion` instructions are multiplied by their scales, left (M, partial sums) and
-        right (partial sums, N), before they are added to the total: ADD (no scales), PRODUCT, ROWS_FIRST or
-        COLUMNS_FIRST; NEVER for one sum over all of K.
-      tile: the results of a block of threads.
+    terms: number of terms of an instruction, a multiple of 4. bits: the most bits of its sum: SHORT (24, a float32),
+    MIDDLE (31, an int32) or LONG (63, an int64). half: whether sums are rounded to FP16. codes: whether `total` holds
+    FP16 codes; otherwise it holds float32 bits. scaled: whether operands have block scales. mode: how partial sums of
+    `promotion` instructions are multiplied by their scales, left (M, partial sums) and right (partial sums, N), before
+    they are added to the total: ADD (no scales), PRODUCT, ROWS_FIRST or COLUMNS_FIRST; NEVER for one sum over all of K.
 
     Arguments of the kernel: `(total, marks, any_mark, a, b, scale_a, scale_b, places, left, right, of_a, of_b, u,
     block, promotion)`. a (M, K), b (K, N): codes. scale_a, scale_b: E8M0 codes of their blocks of `block` terms.

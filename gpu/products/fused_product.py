@@ -31,13 +31,7 @@ SIMULATED_TILE = Tile(high=2, wide=2, rows=2, columns=2, registers=0)  # every s
 
 
 class _Plan(NamedTuple):
-    """Constants of a matrix unit that its kernels need.
-
-    Attributes:
-      bits: size of the sum of an instruction, SHORT (at most 24 bits), MIDDLE (31) or LONG (63).
-      of_a, of_b: constants of the operands' formats.
-      step: properties of the unit's instruction.
-    """
+    """Constants of a unit that its kernels need; bits: size of an instruction's sum, SHORT, MIDDLE or LONG."""
 
     bits: int
     of_a: OperandFacts
@@ -78,7 +72,9 @@ def add_tiles(total: Any, p: GpuProduct, like: Any, tile: Tile | None = None) ->
     Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
     is 1 if a mark is set. tile: the results that a block of threads computes; None for the unit's default.
     """
-    unit, plan, tile = p.unit, _plan(p.unit), tile or _tile(p.unit)
+    unit, plan = p.unit, _plan(p.unit)
+    if tile is None:  # as many results as the registers of a thread allow
+        tile = SIMULATED_TILE if is_simulated() else LONG_TILE if plan.bits == LONG else TILE
     (m, n), (height, width) = total.shape, tile.shape
     codes, scaled = total.dtype.itemsize == 2, unit.rule is Rule.SCALED
     marks, any_mark = scratch((m, n), np.uint8), zeroed(1, np.int32)
@@ -122,13 +118,6 @@ def _scales(p: GpuProduct) -> tuple[Any, Any]:
         return p.scale_a, p.scale_b
     nothing = uploaded(np.zeros(1, np.uint8)).reshape(1, 1)
     return nothing, nothing
-
-
-def _tile(unit: MatrixUnit) -> Tile:
-    """Return the results that a block of threads computes: as many as the registers of its threads allow."""
-    if is_simulated():
-        return SIMULATED_TILE
-    return LONG_TILE if _plan(unit).bits == LONG else TILE
 
 
 @cache

@@ -1,9 +1,8 @@
 """One instruction of `Rule.FUSED` in float32: how operands, the accumulator and the sum are truncated and rounded.
 
 A product of two operands is exact in float32, and so is its product with 2**(F - M), where M is the instruction's
-largest exponent and F the fraction bits that the unit keeps; converting that to an integer truncates it.
-Why nothing is lost, with |x| < 2**(e + 1) for an operand of exponent e (a product of exponent e stays below
-2**(e + 2), as products are not normalised):
+largest exponent and F the fraction bits that the unit keeps; converting that to an integer truncates it. Nothing is
+lost, with |x| < 2**(e + 1) for an operand of exponent e, so that a product of exponent e stays below 2**(e + 2):
 
 - Significands have at most 11 bits (FP16, TF32), so a product has at most 22, and is exact if it is normal.
 - Operands above 2**HIGHEST are excluded, so no product is 2**126 or more, and none is infinite.
@@ -12,9 +11,9 @@ Why nothing is lost, with |x| < 2**(e + 1) for an operand of exponent e (a produ
 - Sums of truncated products are integers; the kernel keeps them in integers wide enough. A sum of up to 24 bits times
   2**(M - F) is a normal float32 again, or Inf from 2**128 on, as the unit's result is.
 
-An instruction outside these bounds marks its result: M > LAST if an operand is NaN, Inf or too large or the accumulator
-is not finite, M - F < LEAST_PLACE if all terms are tiny. The power is then 0, the result NaN, which no other
-instruction returns, and the integer specification computes that result again.
+An instruction outside these bounds marks its result by NaN, which no other returns, and the integer specification
+computes it again: M > LAST if an operand is NaN, Inf or too large or the accumulator is not finite, M - F < LEAST_PLACE
+if all terms are tiny.
 """
 
 from __future__ import annotations
@@ -74,12 +73,10 @@ class OperandFacts(NamedTuple):
 class StepNumbers(NamedTuple):
     """The properties of a unit's instruction that kernels need, as 32-bit integers.
 
-    Attributes:
-      fraction_bits: number of bits below the largest exponent M to which terms are truncated.
-      low: the smallest M that is used: the unit's floor exponent, or fraction_bits + LEAST_PLACE if that is larger.
-      rare: if M is below this, and a term is not zero, float32 is not exact, and another kernel computes the result.
-      least: the smallest exponent of the accumulator's format.
-      kept: mask of the bits of the result that the unit returns; the others become 0.
+    fraction_bits: number of bits below the largest exponent M to which terms are truncated. low: the smallest M that is
+    used: the unit's floor exponent, or fraction_bits + LEAST_PLACE if that is larger. rare: if M is below this, and a
+    term is not zero, float32 is not exact, and another kernel computes the result. least: the smallest exponent of the
+    accumulator's format. kept: mask of the bits of the result that the unit returns; the others become 0.
     """
 
     fraction_bits: Any

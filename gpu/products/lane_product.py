@@ -114,7 +114,10 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
     count = facts.lanes
     if facts.merge == BLOCKS and count > THREADS:  # a thread of dot_kernel adds its chains to +0
         chains = count // THREADS
-        sums = _threads_joined(sums, chains, backend)
+        of_chains = [np.arange(chain, count, chains, dtype=np.int32) for chain in range(chains)]
+        sums, *others = (taken(sums, lanes, True, backend) for lanes in of_chains)
+        for other in others:
+            backend.add(sums, other, out=sums)
         count = THREADS
     if facts.merge != FORWARD:
         count = _halve(sums, count, 1, backend)
@@ -122,23 +125,10 @@ def _join_lanes(sums: Any, facts: LaneFacts, total: Any, backend: FloatMatrices)
         backend.add(total, sums[lane : lane + 1], out=total)
 
 
-def _threads_joined(sums: Any, chains: int, backend: FloatMatrices) -> Any:
-    """Return each thread's sum of its `chains` adjacent lanes, from the first to the last, (THREADS, outputs).
-
-    sums: (lanes, outputs) float32 bits.
-    """
-    first, *others = (
-        taken(sums, np.arange(chain, sums.shape[0], chains, dtype=np.int32), True, backend) for chain in range(chains)
-    )
-    for other in others:
-        backend.add(first, other, out=first)
-    return first
-
-
 def _halve(sums: Any, count: int, left: int, backend: FloatMatrices) -> int:
-    """Add the second half of the first `count` rows, a power of two, to the first half until `left` are left, in place.
+    """Add the second half of the first `count` rows, a power of two, to the first half until `left` are left.
 
-    Return their number. sums: float32 bits.
+    Return their number. sums: float32 bits, overwritten.
     """
     half = count // 2
     while half >= left:

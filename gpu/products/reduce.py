@@ -63,7 +63,8 @@ def sum(
     result, out = result_like(codes, shape, result_dtype(accumulate.result_format))
     b = codes.words.reshape(before * terms, behind)
     a = codes.words.reshape(before, terms * behind)[:, :terms]  # its values are not read, its shape is
-    problem = GpuSumProblem(a, b, _nothing(accumulate), (None, of_codes), paired=True)
+    c = scratch((0, 0), accumulate.result_format.storage)  # +0
+    problem = GpuSumProblem(a, b, c, (None, of_codes), paired=True)
     fill_sums(accumulate, problem, out.reshape(before, behind), codes.like)
     return result
 
@@ -101,7 +102,8 @@ def dot(a: Any, b: Any, *, accumulate: Accumulator | MatrixUnit | str | None = N
     shape, rows = _rows(left, right)
     result, out = result_like(left, shape, result_dtype(accumulate.result_format))
     count, terms = rows[0].shape
-    problem = GpuSumProblem(rows[0], rows[1].reshape(count * terms, 1), _nothing(accumulate), (of_a, of_b), paired=True)
+    c = scratch((0, 0), accumulate.result_format.storage)  # +0
+    problem = GpuSumProblem(rows[0], rows[1].reshape(count * terms, 1), c, (of_a, of_b), paired=True)
     fill_sums(accumulate, problem, out.reshape(count, 1), left.like)
     return result
 
@@ -115,11 +117,6 @@ def around(x: GpuArray, axis: int | None) -> tuple[int, int, int]:
         return 1, x.size, 1
     axis %= len(x.shape)
     return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
-
-
-def _nothing(accumulator: Accumulator) -> Any:
-    """Return an empty (0, 0) matrix of codes of the accumulator's result format, which kernels read as c = +0."""
-    return scratch((0, 0), accumulator.result_format.storage)
 
 
 def _rows(a: GpuArray, b: GpuArray) -> tuple[tuple[int, ...], tuple[Any, Any]]:

@@ -27,13 +27,9 @@ Axes = tuple[int, ...]
 class StackedResult(Gpu):
     """The GPU as a backend whose results are the matrices of one stack, allocated together at the first product.
 
-    The caller sets the attribute `number`, 0 at first, to the index of the current product.
-
-    Args:
-      owner: the array whose library the results have.
-      stack: the leading axes of the stack.
-      out: the caller's array for all results, or None.
-      read: operands that the result must not overlap.
+    The caller sets the attribute `number`, 0 at first, to the index of the current product. owner: the array whose
+    library the results have. stack: the leading axes of the stack. out: the caller's array for all results, or None.
+    read: operands that the result must not overlap.
     """
 
     def __init__(self, owner: GpuArray, stack: Axes, out: Any, read: tuple[GpuArray, ...]) -> None:
@@ -61,11 +57,8 @@ class StackedResult(Gpu):
 def stacked(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
     """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.gpu.matmul`.
 
-    request: the other keyword arguments of `fpsim.gpu.matmul`.
-
-    Raises:
-      ValueError, TypeError: as for `fpsim.gpu.matmul`; also for leading axes that do not broadcast, Scaled operands,
-        scales of more than two axes, and stochastic sums, whose random numbers would repeat from product to product.
+    request: the other keyword arguments of `fpsim.gpu.matmul`. Further errors are raised for leading axes that do not
+    broadcast, Scaled operands, scales of more than two axes, and stochastic sums, whose random numbers would repeat.
     """
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Scaled):

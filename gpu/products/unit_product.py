@@ -33,10 +33,8 @@ def product_kernel(rule: Rule, room: int, paired: bool) -> Any:
     """Return the GPU kernel (a, b, c, scale_a, scale_b, out, layouts, facts) -> None of matrix units, in integers.
 
     It is the specification of a rule by which units add (matrix_units/rule.py), and serves every unit of the rule and
-    every input.
-
-    room: number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and row i of b; else
-    it is that of row i // N of a and column i % N of b. a, b: codes. c: 1-D codes at which sums start; empty for +0.
+    every input. room: number of 64-bit digits of an exact sum. paired: whether result i is that of row i of a and row i
+    of b; else it is that of row i // N of a and column i % N of b. c: 1-D codes at which sums start; empty for +0.
     scale_a, scale_b: codes of block scales, with the rows of a and the columns (or rows) of b. out: 1-D, receives
     codes; it may be c. layouts, facts: constants of the unit's formats and of the unit, as integers.
     """

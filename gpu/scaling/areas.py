@@ -80,16 +80,11 @@ area_fields = fields_of(Areas)
 
 
 class TilePart(NamedTuple):
-    """The part of one tile on which a block of threads works, and the first element of one thread in it.
+    """The part of one tile on which a block of threads works, and the first element (row, column) of one thread in it.
 
-    The thread processes elements that are threads_y rows and threads_x columns apart.
-
-    Attributes:
-      tile: flat index of the tile among all tiles.
-      is_tile: False for threads beyond the last tile or beyond the area.
-      top, bottom: first row of the part and the row after its last one, counted over all matrices of the batch.
-      left, right: first column of the part and the column after its last one.
-      row, column: the thread's first element.
+    The thread processes elements that are threads_y rows and threads_x columns apart. tile: flat index of the tile
+    among all tiles. is_tile: False for threads beyond the last tile or beyond the area. top, bottom: first row of the
+    part and the row after its last one, counted over all matrices of the batch. left, right: the same of columns.
     """
 
     tile: Any
@@ -145,12 +140,8 @@ def part_of(area: Any, thread: Any, g: Areas) -> TilePart:
 class Walk(NamedTuple):
     """The elements that one thread processes, row by row: their number, and the steps from one to the next.
 
-    Attributes:
-      count: number of elements.
-      first, column: flat index and column of the first element.
-      right: column after the last one.
-      threads_x: columns from one element to the next.
-      span, jump: at the end of a row, columns to go back and elements to go forward.
+    first, column: flat index and column of the first element. right: column after the last one. threads_x: columns from
+    one element to the next. span, jump: at the end of a row, columns to go back and elements to go forward.
     """
 
     count: Any

@@ -26,7 +26,6 @@ def decode_scaled(scaled: ScaledArrays[Any], codes: GpuArray, values: Any, width
     """Decode a scaled array into `values`: code * scale, or (code - zero point) * scale, for each element.
 
     codes: the memory of scaled.codes. values: flat GPU array, which receives bits of floats of `width` bits, 32 or 64.
-
     Raises a ValueError if float64 does not hold the format's values as normal numbers, or the values overlap the codes.
     """
     tiles, fmt = tiling(scaled.shape, scaled.scaling.block), scaled.fmt

@@ -113,15 +113,13 @@ def _no_layout(job: GpuTileJob) -> Any:
 
 
 class GpuTargets(NamedTuple):
-    """The GPU memory that kernels fill, as flat arrays of unsigned integers.
+    """The GPU memory that kernels fill, as flat arrays of unsigned integers; one byte stands for an array not computed.
 
     Attributes:
       out: codes or values of the elements.
       scales, scale_codes, zero_points: one per tile.
       tensor: the second-level scale, one element.
       counts: 5 uint64, the counts zero_tiles .. clamped_high of ScaleReport (scaling/report.py), in this order.
-
-    An array of one byte stands for one that is not computed.
     """
 
     out: Any
@@ -159,9 +157,6 @@ def scaled_job(x: Any, fmt: Any, scaling: Any, cast: ElementKeywords, *, back: b
     return GpuTileJob(source, element, scaling, options, tiling(source.shape, scaling.block), plan, back)
 
 
-# ---- arrays to fill
-
-
 def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
     """Return the arrays that kernels fill if only `values` are wanted, a flat GPU array of float32 bits.
 
@@ -176,9 +171,6 @@ def temporary(job: GpuTileJob, values: Any, scales_known: bool) -> GpuTargets:
     return GpuTargets(
         values, job.array(tiles, np.float32)[1], codes, nothing, tensor, job.array((COUNTERS,), np.int64)[1]
     )
-
-
-# ---- launches
 
 
 @under_ieee  # plans are made with floats of the CPU

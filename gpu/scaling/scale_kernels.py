@@ -57,12 +57,7 @@ AREAS, SOURCE, ENCODER, DECODER, SCALE_ENCODER, RULES = range(6)
 
 
 class PlanReaders(NamedTuple):
-    """Functions that read the constants of a format from a row of a matrix of 64-bit integers.
-
-    Attributes:
-      encoder: function row -> EncodeLayout, the constants that encode.
-      decoder: function row -> DecodeLayout, the constants that decode.
-    """
+    """Functions from a row of 64-bit integers to the constants that encode and decode, Encode- and DecodeLayout."""
 
     encoder: Any
     decoder: Any
@@ -81,17 +76,11 @@ _rules_of = fields_of(ScaleRules, i64)
 def settler(s: ScaleChoices) -> Any:
     """Return the scalar function `(top, specials, numbers, plan, table) -> (scale, code, factor, events)` for one tile.
 
-    s: choices that are compiled in, such as the rule by which amax becomes a scale.
-
-    Arguments of the function:
-      top: bits of the tile's amax, a float of s.width bits.
-      plan: row SCALE_ENCODER has the EncodeLayout of scales; row RULES has ScaleRules, ScaleChoices, and the bits of
-        two float64: largest element and lowest amax.
-
-    Results of the function:
-      scale: float32 bits of the decode scale, and `code`: its code in the scale format.
-      factor: the float by which the tile's elements are divided or multiplied, as s.applied says.
-      events: bit k is 1 if the tile counts for counter k of the report, such as ZERO_TILES.
+    s: choices that are compiled in, such as the rule by which amax becomes a scale. top: bits of the tile's amax, a
+    float of s.width bits. plan: row SCALE_ENCODER has the EncodeLayout of scales; row RULES has ScaleRules,
+    ScaleChoices, and the bits of two float64: largest element and lowest amax. scale, code: float32 bits of the decode
+    scale, and its code in the scale format. factor: the float by which the tile's elements are divided or multiplied,
+    as s.applied says. events: bit k is 1 if the tile counts for counter k of the report, such as ZERO_TILES.
     """
     settle_tile = tile_settler(s.width, s.encodes).settle_tile
     choices, encoder_of = choice_words(s), plan_readers(32 if s.encodes else s.width).encoder

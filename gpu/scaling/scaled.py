@@ -180,7 +180,7 @@ def encode_scaled(
     """
     check_keywords(encode_scaled, cast, DEFAULTS)
     job = scaled_job(x, fmt, scaling, cast, back=False)
-    user_scales = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
+    user_scales = _user_scales(scales, job)
     result, fill = _targets(out, job, user_scales is not None)
     run(job, fill, user_scales)
     return result
@@ -216,7 +216,7 @@ def quantize_scaled(
     if not job.back:
         encoded = encode_scaled(x, job.element, job.scaling, scales=scales, **cast)
         return encoded.decode(out=result)
-    user_scales = None if scales is None else given_scales(_on_cpu(scales), job.source.shape, job.scaling)
+    user_scales = _user_scales(scales, job)
     run(job, temporary(job, values, user_scales is not None), user_scales)
     return result
 
@@ -266,6 +266,9 @@ def _targets(out: Scaled | None, job: GpuTileJob, scales_known: bool) -> tuple[S
     return result, GpuTargets(code_words, scale_words, scale_code_words, zero_words, tensor_words, count_words)
 
 
-def _on_cpu(scales: Any) -> Any:
-    """Return scales given by the caller, copied to the CPU if they are on the GPU."""
-    return host_array(scales, "scales") if lies_on_gpu(scales) else scales
+def _user_scales(scales: Any, job: GpuTileJob) -> Any:
+    """Return scales given by the caller as a float32 NumPy array with one per tile; None for None."""
+    if scales is None:
+        return None
+    on_cpu = host_array(scales, "scales") if lies_on_gpu(scales) else scales
+    return given_scales(on_cpu, job.source.shape, job.scaling)

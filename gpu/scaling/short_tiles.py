@@ -33,14 +33,10 @@ MAGNITUDE, INFINITY = u32(0x7FFFFFFF), u32(0x7F800000)
 
 
 class ShortTiles(NamedTuple):
-    """Compile-time choices of the kernel of short tiles.
+    """Compile-time choices of the kernel of short tiles: of elements, of scales, and the threads that share a tile.
 
-    Attributes:
-      elements: how elements are rounded.
-      scales: how a tile's amax becomes its scale.
-      tile_threads: number of threads that share a tile.
-      source_bits, target_bits: bits of an element that is read, and of one that is written.
-      to_code: the constants of the encoder, to be compiled in; None if the kernel reads them from an array.
+    source_bits, target_bits: bits of an element that is read, and of one that is written. to_code: the constants of the
+    encoder, to be compiled in; None if the kernel reads them from an array.
     """
 
     elements: ElementKernels

@@ -51,8 +51,7 @@ class GpuSumProblem(NamedTuple):
     Attributes:
       a, b: codes (M, K) and (K, N), for M * N sums.
       c: codes added to the sums, (M, N), or (0, 0) for none.
-      formats: formats of a and b. If that of a is None, the terms are the elements of b alone, and a gives only the
-        shape.
+      formats: those of a and b. If that of a is None, the terms are the elements of b; a gives only the shape.
       paired: True if b is (M * K, N), and row i of a is multiplied by rows i * K .. (i + 1) * K - 1 of b.
     """
 
