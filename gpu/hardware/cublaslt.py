@@ -15,19 +15,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from fpsim.gpu.device.device import FP8_CAPABILITY, GpuError, require_capability
+from fpsim.gpu.hardware import tensors
 from fpsim.gpu.hardware.failures import in_one_sentence
-from fpsim.gpu.hardware.tensors import (
-    FP8,
-    Pair,
-    Words,
-    column_major,
-    floats,
-    known,
-    shapes_of,
-    tensor,
-    torch_module,
-    words,
-)
+from fpsim.gpu.hardware.tensors import FP8, Pair, Words, known, tensor, torch_module
 from fpsim.schedules.libraries.cublas_choice import Fields
 
 COMPUTE_32F = 68  # CUBLAS_COMPUTE_32F
@@ -49,9 +39,6 @@ class _Result(ctypes.Structure):
         ("algo", ctypes.c_uint64 * 8), ("workspace", ctypes.c_size_t), ("state", ctypes.c_int),
         ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4),
     ]  # fmt: skip
-
-
-# ---- the library
 
 
 @cache
@@ -144,16 +131,11 @@ def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
-# ---- a product
-
-
 class Sides(NamedTuple):
     """The operands and the result of a product as cuBLASLt's descriptors state them.
 
-    Attributes:
-      a, b, d: (tensor, cudaDataType_t, rows, columns, leading dimension) of each.
-      order: cublasLtOrder_t of all: ROW, or 0 for column-major.
-      transposed: TRANSPOSED if a is transposed, else 0.
+    a, b, d: (tensor, cudaDataType_t, rows, columns, leading dimension) of each. order: cublasLtOrder_t of all: ROW, or
+    0 for column-major. transposed: TRANSPOSED if a is transposed, else 0.
     """
 
     a: tuple[Any, int, int, int, int]
@@ -200,7 +182,7 @@ def lt_matmul(
     known(out, ("fp16", "bf16", "fp32"), "out")
     known(layout, LAYOUTS, "layout")
     fp8 = set(pair) <= set(FP8)
-    m, n, k = shapes_of(a, b)
+    m, n, k = tensors.shapes_of(a, b)
     if (not fp8 and pair[0] != pair[1]) or pair == ("e5m2", "e5m2"):
         raise ValueError(f"cuBLASLt multiplies FP16 by FP16, BF16 by BF16, and FP8 except E5M2 by E5M2; got {pair}.")
     if fp8 and (m % ALIGNED or n % ALIGNED or k % ALIGNED):
@@ -211,14 +193,14 @@ def lt_matmul(
                          device=left.device)  # fmt: skip
     of_d = TYPES[out]
     if fp8 or layout == "tn":  # column-major: the transposed product, b first, both contiguous along K
-        sides = Sides((column_major(b, pair[1]), TYPES[pair[1]], k, n, k), (left, TYPES[pair[0]], k, m, k),
+        sides = Sides((tensors.column_major(b, pair[1]), TYPES[pair[1]], k, n, k), (left, TYPES[pair[0]], k, m, k),
                       (result, of_d, n, m, n), 0, TRANSPOSED)  # fmt: skip
     else:
         sides = Sides((left, TYPES[pair[0]], m, k, k), (tensor(b, pair[1]), TYPES[pair[1]], k, n, n),
                       (result, of_d, m, n, n), ROW, 0)  # fmt: skip
-    scales = (floats([scale_b]), floats([scale_a])) if fp8 else None
+    scales = (tensors.floats([scale_b]), tensors.floats([scale_a])) if fp8 else None
     fields = _run(sides, scales, fast_accum, workspace)
-    return words(result), fields
+    return tensors.words(result), fields
 
 
 def _run(sides: Sides, scales: tuple[Any, Any] | None, fast_accum: bool, workspace: int) -> Fields:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from fpsim.gpu.device.device import GpuError
 from fpsim.gpu.device.failures import is_no_room
@@ -32,27 +33,19 @@ def in_one_sentence(function: Callable[Arguments, Result]) -> Callable[Arguments
             # torch and cuBLAS raise RuntimeError and subclasses; Triton has separate exceptions
             if not isinstance(reason, RuntimeError) and type(reason).__module__.partition(".")[0] != "triton":
                 raise
-            text = _sentence(function.__name__, reason)
-        _free_memory()  # outside of the except block, whose traceback holds the call's arrays
+            said = " ".join((str(reason).strip().splitlines() or [type(reason).__name__])[0].split())[:MOST].rstrip(".")
+            text = f"the GPU did not run {function.__name__}: {said}."
+            if is_no_room(reason):
+                text = (
+                    f"the GPU has no room for {function.__name__}: {said}. Take smaller operands, or free what other "
+                    "programs hold."
+                )
+            elif "CUDA error" in said:
+                text += " A new process can go on."
+        torch = torch_module()
+        if torch.cuda.is_available():  # outside of the except block, whose traceback holds the call's arrays
+            with suppress(RuntimeError):  # after a failed launch every CUDA call fails
+                torch.cuda.empty_cache()
         raise GpuError(text)
 
     return called
-
-
-def _sentence(name: str, reason: Exception) -> str:
-    """Return the message of a GpuError for a failed call of the function `name`."""
-    said = " ".join((str(reason).strip().splitlines() or [type(reason).__name__])[0].split())[:MOST].rstrip(".")
-    if is_no_room(reason):
-        return f"the GPU has no room for {name}: {said}. Take smaller operands, or free what other programs hold."
-    advice = " A new process can go on." if "CUDA error" in said else ""
-    return f"the GPU did not run {name}: {said}.{advice}"
-
-
-def _free_memory() -> None:
-    """Free the GPU memory that torch caches, if the GPU still works."""
-    torch: Any = torch_module()
-    if torch.cuda.is_available():
-        try:
-            torch.cuda.empty_cache()
-        except RuntimeError:  # after a failed launch every CUDA call fails
-            return

@@ -1,7 +1,6 @@
 """Products by PyTorch on the GPU's tensor cores, for comparison with fpsim, and facts on the GPU.
 
-Operands are NumPy arrays of codes (uint8, uint16, uint32) or of float dtypes, or torch tensors; results are bit
-patterns. Rules of layout and alignment are those of torch and cuBLASLt (docs/gpu.md).
+Rules of layout and alignment are those of torch and cuBLASLt (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -67,9 +66,6 @@ def _driver() -> str:
     """Return the version of the GPU's driver, as nvidia-smi prints it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()[0]
-
-
-# ---- scaled products
 
 
 @in_one_sentence
@@ -172,9 +168,6 @@ def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool,
             f"block scales require K and the sides with 128x128 blocks to be multiples of 128, and M of 4; got "
             f"{m} x {n} x {k} with {recipe}. Pad."
         )
-
-
-# ---- products without scales
 
 
 @in_one_sentence

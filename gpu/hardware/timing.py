@@ -100,9 +100,6 @@ def _cublas(fmt: str, shape: tuple[int, ...]) -> Call:
     )
 
 
-# ---- time
-
-
 @in_one_sentence
 def measure(work: BenchWork, size: int, seconds: float) -> list[float]:
     """Measure a benchmark row after one call that is not timed; return the seconds of a call in each of several runs.

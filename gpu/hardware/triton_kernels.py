@@ -1,7 +1,6 @@
 """Triton kernels of matrix products with a fixed order of matrix instructions, and of PTX conversions.
 
-A kernel's BLOCK sizes and `max_num_imprecise_acc` determine its matrix instructions (docs/schedules.md, Triton): on
-Hopper blocks of at least 64 rows compile to `wgmma`, smaller ones to `mma.sync`.
+On Hopper, blocks of at least 64 rows compile to `wgmma`, smaller ones to `mma.sync` (docs/schedules.md, Triton).
 """
 
 from __future__ import annotations
