@@ -1,7 +1,4 @@
-"""bench: measures fpsim on the GPU of this machine, relative to the copy bandwidth and cuBLAS.
-
-`python -m fpsim.gpu bench --out DIR` prints a table with a summary at its end, and writes DIR/bench.json.
-"""
+"""bench: measures fpsim on the GPU of this machine, relative to the copy bandwidth and cuBLAS."""
 
 from __future__ import annotations
 
@@ -86,9 +83,6 @@ def works_of(parts: Sequence[str] | None = None, short: bool = False) -> list[Be
     ]  # fmt: skip
 
 
-# ---- rows
-
-
 def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Callable[[Speed], Any]) -> None:
     """Measure calls until the time `deadline` of time.monotonic(), and pass each speed to `add`.
 
@@ -114,7 +108,10 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
 
     beside: the speed of the call that it is compared with, or None.
     """
-    small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, _elements(silicon, work))
+    small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, ELEMENTS)
+    free = 0 if work.is_product else silicon.room()
+    while size > small and SPARE * work.moved * size > free:
+        size //= 2
     times = silicon.measure(work, small, seconds / 8)
     expected = statistics.median(times) * work.count(size) / work.count(small)
     reduced, note = expected * LEAST_RUNS > seconds, ""
@@ -131,17 +128,6 @@ def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | Non
     return Speed(
         work.part, work.name, size, middle, len(times), bandwidth, rate, ratio, name, work.wanted, reduced, note=note
     )
-
-
-def _elements(silicon: Any, work: BenchWork) -> int:
-    """Return ELEMENTS, halved until a call's data fit into free GPU memory, but at least SMALL_ELEMENTS."""
-    free, size = silicon.room(), ELEMENTS
-    while size > SMALL_ELEMENTS and SPARE * work.moved * size > free:
-        size //= 2
-    return size
-
-
-# ---- the command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,14 +35,7 @@ NAMES = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16}
 
 
 class Check(NamedTuple):
-    """A comparison to run: names for the report, and a function that computes it.
-
-    Attributes:
-      part: the validation's part.
-      name: the compared call.
-      inputs: name of the inputs.
-      run: function without arguments that compares, and returns the report row.
-    """
+    """A comparison to run: the validation's part, the compared call, its inputs' name, and the function that runs."""
 
     part: str
     name: str
@@ -50,8 +43,12 @@ class Check(NamedTuple):
     run: Callable[[], ValidationRow]
 
 
-def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
-    """Return at least `size` float32 values: random bit patterns, ties and limits of narrow formats, special values."""
+def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
+    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values.
+
+    The float32 values are random bit patterns, ties and limits of narrow formats, and special values.
+    """
+    size = 1 << (12 if lab.small else 22)
     rng = np.random.default_rng([lab.seed, 32])
     patterns = rng.integers(0, 1 << 32, size // 2, np.uint32).view(np.float32)
     with np.errstate(over="ignore"):
@@ -59,16 +56,10 @@ def float32_sample(lab: Lab, size: int) -> npt.NDArray[np.float32]:
     ties = (rng.integers(0, 1 << 10, size // 4) * 2.0 ** rng.integers(-22, 10, size // 4)).astype(np.float32)
     limits = np.array([448, 464, 465, 480, 57344, 61440, 65504, 65520, np.inf, np.nan, 0, 2**-9, 2**-10, 2**-17], "f")
     edges = np.concatenate([limits, np.nextafter(limits, np.float32(np.inf)), np.nextafter(limits, np.float32(0))])
-    return np.concatenate([edges, -edges, patterns, near, ties]).astype(np.float32)
-
-
-def sources(lab: Lab) -> dict[str, npt.NDArray[Any]]:
-    """Return {name: inputs of casts}: every float16, every bfloat16, and many float32 values."""
     every = np.arange(1 << 16, dtype=np.uint16)
-    size = 1 << (12 if lab.small else 22)
     return {
         "all float16": every.view(np.float16), "all bfloat16": every.view(ml_dtypes.bfloat16),
-        f"{size} float32": float32_sample(lab, size),
+        f"{size} float32": np.concatenate([edges, -edges, patterns, near, ties]).astype(np.float32),
     }  # fmt: skip
 
 

@@ -30,8 +30,6 @@ from fpsim.schedules.libraries.cublas_choice import Fields, schedule_of
 INSTRUCTION = 8  # terms of the mma instruction that accepts unaligned operands
 TN = {"nn": (), "tn": ("TN",)}  # layout -> words in the name of a case
 
-# ---- FP16, BF16 and TF32
-
 
 def halves(lab: Lab) -> Iterator[ProductCase]:
     """Yield the cases of torch.mm for FP16, BF16 and TF32; those with both operands contiguous along K come first."""
@@ -96,9 +94,6 @@ def half_models(lab: Lab, shape: Shape, along_k: bool = False) -> list[LibraryMo
     return list(chain(*((without_units, *families) if without_units and not along_k else (*families, without_units))))
 
 
-# ---- cuBLASLt, whose algorithm is read
-
-
 def cublaslt(lab: Lab) -> Iterator[ProductCase]:
     """Yield the cases of cublasLtMatmul, whose algorithm can be read; operands contiguous along K come first."""
     halves_of: list[Shape] = [(64, 64, 512), (128, 256, 4096), (16, 16, 8192), (1, 8, 11528), (40, 64, 1000),
@@ -126,9 +121,9 @@ def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = 
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
-        scale_options = {"scale_a": float(scales["scale_a"]), "scale_b": float(scales["scale_b"])} if fp8 else {}
+        numbers = {name: float(scale) for name, scale in scales.items()}
         result: tuple[Words, Any] = lab.hardware.lt_matmul(
-            problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **scale_options
+            problem.a, problem.b, pair, out=out, fast_accum=fast, layout=layout, **numbers
         )
         return result
 

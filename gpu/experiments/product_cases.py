@@ -32,9 +32,6 @@ from fpsim.testing import operands as inputs
 ORDERS = ("product", "a_first", "b_first")
 
 
-# ---- instructions in a pinned order
-
-
 def units(lab: Lab) -> Iterator[ProductCase]:
     """Yield cases of Triton kernels that loop over tl.dot, with matrix units and `triton` schedules as models."""
     plans: list[tuple[Pair, int, int | None, str]] = [
@@ -104,9 +101,6 @@ def _loop(
 
     c = inputs.start(start, *shape[:2], lab.seed)
     return ProductCase("units", name, problems_of(lab, shape, pair, SETS, c=c), call, always(models))
-
-
-# ---- torch._scaled_mm
 
 
 def tensorwise(lab: Lab) -> Iterator[ProductCase]:

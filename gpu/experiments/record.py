@@ -1,8 +1,4 @@
-"""record: stores products of a GPU in a small file, with which machines without a GPU can compare the emulator.
-
-`python -m fpsim.gpu record --out tests/gpu/recordings/h200-2026-11-20.npz` stores operands, results, and the model that
-predicts the same bits; `replay` computes them again on the CPU.
-"""
+"""record: stores products of a GPU in a small file, with which machines without a GPU can compare the emulator."""
 
 from __future__ import annotations
 

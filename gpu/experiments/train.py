@@ -1,7 +1,7 @@
 """train: trains small models emulated on CPU and GPU and by tensor cores, and compares the digests of each step.
 
 `python -m fpsim.gpu train --out DIR` runs each recipe in a separate process, all at the same time, and also trains by
-torch itself in BF16 and FP8. It prints a table, and writes DIR/training.json after every run.
+torch itself in BF16 and FP8.
 """
 
 from __future__ import annotations
@@ -39,12 +39,8 @@ LAST = 20  # number of last steps whose losses are averaged
 class TrainingCase(NamedTuple):
     """A training by one recipe, to be run on several backends and compared.
 
-    Attributes:
-      recipe: name of the training recipe.
-      width: the transformer's width.
-      steps: number of training steps.
-      beside_torch: True to train by torch itself as well.
-      chip: a chip and a library that multiply, such as "H100 cuBLAS"; "" for those of the recipe.
+    beside_torch: True to train by torch itself as well. chip: a chip and a library that multiply, such as "H100
+    cuBLAS"; "" for those of the recipe.
     """
 
     recipe: str
@@ -174,13 +170,7 @@ def run_case(
 
 
 class _Steps(NamedTuple):
-    """A case to train, with its settings and a time limit.
-
-    Attributes:
-      case: the case.
-      fields: keyword arguments of `fpsim.train.Settings`.
-      end: the time of time.monotonic() at which training ends.
-    """
+    """A case to train, with keyword arguments of `fpsim.train.Settings`, until `end` of time.monotonic()."""
 
     case: TrainingCase
     fields: dict[str, Any]
@@ -203,19 +193,13 @@ class _Steps(NamedTuple):
             while len(rows) < total and not trainer.stopped and time.monotonic() < self.end:
                 rows.append(trainer.step())
                 if base is not None and rows[-1]["digest"] != base[len(rows) - 1]["digest"]:
-                    return rows, replace(_summed(result, rows), equal=False, difference=self._named(base, backend))
+                    losses = [row["loss"] for row in base]
+                    run = train.Run(recipe, train.Settings(**self.fields), losses, math.nan, base, [], [])
+                    difference = str(train.replay(run, backend=backend))
+                    return rows, replace(_summed(result, rows), equal=False, difference=difference)
         except Exception as reason:
             return rows, replace(_summed(result, rows), error=said_of(reason))
         return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
-
-    def _named(self, base: list[dict[str, Any]], backend: str) -> str:
-        """Return sentences on the first difference between the emulated run, with the logs `base`, and a backend's."""
-        train = public().train
-        settings = train.Settings(**self.fields)
-        recipe = self.case.made
-        losses = [row["loss"] for row in base]
-        run = train.Run(recipe, settings, losses, math.nan, base, [], [])
-        return str(train.replay(run, backend=backend))
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
@@ -269,9 +253,6 @@ def _command(
         *backends, "--rows", str(file), *(["--text", text] if text else []),
         *(["--steps", str(steps)] if steps else []),
     ]  # fmt: skip
-
-
-# ---- the command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

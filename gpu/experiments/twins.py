@@ -115,20 +115,6 @@ def functions(lab: Lab) -> Iterator[Check]:
         )
 
 
-def elementary(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags."""
-    yield from _norms(lab)
-    for name in FUNCTIONS:
-        label, every = _strided(lab)
-        yield Check("elementary", f"fp.gpu.{name} FP32", label, partial(_twin, lab, name, every, fmt=FP32, flags=True))
-    for fmt in (E4M3,) if lab.small else (E4M3, BF16, FP16):
-        for name in FUNCTIONS:
-            label, every = codes_of(lab, fmt, 1)
-            for options in CASTS[: 1 if lab.small else None]:
-                yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), label,
-                            partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
-
-
 # Keywords of softmax and of norms: sums, formats, axes and roundings.
 NORMS: tuple[dict[str, Any], ...] = (
     {}, {"axis": 0, "accumulate": LaneSum(8), "rounding": "stochastic", "seed": 2**40 + 3},
@@ -137,29 +123,29 @@ NORMS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def _norms(lab: Lab) -> Iterator[Check]:
-    """Yield comparisons of softmax and norms for random numbers with NaN, Inf and zeros, weights and biases."""
+def elementary(lab: Lab) -> Iterator[Check]:
+    """Yield comparisons of softmax, of norms, and of exp, log and other elementary functions with their flags."""
     shape = (6, 40) if lab.small else (300, 2000)
-    operands = {"softmax": 0, "log_softmax": 0, "rms_norm": 1, "layer_norm": 2}
     for fmt in (FP32, BF16):
         x = as_words(public().encode(_magnitudes(lab, shape), fmt))
-        for name, count in operands.items():
+        for name, count in {"softmax": 0, "log_softmax": 0, "rms_norm": 1, "layer_norm": 2}.items():
             for options in NORMS[: 2 if lab.small else None]:
                 length = shape[options.get("axis", -1)]
                 more = [as_words(public().encode(_near_one(lab, (length,), 9 + i), fmt)) for i in range(count)]
                 yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), f"{shape[0]} x {shape[1]} numbers",
                             partial(_twin, lab, name, (x, *more), fmt=fmt, **options))  # fmt: skip
-
-
-def _strided(lab: Lab) -> tuple[str, tuple[Words, ...]]:
-    """Return (label, (codes,)): every 64th bit pattern of float32, as uint32; every 2**20th if lab.small.
-
-    The first pattern is random, by lab.seed.
-    """
     step = 1 << (20 if lab.small else 6)
     first = int(np.random.default_rng([lab.seed, 64]).integers(step))
-    codes = np.arange(first, 1 << 32, step, dtype=np.uint64).astype(np.uint32)
-    return f"every {step}th float32, from code {first}", (codes,)
+    every: tuple[Words, ...] = (np.arange(first, 1 << 32, step, dtype=np.uint64).astype(np.uint32),)
+    for name in FUNCTIONS:
+        yield Check("elementary", f"fp.gpu.{name} FP32", f"every {step}th float32, from code {first}",
+                    partial(_twin, lab, name, every, fmt=FP32, flags=True))  # fmt: skip
+    for fmt in (E4M3,) if lab.small else (E4M3, BF16, FP16):
+        for name in FUNCTIONS:
+            label, every = codes_of(lab, fmt, 1)
+            for options in CASTS[: 1 if lab.small else None]:
+                yield Check("elementary", titled(f"fp.gpu.{name} {fmt}", options), label,
+                            partial(_twin, lab, name, every, fmt=fmt, flags=True, **options))  # fmt: skip
 
 
 STACKS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (

@@ -1,8 +1,7 @@
 """validate: compares fpsim with a GPU, part by part, each with a time limit and separate errors.
 
 `python -m fpsim.gpu validate --out DIR` runs every part in a separate process, all but the benchmark at the same time:
-a failed launch or a hang costs one part only, and compilation uses all cores. It prints a table with a summary at the
-end, and writes DIR/validation.json.
+a failed launch or a hang costs one part only, and compilation uses all cores.
 """
 
 from __future__ import annotations
@@ -120,16 +119,10 @@ def validate(
     return report()
 
 
-# ---- a part
-
-
 def run_part(
-    part: str,
-    lab: Lab,
-    deadline: float,
-    each_row: Callable[[ValidationRow], Any] = lambda row: None,
+    part: str, lab: Lab, deadline: float, each_row: Callable[[ValidationRow], Any] = lambda row: None,
     keep: Path | None = None,
-) -> list[ValidationRow]:
+) -> list[ValidationRow]:  # fmt: skip
     """Run a part of the validation until the time `deadline` of time.monotonic(), and return its comparisons.
 
     each_row: called with each comparison. keep: folder in which to store products whose bits no model
@@ -240,9 +233,6 @@ def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path)
             str(lab.seed), *(["--small"] if lab.small else []), *(["--keep", str(keep)] if keep else [])]  # fmt: skip
 
 
-# ---- the command
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return 0 if all is equal, 1 if something differs or failed.
 
@@ -278,16 +268,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reason, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        return _interrupted(Path(options.out) / RECORD, began)
+        record = Path(options.out) / RECORD
+        if record.exists() and record.stat().st_mtime >= began:
+            print(ValidationReport.load(record))
+            print(f"Interrupted; the results so far are in {record.parent}.", file=sys.stderr)
+        else:
+            print("Interrupted before there were any results.", file=sys.stderr)
+        return INTERRUPTED
     print(report)
     return 0 if report.all_equal else 1
-
-
-def _interrupted(record: Path, began: float) -> int:
-    """Print the results so far, unless the file `record` is older than `began`; return the exit code after Ctrl-C."""
-    if record.exists() and record.stat().st_mtime >= began:
-        print(ValidationReport.load(record))
-        print(f"Interrupted; the results so far are in {record.parent}.", file=sys.stderr)
-    else:
-        print("Interrupted before there were any results.", file=sys.stderr)
-    return INTERRUPTED

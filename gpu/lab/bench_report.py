@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fpsim.display import tables
 from fpsim.files import path_of, write_whole
 
 
@@ -129,8 +130,7 @@ def aligned(cells: Sequence[tuple[str, ...]], widest: int = 1 << 20) -> list[str
 
     widest: the most characters of the rule.
     """
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    shown = tables.aligned(cells, len(cells[0]))
     return [shown[0], "-" * min(max(map(len, shown)), widest), *shown[1:]]
 
 

@@ -36,12 +36,9 @@ class ProductCase(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The result of a case.
+    """The result of a case: for each product a report row and the hardware's output, and the best model of all.
 
-    Attributes:
-      rows: a report row for each product.
-      best: the model that fits best, or None if no model could be computed.
-      outputs: the hardware's result of each product, or None where the call failed.
+    An output is None where the call failed, the model if none could be computed.
     """
 
     rows: list[ValidationRow]

@@ -32,8 +32,7 @@ class Lab(NamedTuple):
 
     Attributes:
       hardware: a module or object with the functions of `fpsim.gpu.hardware`, or the name of a module.
-      chip: the chip's architecture, such as "hopper"; "" if its matrix units are not known.
-      arch: the chip's compiler target, such as "sm_90".
+      chip, arch: the architecture, such as "hopper" ("" if its units are not known), and compiler target, "sm_90".
       seed: seed of the inputs.
       small: True for few and small products.
     """
@@ -48,8 +47,7 @@ class Lab(NamedTuple):
 def unit_name(chip: str, pair: Pair) -> str:
     """Return the name of a chip's matrix unit for two formats, such as "hopper_e4m3_f32", with sums in float32.
 
-    chip: the chip by any of its names; "" for a GPU whose units are not known, which raises a ValueError. pair: names
-    of the operands' formats, such as ("e4m3", "e5m2").
+    chip: the chip by any of its names; "" for a GPU whose units are not known, which raises a ValueError.
     """
     if not chip:
         known = ", ".join(capability for row in CHIPS.values() for capability in capabilities(row.sm))
@@ -120,10 +118,7 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation, with the chip that `about`, facts on the GPU, names.
-
-    silicon: an object with the functions of `fpsim.gpu.hardware`.
-    """
+    """Return the settings of a validation by the functions of `silicon`, with the chip that `about` names."""
     capability = about.get("capability", "")
     if not capability:
         return Lab(silicon, seed=seed, small=small)
@@ -132,10 +127,7 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
 
 
 def about_of(silicon: Any) -> dict[str, str]:
-    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports.
-
-    silicon: an object with the function `about` of `fpsim.gpu.hardware`.
-    """
+    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports."""
     about = dict(silicon.about())
     capability = about.get("capability", "")
     named = find(capability)

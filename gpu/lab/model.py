@@ -82,8 +82,7 @@ class LibraryModel(NamedTuple):
 def built(model: LibraryModel) -> Schedule:
     """Return the schedule that a model describes, with the model's changes of scale order, bias and slices.
 
-    Raises:
-      ValueError: the text is not a call of `fpsim.schedules` with plain values.
+    Raises a ValueError if the text is not a call of `fpsim.schedules` with plain values.
 
     Example:
       >>> from fpsim.gpu.lab.model import LibraryModel, built

@@ -20,12 +20,9 @@ SPREAD = 2  # threads per core, because processes mostly compile on one thread
 
 
 class Ended(NamedTuple):
-    """The result of a process that has ended.
+    """The result of a process that has ended: its name, the complete lines of its file, and its error.
 
-    Attributes:
-      name: name of the process.
-      lines: the complete lines that it wrote to its file.
-      error: why it failed or ran out of time; "" if it succeeded, or was killed because the caller stopped.
+    The error is why it failed or ran out of time; "" if it succeeded, or was killed because the caller stopped.
     """
 
     name: str
@@ -34,14 +31,7 @@ class Ended(NamedTuple):
 
 
 class _Running(NamedTuple):
-    """A running process and the files that it writes to.
-
-    Attributes:
-      name: name of the process.
-      process: the process.
-      file: the file for its lines.
-      errors: the file that receives its standard error.
-    """
+    """A running process, the file for its lines, and the one that receives its standard error."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -66,12 +56,11 @@ def side_by_side(
 ) -> None:
     """Run one process for each name, all at the same time, with a time limit.
 
-    Args:
-      command: command(name, file) returns the command line of a process, which writes its lines to `file`, a path in a
-        temporary folder that is removed at the end.
-      most: seconds after which a process is killed; the lines that it has written are kept.
-      ended: called with the result of each process as it ends. If an exception, such as Ctrl-C, stops this function,
-        the processes that still run are killed, `ended` is called for them too, and the exception is raised again.
+    command: command(name, file) returns the command line of a process, which writes its lines to `file`, a path in a
+    temporary folder that is removed at the end. most: seconds after which a process is killed; the lines that it has
+    written are kept. ended: called with the result of each process as it ends. If an exception, such as Ctrl-C, stops
+    this function, the processes that still run are killed, `ended` is called for them too, and the exception is raised
+    again.
     """
     end = time.monotonic() + most
     with TemporaryDirectory() as folder:

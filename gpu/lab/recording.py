@@ -38,15 +38,7 @@ class Replay(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A product to record: its inputs, the hardware's bits, the best model, and the number of elements it gets wrong.
-
-    Attributes:
-      name: name of the product.
-      problem: the product.
-      output: the hardware's result, (M, N) words.
-      model: the model that fits best.
-      differing: number of elements that the model predicts wrongly.
-    """
+    """A product to record: the hardware's bits, the best model, and the number of elements that it gets wrong."""
 
     name: str
     problem: ProductProblem
@@ -110,7 +102,11 @@ def replay(path: str | Path) -> list[Replay]:
     """
     replays = []
     with opened(path, "fpsim.gpu.record") as data:
-        meta = _meta(data, path)
+        if "meta" not in data:
+            raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
+        meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())
+        if meta.get("format") != FORMAT:
+            raise ValueError(f"{path} has format {meta.get('format')}; this version reads {FORMAT}. Record it again.")
         for i, entry in enumerate(meta["entries"]):
             arrays = {name: data[f"{i}.{name}"] for name in (*ARRAYS, "d") if f"{i}.{name}" in data}
             output = arrays.pop("d")
@@ -124,9 +120,7 @@ def replay(path: str | Path) -> list[Replay]:
 def opened(path: str | Path, writer: str) -> Any:
     """Return an .npz file as np.load opens it; writer: the function that writes such files, for the message.
 
-    Raises:
-      ValueError: the file is damaged, or is not an .npz file.
-      FileNotFoundError: there is no such file.
+    Raises a ValueError if the file is damaged or not an .npz file, a FileNotFoundError if there is none.
     """
     try:
         data = np.load(path_of(path))
@@ -139,13 +133,3 @@ def opened(path: str | Path, writer: str) -> Any:
     if not isinstance(data, np.lib.npyio.NpzFile):
         raise ValueError(f"{path} must be a recording of {writer}; it holds a single NumPy array.")
     return data
-
-
-def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording; raise a ValueError if there are none, or of another format version."""
-    if "meta" not in data:
-        raise ValueError(f"{path} must be a recording of fpsim.gpu.record; it has no metadata.")
-    meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode())
-    if meta.get("format") != FORMAT:
-        raise ValueError(f"{path} has format {meta.get('format')}; this version reads {FORMAT}. Record it again.")
-    return meta

@@ -57,12 +57,9 @@ class ValidationRow:
 
 
 class WordDifference(NamedTuple):
-    """The difference between two arrays of bit patterns.
+    """The difference between two arrays of bit patterns, with the first one as text ("" if there is none).
 
-    Attributes:
-      compared, differing: numbers of compared and of differing elements.
-      other_nans: number of NaNs with another payload, which count as equal.
-      first: the first difference as text; "" if there is none.
+    other_nans: number of NaNs with another payload, which count as equal.
     """
 
     compared: int
@@ -136,7 +133,11 @@ class ValidationReport:
 
     def __str__(self) -> str:
         head = ", ".join(f"{name} {value}" for name, value in self.about.items())
-        lines = [f"fpsim compared with the GPU: {head}", "", *_table(self.rows), ""]
+        groups: dict[tuple[str, str], list[ValidationRow]] = {}  # a row of the table has all rows of a part and call
+        for row in self.rows:
+            groups.setdefault((row.part, row.what), []).append(row)
+        table = aligned([COLUMNS, *map(_cells, groups.values())], 160)
+        lines = [f"fpsim compared with the GPU: {head}", "", *table, ""]
         for row in self.rows:
             if row.error:
                 lines.append(f"ERROR   {row.part} | {row.what} | {row.inputs}: {row.error}")
@@ -203,14 +204,6 @@ def row_of(plain: dict[str, Any]) -> ValidationRow:
 
 
 COLUMNS = ("part", "what", "inputs", "compared", "differing", "verdict", "model")
-
-
-def _table(rows: tuple[ValidationRow, ...]) -> list[str]:
-    """Return a table as lines of text, with one row for all comparisons of a part and call."""
-    groups: dict[tuple[str, str], list[ValidationRow]] = {}
-    for row in rows:
-        groups.setdefault((row.part, row.what), []).append(row)
-    return aligned([COLUMNS, *map(_cells, groups.values())], 160)
 
 
 def _cells(rows: list[ValidationRow]) -> tuple[str, ...]:
