@@ -79,9 +79,8 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     mode, key = int(rounding), seed or 0
     keys = u64(key & 0xFFFFFFFF), u64(key >> 32)
     if name in ("next_up", "next_down"):
-        queue(
-            kernels.neighbour_kernel(int(name == "next_down")), results, flags, *map(uploaded, [*layouts, plan.layout])
-        )
+        kernel = kernels.neighbour_kernel(int(name == "next_down"))
+        queue(kernel, results, flags, *map(uploaded, [*layouts, plan.layout]))
     elif name in ELEMENTARY:
         table = exact_table(name, operation.formats[0], operation.input_subnormals)
         entries = uploaded(table.significands), uploaded(table.fields), uploaded(table.states)
@@ -91,9 +90,8 @@ def by_core(operation: Operation, inputs: GpuOperands, results: Any, flags: Any)
     elif name == "from_int":
         assert integer is not None
         sign = 1 << (8 * inputs.words[0].dtype.itemsize - 1) if integer.kind == "i" else 0
-        queue(
-            kernels.from_integer_kernel(mode), results, flags, u64(sign), uploaded(plan.layout), u64(plan.rules), keys
-        )
+        kernel = kernels.from_integer_kernel(mode)
+        queue(kernel, results, flags, u64(sign), uploaded(plan.layout), u64(plan.rules), keys)
     elif name == "to_int":
         assert integer is not None
         limits, random_mask = np.iinfo(integer), ((1 << random_bits) - 1) << (32 - random_bits)

@@ -177,7 +177,6 @@ def kept_dtype(dtype: np.dtype[Any], like: Any) -> np.dtype[Any]:
 
     cupy and numba have only NumPy's built-in dtypes, and none of ml_dtypes.
     """
-    known = (
-        hasattr(sys.modules["torch"], dtype.name) if arrays.is_torch(like) else dtype.num <= np.dtype(np.float16).num
-    )
+    built_in = dtype.num <= np.dtype(np.float16).num
+    known = hasattr(sys.modules["torch"], dtype.name) if arrays.is_torch(like) else built_in
     return dtype if known else np.dtype(WORDS[dtype.itemsize])

@@ -41,15 +41,13 @@ def tensor(x: Any, kind: str) -> Any:
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
-    if is_torch(x):
-        if x.element_size() != dtype.itemsize:
-            raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {x.dtype}.")
-        x = x.detach().to(DEVICE)
-        return (x if x.dtype == dtype else x.view(dtype)).contiguous()
-    array = np.ascontiguousarray(x)
+    array = x.detach() if is_torch(x) else np.ascontiguousarray(x)
     size = array.dtype.itemsize
     if size != dtype.itemsize:
         raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {array.dtype}.")
+    if is_torch(x):
+        array = array.to(DEVICE)
+        return (array if array.dtype == dtype else array.view(dtype)).contiguous()
     return torch.from_numpy(array.view(TORCH_INTEGERS[size]).copy()).to(DEVICE).view(dtype)
 
 

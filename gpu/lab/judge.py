@@ -78,9 +78,12 @@ def judged(case: ProductCase, deadline: float = float("inf")) -> Judgement:
             fits = sum(1 for _, entry in tried if not entry[place].differing) if not best[1][place].differing else 0
             same = sum(1 for _, entry in tried if not any(d.differing for d in entry))
             rivals = max(min(same, fits) - 1, 0)
-            row = _row(row, best[0], best[1][place])
-            expected = _family(best[0]) == _family(tried[0][0])
-            row = replace(row, rivals=rivals, others=len(tried) - 1, expected=expected)
+            of = best[1][place]
+            nans = f"; {of.other_nans} NaNs with other payloads" if of.other_nans else ""
+            row = replace(
+                row, **of._asdict(), model=str(best[0]), rivals=rivals, others=len(tried) - 1, error="",
+                expected=_family(best[0]) == _family(tried[0][0]), note=f"{note}{nans}".removeprefix("; "),
+            )  # fmt: skip
         place += output is not None
         rows.append(row)
     return Judgement(rows, None if best is None else best[0], outputs)
@@ -110,12 +113,6 @@ def _tried(case: ProductCase, known: Any, done: list[tuple[ProductProblem, Words
     if not tried and failure is not None:
         raise failure
     return tried
-
-
-def _row(row: ValidationRow, model: LibraryModel, of: WordDifference) -> ValidationRow:
-    """Return the report row of a product, completed with a model and the difference of that model's bits."""
-    note = row.note + (f"; {of.other_nans} NaNs with other payloads" if of.other_nans else "")
-    return replace(row, **of._asdict(), model=str(model), error="", note=note.removeprefix("; "))
 
 
 def _family(model: LibraryModel) -> LibraryModel:
