@@ -13,22 +13,18 @@ from fpsim.schedules.schedule import Schedule
 class Call(NamedTuple):
     """The properties of a call of a library's matrix product that decide whether the library supports it.
 
-    Attributes:
-      schedule: the order of the library's kernel.
-      unit: the matrix unit that multiplies.
-      m, n, k: the product's sizes.
-      scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or "128x128".
-      out_fmt: format of the result.
+    m, n, k: the product's sizes. scale_a, scale_b: granularity of scales: "none", "tensor", "row", "1x128" or
+    "128x128".
     """
 
-    schedule: Schedule
-    unit: MatrixUnit
+    schedule: Schedule  # the order of the library's kernel
+    unit: MatrixUnit  # the matrix unit that multiplies
     m: int
     n: int
     k: int
     scale_a: str = "none"
     scale_b: str = "none"
-    out_fmt: Format = FP32
+    out_fmt: Format = FP32  # format of the result
 
     @property
     def is_fp8(self) -> bool:
@@ -47,17 +43,12 @@ Check = Callable[[Call], Iterator[str]]
 class Library(NamedTuple):
     """A library of GPU kernels: its name, examples of its schedules, and checks of calls.
 
-    Attributes:
-      name: as in `Schedule.library`.
-      rows: a schedule with usual parameters of each of its kernel families.
-      refusals: functions of a Call that yield a sentence for every reason to refuse it.
-      remarks: functions of a Call that yield a sentence if the library's heuristic chooses another kernel for the
-        shape.
+    remarks: functions of a Call that yield a sentence if the library's heuristic chooses another kernel for the shape.
     """
 
-    name: str
-    rows: tuple[Schedule, ...]
-    refusals: tuple[Check, ...] = ()
+    name: str  # as in `Schedule.library`
+    rows: tuple[Schedule, ...]  # a schedule with usual parameters of each of its kernel families
+    refusals: tuple[Check, ...] = ()  # functions of a Call that yield a sentence for every reason to refuse it
     remarks: tuple[Check, ...] = ()
 
 

@@ -193,6 +193,11 @@ class Regions:
         return f"Regions({self.m} x {self.n} x {self.k}, {count} order{'s' if count > 1 else ''})"
 
 
+def one_order(m: int, n: int, k: int, order: SegmentLanes) -> Regions:
+    """Return the regions of a product whose elements are all added in one order."""
+    return Regions(m, n, k, (ResultRegion((Span(0, m),), (Span(0, n),), order),))
+
+
 def _holds(spans: Sequence[Span], index: int) -> bool:
     """Return whether an index is in one of the spans."""
     return any(span.start <= index < span.stop for span in spans)

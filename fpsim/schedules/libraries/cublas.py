@@ -7,7 +7,6 @@ recordings of cuBLASLt 12.8.3 on an H100 and an RTX 4060; TE is TransformerEngin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ import numpy as np
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import require_kind, shown, unknown
 from fpsim.matrix_units.chips import Chip
-from fpsim.schedules.arguments import ORDERS, chip_of, positive
+from fpsim.schedules.arguments import call_text, chip_of, order_of, positive
 from fpsim.schedules.schedule import Chain, Epilogue, LaneMerge, Lanes, Merge, Rule, ScaleOrder, Schedule, Slicing
 
 HEURISTIC = "facebookexperimental/triton, bitequiv/cublas_match"
@@ -56,17 +55,12 @@ GEMV_UP_TO = -64  # as the run of a lane: up to 64 terms
 
 
 class GemvRow(NamedTuple):
-    """The parameters of a CUSTOM_OPTION of gemv (ALGO 13).
+    """The parameters of a CUSTOM_OPTION of gemv (ALGO 13)."""
 
-    run: consecutive terms that a lane adds before the next lane's turn, as in `Lanes`; lanes: number of lanes; chunk:
-    runs of a lane per partial sum, 0 for all; butterfly: lanes l and l + half are added, then halves of these, and so
-    on, instead of one lane after the other.
-    """
-
-    run: int
-    lanes: int
-    chunk: int
-    butterfly: bool
+    run: int  # consecutive terms that a lane adds before the next lane's turn, as in `Lanes`
+    lanes: int  # number of lanes
+    chunk: int  # runs of a lane per partial sum, 0 for all
+    butterfly: bool  # whether lanes are joined as a butterfly instead of one after the other
 
 
 def _gemv_rows(chunks: dict[int, int]) -> dict[int, GemvRow]:
@@ -148,14 +142,18 @@ def cublas(
         "stages": stages, "block_k": block_k, "step": step, "option": option, "scale_order": scale_order,
         "tail_loss": None if tail_loss else False,
     }  # fmt: skip
-    _refuse_fields(kind, fields)
-    words = [f"{known.sm!r}", *([] if family is None else [f"family={family!r}"])]
-    name = f"cublas({', '.join(words + [f'{key}={value!r}' for key, value in fields.items() if value is not None])})"
+    for field, passed in fields.items():
+        if passed is not None and field not in FIELDS[kind]:
+            has = ", ".join(FIELDS[kind]) or "no further fields"
+            raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {shown(passed)}. They have {has}.")
+    name = call_text("cublas", known.sm, **{field: (x, None) for field, x in {"family": family, **fields}.items()})
     make = {
         "nvjet": lambda: _nvjet(arch, count, fast_accum, tail_loss), "xmma": lambda: _xmma(count, merge, fast_accum),
         "cutlass": lambda: _cutlass(count, merge, stages, block_k, step), "gemm_sn": lambda: _gemm_sn(option),
         "magma": lambda: _threads(Lanes(1, lanes_from_zero=True)), "gemv": lambda: _gemv(known, option, count),
-        "dot": lambda: _dot(count), "block_scaled": lambda: _block_scaled(scale_order),
+        # dot_kernel, whose blocks' sums reduce_1Block_kernel adds (docs/schedules.md)
+        "dot": lambda: _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count)),
+        "block_scaled": lambda: _block_scaled(scale_order),
     }  # fmt: skip
     schedule: Schedule = make[kind]()
     operands = "e4m3" if kind in ("xmma", "block_scaled") else "f16"
@@ -173,11 +171,7 @@ FIELDS = {
 
 
 def _family(family: str | int | None, arch: str) -> str:
-    """Return the name of a kernel family from its name, alias or ALGO number; None: the default of `arch`.
-
-    Raises:
-      ValueError: it is unknown, or not known on `arch`.
-    """
+    """Return the name of a kernel family from its name, alias or ALGO number; None: the default of `arch`."""
     if family is None:
         return ON[arch][0]
     number = ALGORITHMS.get(family) if isinstance(family, (int, np.integer)) and not isinstance(family, bool) else None
@@ -189,23 +183,8 @@ def _family(family: str | int | None, arch: str) -> str:
     return name
 
 
-def _refuse_fields(kind: str, fields: Mapping[str, object]) -> None:
-    """Raise a ValueError if a field is given that kernels of a family (kind), such as "nvjet", do not have.
-
-    fields: argument of `cublas` -> its value, None if it is not given.
-    """
-    for field, value in fields.items():
-        if value is not None and field not in FIELDS[kind]:
-            has = ", ".join(FIELDS[kind]) or "no further fields"
-            raise ValueError(f"{field} is no field of cuBLAS's {kind} kernels; got {shown(value)}. They have {has}.")
-
-
 def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
-    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation.
-
-    arch: "hopper" or another of cuBLAS's; count: slices of K; fast_accum: one chain on Hopper too; tail_loss: lengths
-    of slices are rounded down, so that for some K the last terms are left out.
-    """
+    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation."""
     blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"
     source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
@@ -219,8 +198,7 @@ def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
 def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
     """Return the schedule of FP8 on Ada: tiles of 64 terms are dealt in turn to the slices of K.
 
-    Every two tiles, a slice adds its partial sum to a float32 total; with fast_accum it is one chain. count: slices of
-    K; merge: "serial" or None adds the slices' sums from left to right, "pairwise" adds them from both ends.
+    Every two tiles, a slice adds its partial sum to a float32 total; with fast_accum it is one chain.
     """
     how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
     return Schedule(
@@ -232,10 +210,7 @@ def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
 def _cutlass(
     count: int, merge: str | int | None, stages: int | None, block_k: int | None, step: int | None
 ) -> Schedule:
-    """Return the schedule of cuBLAS's CUTLASS kernels: a slice first adds the terms that fill no whole tile of block_k.
-
-    count: slices of K; merge, stages, block_k, step: as in `cublas`, None for the defaults.
-    """
+    """Return the schedule of cuBLAS's CUTLASS kernels: a slice begins with the terms that fill no whole tile."""
     how = _merge("compute_type" if merge is None else merge, (0, 1, 2, 4, "none", "in_place", "compute_type",
                                                               "output_type"))  # fmt: skip
     if stages is not None:
@@ -305,20 +280,9 @@ def _gemv(chip: Chip, option: int | None, count: int) -> Schedule:
     return replace(schedule, options=(("option", option),))
 
 
-def _dot(count: int) -> Schedule:
-    """Return the schedule of cuBLAS's dot_kernel, and of reduce_1Block_kernel, which adds its blocks' sums.
-
-    Tiles of terms are dealt to `count` blocks of 128 threads. A butterfly adds the threads of a block, a second tree
-    the blocks; docs/schedules.md states every addition.
-    """
-    return _threads(Lanes(DOT_THREADS, merge="blocks", chunks_from_zero=True, blocks=count))
-
-
 def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
     """Return the schedule of FP8 operands with scales per 1x128 or 128x128; None: cuBLAS's own order of scales."""
-    if scale_order not in (None, *ORDERS):
-        raise unknown("scale_order", scale_order, list(ORDERS))
-    order: ScaleOrder = scale_order or "cublas"
+    order: ScaleOrder = "cublas" if scale_order is None else order_of(scale_order)
     return Schedule(
         "", sums=Chain(128), epilogue=Epilogue(order, "after_cast", adds_c=True), block_scaled=True,
         source=f"{RECORDED}; {TE}", evidence="hardware",
@@ -326,11 +290,7 @@ def _block_scaled(scale_order: ScaleOrder | None) -> Schedule:
 
 
 def _merge(word: str | int, accepted: tuple[str | int, ...]) -> Merge:
-    """Return the method of merging slices with the name or REDUCTION_SCHEME `word`.
-
-    Raises:
-      ValueError: the word is not in `accepted`.
-    """
+    """Return the method of merging slices with the name or REDUCTION_SCHEME `word`, which must be in `accepted`."""
     if isinstance(word, bool) or word not in accepted:
         raise unknown("merge", word, [str(value) for value in accepted])
     return MERGES[word]

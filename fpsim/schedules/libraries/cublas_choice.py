@@ -61,16 +61,12 @@ class CublasChoice(NamedTuple):
 
 
 class RecordedChoice(NamedTuple):
-    """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits.
-
-    shape: (M, N, K); operands, out: names of formats; layout: "nn", both operands row-major, or "tn", both contiguous
-    along K; fast_accum: whether FP8's fast accumulation was on; options: arguments of `cublas`.
-    """
+    """A product whose result was recorded on a GPU, with the arguments of `cublas` that reproduce all its bits."""
 
     shape: tuple[int, int, int]  # M, N, K
-    operands: tuple[str, str]
-    out: str
-    layout: str
+    operands: tuple[str, str]  # names of formats
+    out: str  # name of the result's format
+    layout: str  # "nn", both operands row-major, or "tn", both contiguous along K
     fast_accum: bool
     options: dict[str, Any]  # of `cublas`
 
@@ -162,12 +158,7 @@ def cublas_choice(
 
 
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
-    """Return the schedule of a cuBLASLt algorithm by its fields.
-
-    Args:
-      fields: fields of the algorithm, as `fp.gpu.hardware.lt_matmul` returns them.
-      chip: as for `fpsim.schedules.cublas`.
-      fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
+    """Return the schedule of a cuBLASLt algorithm by its fields, as `fp.gpu.hardware.lt_matmul` returns them.
 
     Raises:
       ValueError: the algorithm, or the value of a field, is unknown.
@@ -192,7 +183,7 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
 def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool) -> str:
     """Return the reason, as a sentence, why fields and a shape (M, N, K) have no known schedule; "" if they have one.
 
-    sm: the chip's target; narrow: operands have at most 8 bits.
+    narrow: operands have at most 8 bits.
     """
     m, n, k = shape
     family = ALGORITHMS.get(fields.algo, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fpsim.errors import require_kind
-from fpsim.schedules.arguments import order_of, positive
+from fpsim.schedules.arguments import call_text, order_of, positive
 from fpsim.schedules.call import Library
 from fpsim.schedules.schedule import Chain, Epilogue, ScaleOrder, Schedule
 
@@ -62,9 +62,9 @@ def cutlass_blockwise(scale_order: ScaleOrder = "a_first", interval: int = 128, 
     """
     order, interval = order_of(scale_order), positive(interval, "interval")
     require_kind("fused", fused, bool, "True or False")
-    words = [repr(order), *([str(interval)] if interval != 128 else []), *([] if fused else ["fused=False"])]
+    name = call_text("cutlass_blockwise", order, *([interval] if interval != 128 else []), fused=(fused, True))
     return Schedule(
-        f"cutlass_blockwise({', '.join(words)})", "CUTLASS", "blockwise", sums=Chain(interval),
+        name, "CUTLASS", "blockwise", sums=Chain(interval),
         epilogue=Epilogue(order, fused_bias=True), block_scaled=True, source=CUTLASS,
         evidence="source" if fused else "inferred", fuses_scales=fused,
     )  # fmt: skip

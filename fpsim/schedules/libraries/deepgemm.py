@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fpsim.deprecation import renamed_arguments
 from fpsim.errors import require_kind, require_word
-from fpsim.schedules.arguments import chip_of
+from fpsim.schedules.arguments import call_text, chip_of
 from fpsim.schedules.call import Call, Library, other_chip
 from fpsim.schedules.schedule import Chain, Epilogue, Schedule
 
@@ -49,7 +49,7 @@ def deepgemm(kernel: str = "1d2d", chip: str = "sm_90", *, fused: bool = True) -
             epilogue=Epilogue(adds_c=True), source=DEEPGEMM, evidence="source", operands="mxfp8_e4m3",
         )  # fmt: skip
     return Schedule(
-        f"deepgemm({kernel!r})" if fused else f"deepgemm({kernel!r}, fused=False)", "DeepGEMM", kernel, known.arch,
+        call_text("deepgemm", kernel, fused=(fused, True)), "DeepGEMM", kernel, known.arch,
         Chain(128), epilogue=Epilogue(adds_c=True), block_scaled=True, source=DEEPGEMM,
         evidence="source" if fused else "inferred", fuses_scales=fused,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from fpsim.errors import require_integer, require_word
 from fpsim.formats.named import FP32
-from fpsim.schedules.arguments import positive
+from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.plan import Span
 from fpsim.schedules.regions import Lane, Regions, ResultRegion, SegmentLanes
 from fpsim.schedules.shaped import ChosenSchedule, ProductShape, ShapedSchedule, cut, declined
@@ -80,23 +80,18 @@ def eigen(
     require_word("major", major, ("column", "row"))
     require_integer("l3", l3, 0)
     threads, l1, l2 = positive(threads, "threads"), positive(l1, "l1"), positive(l2, "l2")
-    words = [repr(isa), *([f"threads={threads}"] if threads > 1 else [])]
-    words += [f"version={version!r}"] * (version != "3.4") + [f"major={major!r}"] * (major != "column")
-    words += [
-        f"{name}={size}" for name, size, usual in (("l1", l1, L1), ("l2", l2, L2), ("l3", l3, L3)) if size != usual
-    ]
+    name = call_text(
+        "eigen", isa, threads=(threads, 1), version=(version, "3.4"), major=(major, "column"), l1=(l1, L1), l2=(l2, L2),
+        l3=(int(l3), L3),
+    )  # fmt: skip
     wide = isa == "avx512"
     machine = Machine(16 if wide else 8, 8 if wide and version == "5.0" else QUAD, threads, l1 << 2 * wide, l2, int(l3))
-    name = f"eigen({', '.join(words)})"
     library = "Eigen 3.4.1" if version == "3.4" else "Eigen 5.0.1"
     return ShapedSchedule(name, library, partial(_chosen, name, machine, major), source=SOURCE)
 
 
 def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
-
-    name: of the ShapedSchedule; major: storage order of the result, "column" or "row".
-    """
+    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     if shape.fmt != FP32:
         raise declined(name, shape, "products of float32 are known")
     if shape.is_vector:
@@ -145,10 +140,7 @@ def _lanes(
 ) -> Iterator[tuple[tuple[Span, ...], tuple[Span, ...], Lane]]:  # fmt: skip
     """Yield (rows, columns, lane order): the parts of the result that Eigen's kernels add in the same order.
 
-    lane order: a value of `SegmentLanes.lanes`. In each span of rows it is "chain" for whole kernels of three registers
-    of rows and then of two, "even_odd" for whole groups of four rows after them, and "vectors" for the last rows. It is
-    "chain" for the last (columns mod 4) columns of each span, and everywhere for panels of more than 4 columns.
-    row_spans, column_spans: those for which the kernels are called.
+    lane order: a value of `SegmentLanes.lanes`. row_spans, column_spans: those for which the kernels are called.
     """
     every_row = (Span(row_spans[0].start, row_spans[-1].stop),)
     every_column = (Span(column_spans[0].start, column_spans[-1].stop),)
@@ -178,9 +170,8 @@ def _lanes(
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
     """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block.
 
-    A block of K is the largest multiple of 8 for which a panel of rows, one of columns and their result fit L1, reduced
-    while the number of blocks stays the same. Columns are divided if a block of all of them does not fit the cache;
-    only if neither K nor columns are divided, rows may be.
+    Columns are divided if a block of all of them does not fit the cache; only if neither K nor columns are divided,
+    rows may be.
     """
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)
@@ -210,18 +201,14 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
     """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
 
-    The number of blocks stays the same. most: the longest block allowed; spare: elements by which the last block is
-    counted as longer than it is, 1 for blocks of K, 0 for blocks of rows or columns.
+    spare: elements by which the last block is counted as longer than it is, 1 for blocks of K, 0 for others.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))
 
 
 def _shared_blocks(machine: Machine, columns: int, k: int, threads: int) -> CacheBlocks:
-    """Return the blocks of K and of a thread's columns if several threads share a product; rows are not divided (0).
-
-    K is divided by L1 alone. columns, k: sizes of the product; threads: 2 or more, each with a share of the columns.
-    """
+    """Return the blocks of K and of a thread's columns if several threads share a product; rows are not divided (0)."""
     most = max(PEEL, min(_fitting(machine), THREAD_K))
     terms = most // PEEL * PEEL if most < k else k
     in_l2 = (machine.l2 - machine.l1) // (4 * machine.panel * terms)

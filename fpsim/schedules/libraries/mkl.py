@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from fpsim.errors import require_word
 from fpsim.formats.named import FP32
 from fpsim.lazy import deferred
-from fpsim.schedules.arguments import positive
+from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.segments import segments
-from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, cut, declined, layout_of
 
 if TYPE_CHECKING:
@@ -61,17 +60,12 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
     """
     threads, layout = positive(threads, "threads"), layout_of(layout)
     require_word("isa", isa, ("avx512", "avx2"))
-    words = [f"threads={threads}"] * (threads > 1) + [f"isa={isa!r}"] * (isa != "avx512")
-    words += [f"layout={layout!r}"] * (layout != "nn")
-    name = f"mkl({', '.join(words)})"
+    name = call_text("mkl", threads=(threads, 1), isa=(isa, "avx512"), layout=(layout, "nn"))
     return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads, isa), layout, SOURCE)
 
 
 def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
-
-    name: of the ShapedSchedule, for the error; threads, isa: as for `mkl`.
-    """
+    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
     if isa != "avx512":
@@ -90,7 +84,12 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
         few = _few_rows(name, threads, shape)
         if few is not None:
             return few
-    cuts = _cuts_alone(shape) if threads == 1 else _cuts_of_two(shape)
+    cuts: Cuts
+    if threads == 2:
+        cuts = _cuts_of_two(shape)
+    else:  # products that MKL packs are divided otherwise
+        packs = shape.n >= PACKED and (shape.m >= PACKED or shape.layout == "nt")
+        cuts = "greedy" if packs else "balanced"
     if cuts == "halves":
         return _shared(shape)
     parts = lengths(shape.k) if cuts == "balanced" else greedy_lengths(shape.k)
@@ -99,20 +98,11 @@ def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSch
     return ChosenSchedule("sgemm", schedule, CHAIN, FP32, rule, bias="first")
 
 
-def _cuts_alone(shape: ProductShape) -> Cuts:
-    """Return how one thread divides K: "greedy" (`greedy_lengths`) for products that MKL packs, else "balanced".
-
-    Products are packed from 192 columns and 192 rows on; with a transposed b the number of rows does not matter.
-    """
-    packs = shape.n >= PACKED and (shape.m >= PACKED or shape.layout == "nt")
-    return "greedy" if packs else "balanced"
-
-
 def _cuts_of_two(shape: ProductShape) -> Cuts:
     """Return how two threads divide K: "halves", "greedy" or "balanced".
 
     "halves": each thread adds one half of K for all results. Otherwise every result is added by one thread over all of
-    K, in segments of `greedy_lengths` ("greedy") or of `lengths` ("balanced", mostly where one thread works alone).
+    K, in segments of `greedy_lengths` or of `lengths`.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k < 2 * SEGMENT or m * n * k <= ALONE:
@@ -141,9 +131,7 @@ def _shared(shape: ProductShape) -> ChosenSchedule:
 def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | None:
     """Return the schedule of up to 15 rows of a times a transposed b, if MKL computes dot products; otherwise None.
 
-    From K = 24 M on it does, with lanes "quarters" of `SegmentLanes`; on two threads only if M <= 3, M N K <= ALONE, or
-    N or K is a multiple of ALIGNED. Below K = 24 M it does, with lanes "dealt", if N = 2, if N = 3 and M <= 10, or if
-    M < N <= 11 and K <= N. Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this.
+    Where the rule is not known, raise a DeclinedShape; name: of the ShapedSchedule, for this.
     """
     m, n, k = shape.m, shape.n, shape.k
     if k >= 24 * m:
@@ -166,9 +154,8 @@ def _few_rows(name: str, threads: int, shape: ProductShape) -> ChosenSchedule | 
 
 def _everywhere(m: int, n: int, k: int, order: SegmentLanes, rule: str) -> ChosenSchedule:
     """Return a schedule of sgemm that adds every element of the m x n result in one order; rule: text on that order."""
-    whole = regions().ResultRegion((Span(0, m),), (Span(0, n),), order)
     bias: Literal["first", "last"] = "first" if order.lanes == "chain" else "last"
-    return ChosenSchedule("sgemm", regions().Regions(m, n, k, (whole,)), None, FP32, rule, bias)
+    return ChosenSchedule("sgemm", regions().one_order(m, n, k, order), None, FP32, rule, bias)
 
 
 def lengths(k: int) -> tuple[int, ...]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16
 from fpsim.lazy import deferred
-from fpsim.schedules.arguments import positive
+from fpsim.schedules.arguments import call_text, positive
+from fpsim.schedules.libraries.amx.problem import shares
 from fpsim.schedules.libraries.onednn_integers import integers
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
@@ -26,7 +27,7 @@ from fpsim.schedules.shaped import (
 )
 
 if TYPE_CHECKING:
-    from fpsim.schedules.regions import Regions, SegmentLanes
+    from fpsim.schedules.regions import SegmentLanes
 
 LIBRARY = "oneDNN 3.12"
 SOURCE = "torch 2.13.0 with oneDNN 3.12 on Intel Xeons with and without AMX, 2026-11-26 and 27 (docs/cpu.md)"
@@ -69,17 +70,12 @@ def onednn(
     """
     isa, layout = isa_of(isa), layout_of(layout)
     threads, l1, l2 = positive(threads, "threads"), positive(l1, "l1"), positive(l2, "l2")
-    words = [repr(isa), *([f"threads={threads}"] if threads > 1 else [])]
-    words += [f"l1={l1}"] * (l1 != L1) + [f"l2={l2}"] * (l2 != L2) + [f"layout={layout!r}"] * (layout != "nn")
-    name = f"onednn({', '.join(words)})"
+    name = call_text("onednn", isa, threads=(threads, 1), l1=(l1, L1), l2=(l2, L2), layout=(layout, "nn"))
     return ShapedSchedule(name, LIBRARY, partial(_chosen, name, isa, threads, (l1, l2)), layout, SOURCE)
 
 
 def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
-
-    name: of the ShapedSchedule; isa, threads: as for `onednn`; caches: bytes of L1 and L2.
-    """
+    """Return the schedule for a shape, or raise a DeclinedShape; caches: bytes of L1 and L2."""
     if shape.fmt == INT8:
         return integers(name, isa, threads, shape)
     takes = (shape.fmt == BF16 and not isa.startswith("avx2")) or (shape.fmt == FP16 and isa in HALVES)
@@ -97,9 +93,7 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
 
-    A chain is of VDPBF16PS for BF16, and of float32 multiply-adds for FP16. Segments have SEGMENT terms; for K above
-    LONG they have LONG_SEGMENT, unless the result is a vector or a is transposed. The last may be shorter. If several
-    threads share K, each adds some segments, and their sums are added. threads: those that may share the product.
+    If several threads share K, each adds some segments, and their sums are added.
     """
     a_turned = shape.is_vector or shape.layout == "tn"
     lengths = cut(shape.k, LONG_SEGMENT if shape.k > LONG and not a_turned else SEGMENT)
@@ -114,29 +108,21 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
         product = sharing().BrgemmProduct(m, n, shape.k, SEGMENT, copies_a, threads)
         sharers = min(sharing().threads_along_k(product), len(lengths))
     if sharers > 1:
-        count = len(lengths)
-        parts = tuple(count // sharers + (i < count % sharers) for i in range(sharers))
-        order = regions().SegmentLanes(lengths, "dot_pairs" if shape.fmt == BF16 else "chain", parts=parts)
+        lanes = "dot_pairs" if shape.fmt == BF16 else "chain"
+        order = regions().SegmentLanes(lengths, lanes, parts=shares(len(lengths), sharers))
         rule = f"{over} on each of {sharers} threads, whose sums are added, one cast at the end"
-        return ChosenSchedule("brg_matmul", _everywhere(shape, order), None, fmt, rule, "last", flushes=fmt == BF16)
+        every = regions().one_order(shape.m, shape.n, shape.k, order)
+        return ChosenSchedule("brg_matmul", every, None, fmt, rule, "last", flushes=fmt == BF16)
     rule = f"{over}, one cast at the end"
     schedule = segments(*lengths, library=LIBRARY, source=SOURCE, evidence="hardware")
     return ChosenSchedule("brg_matmul", schedule, accumulate, fmt, rule, "last", flushes=fmt == BF16)
-
-
-def _everywhere(shape: ProductShape, order: SegmentLanes) -> Regions:
-    """Return the regions of a product whose elements are all added in one order."""
-    of = regions()
-    whole = of.ResultRegion((Span(0, shape.m),), (Span(0, shape.n),), order)
-    every: Regions = of.Regions(shape.m, shape.n, shape.k, (whole,))
-    return every
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
 
     It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows, of which
-    a row that a thread has alone is added like a vector. name: of the ShapedSchedule, for the error; threads: 1 or 2.
+    a row that a thread has alone is added like a vector.
     """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
@@ -158,10 +144,7 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
-    """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond.
-
-    K up to 384 is one segment. Segments of a vector have VECTOR_SEGMENT terms.
-    """
+    """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond."""
     k = shape.k
     if shape.is_vector:
         return cut(k, VECTOR_SEGMENT)
@@ -173,8 +156,7 @@ def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
 def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
     """Return the order in which gemm:jit:bf16 adds the terms of a vector, or of a row that a thread computes alone.
 
-    pairs: the terms of both operands are contiguous; pairs of terms are then dealt to 16 lanes. Otherwise segments of
-    VECTOR_SEGMENT terms are chains, the second term of each pair first.
+    pairs: the terms of both operands are contiguous; pairs of terms are then dealt to 16 lanes.
     """
     if pairs:
         lanes: SegmentLanes = regions().SegmentLanes((k,), "pairs_dealt", 16)
@@ -199,8 +181,7 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
 
-    name: of the ShapedSchedule, for the error; threads: that may share the product; caches: bytes of L1 and L2. Both
-    decide the segments.
+    The number of threads and the caches, bytes of L1 and L2, decide the segments.
     """
     m, n, k, of = shape.m, shape.n, shape.k, amx()
     layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way
@@ -223,7 +204,7 @@ def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) 
     of_terms = f"{'TDPFP16PS' if is_half else 'TDPBF16PS'} of {terms} each"
     rule = f"{of_terms}, onto the running float32 sum{over}{shared}, one cast at the end"
     if blocks.parts or len(steps) > 1:
-        every = _everywhere(shape, order)
+        every = regions().one_order(shape.m, shape.n, k, order)
         return ChosenSchedule("brg_matmul:amx", every, None, fmt, rule, "last", flushes=fmt == BF16)
     schedule = segments(
         *blocks.lengths, step=steps.pop(), library=LIBRARY, source=f"{SOURCE}; {of.SOURCE}", evidence="hardware"

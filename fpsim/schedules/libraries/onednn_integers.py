@@ -20,12 +20,7 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
     """Return the schedule of oneDNN's INT8 products for a shape, or raise a DeclinedShape if it is not known.
 
     With VNNI or AMX sums are exact modulo 2^32. Without ("avx512", "avx2") 128 is added to one operand, and the sums of
-    pairs of products saturate to 16 bits; the pairs depend on the segments of K.
-
-    Args:
-      name: name of the ShapedSchedule.
-      isa, threads: as in `fpsim.schedules.onednn`.
-      shape: the shape and layout of the product.
+    pairs of products saturate to 16 bits; the pairs depend on the segments of K. name: of the ShapedSchedule.
 
     Example:
       >>> from fpsim.schedules.libraries.onednn_integers import integers
@@ -46,8 +41,7 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
 def _lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
     """Return the numbers of terms in the segments of K = k.
 
-    Up to `whole` terms are one segment; more, below 2 * length, are two halves, the larger first; 2 * length and more
-    are segments of `length`, the last of which may be shorter.
+    Up to `whole` terms are one segment; more, below 2 * length, are two halves; others are segments of `length`.
     """
     if k <= whole:
         return (k,)
@@ -55,11 +49,7 @@ def _lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
 
 
 def _pairs(kernel: str, lengths: tuple[int, ...], shifted: Literal["a", "b"]) -> ChosenSchedule:
-    """Return the schedule of sums whose pairs of terms saturate.
-
-    kernel: oneDNN's name. lengths: terms of each segment of K, in which pairs begin anew. shifted: the operand to which
-    128 is added, so that it is unsigned.
-    """
+    """Return the schedule of sums whose pairs of terms saturate; kernel: oneDNN's name of it."""
     rule = (
         f"128 is added to {shifted}, pairs of products saturate to 16 bits and are added modulo 2^32, and 128 times "
         "the other operand's sums are subtracted"

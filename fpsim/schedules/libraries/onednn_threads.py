@@ -15,21 +15,14 @@ f32 = np.float32
 
 
 class BrgemmProduct(NamedTuple):
-    """A product of a (M, K) and b (K, N) for which the number of threads that share K is to be found.
-
-    Attributes:
-      m, n, k: the sizes M, N and K.
-      block: number of terms of a segment of K.
-      copies_a: True if oneDNN copies a before it multiplies.
-      threads: number of threads that may share the product.
-    """
+    """A product of a (M, K) and b (K, N) for which the number of threads that share K is to be found."""
 
     m: int
     n: int
     k: int
-    block: int
-    copies_a: bool
-    threads: int
+    block: int  # number of terms of a segment of K
+    copies_a: bool  # whether oneDNN copies a before it multiplies
+    threads: int  # number of threads that may share the product
 
 
 @lru_cache(maxsize=4096)
@@ -62,8 +55,7 @@ def threads_along_k(product: BrgemmProduct) -> int:
 def _idle(product: BrgemmProduct, by_k: int, rows: int, chunk: int) -> np.float32:
     """Return oneDNN's estimate of the share of threads that are idle, float32.
 
-    by_k: number of threads that share K. rows: rows of a block of a. chunk: number of blocks of columns that a thread
-    takes at a time.
+    rows: rows of a block of a. chunk: number of blocks of columns that a thread takes at a time.
     """
     m, k, threads = product.m, product.k, product.threads
     wide = min(WIDE, product.n)

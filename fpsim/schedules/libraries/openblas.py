@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fpsim.formats.named import FP32
 from fpsim.lazy import deferred
-from fpsim.schedules.arguments import positive
+from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import CHAIN, ChosenSchedule, Layout, ProductShape, ShapedSchedule, declined, layout_of
@@ -57,17 +57,13 @@ def openblas(threads: int = 1, *, layout: Layout = "nn") -> ShapedSchedule:
       (SegmentLanes((80,), 'chain'), SegmentLanes((80,), 'neighbours', width=16))
     """
     threads, layout = positive(threads, "threads"), layout_of(layout)
-    words = [f"threads={threads}"] * (threads > 1) + [f"layout={layout!r}"] * (layout != "nn")
-    name = f"openblas({', '.join(words)})"
+    name = call_text("openblas", threads=(threads, 1), layout=(layout, "nn"))
     reason = "NumPy multiplies a matrix by its own transpose with ssyrk, whose order is not known; pass a copy of one"
     return ShapedSchedule(name, LIBRARY, partial(_chosen, name, threads), layout, SOURCE, reason)
 
 
 def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape.
-
-    name: name of the ShapedSchedule, for the error. threads: number of threads.
-    """
+    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     m, n, k = shape.m, shape.n, shape.k
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from fpsim.formats.integer_format import INT8
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.lazy import deferred
-from fpsim.schedules.arguments import positive
+from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.mkl import mkl
 from fpsim.schedules.libraries.onednn import HALVES, L1, L2, onednn
 from fpsim.schedules.libraries.segments import rounds, segments
-from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import (
     CHAIN,
     ChosenSchedule,
@@ -59,16 +58,12 @@ def torch_native(*, layout: Layout = "nn") -> ShapedSchedule:
       rounds(4)
     """
     layout = layout_of(layout)
-    name = "torch_native()" if layout == "nn" else f"torch_native(layout={layout!r})"
+    name = call_text("torch_native", layout=(layout, "nn"))
     return ShapedSchedule(name, LIBRARY, partial(_native, name), layout, SOURCE)
 
 
 def _native(name: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape.
-
-    Sums are 64 lanes and then 8 ("narrowing") with a transposed b, one chain with a transposed a, else four lanes. A b
-    of one column and an a of one row count as not transposed. name: of the ShapedSchedule, for the error.
-    """
+    """Return the schedule of torch's own loop for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
     fmt = next((fmt for fmt in (BF16, FP16) if fmt == shape.fmt), None)
     if fmt is None:
         raise declined(name, shape, "torch's own loop takes BF16 and FP16")
@@ -76,11 +71,10 @@ def _native(name: str, shape: ProductShape) -> ChosenSchedule:
     straight = turned == 1 or (shape.layout == "tn" and shape.k == 1)  # vectors have one layout in memory
     if shape.layout == "nt" and not straight:
         order = regions().SegmentLanes((shape.k,), "narrowing", DOT_LANES)
-        whole = regions().ResultRegion((Span(0, shape.m),), (Span(0, shape.n),), order)
         rule = (
             "64 lanes of float32 multiply-adds, then 8, each joined by halves, the rest one by one, one cast at the end"
         )
-        every = regions().Regions(shape.m, shape.n, shape.k, (whole,))
+        every = regions().one_order(shape.m, shape.n, shape.k, order)
         return ChosenSchedule("torch's own loop", every, None, fmt, rule, bias="last")
     if not straight:
         schedule = segments(shape.k, library=LIBRARY, source=SOURCE, evidence="hardware")
@@ -128,32 +122,24 @@ def torch_mm(
     words = f", mkl_isa={mkl_isa!r}" if mkl_isa not in (None, usual) else ""
     name = f"torch_mm({inner.name.partition('(')[2][:-1]}{words})"
     small, floats = torch_native(layout=layout), mkl(threads, isa=mkl_isa or usual, layout=layout)
-
-    kernels = MmKernels(small, inner, floats)
-    return ShapedSchedule(name, LIBRARY, partial(_mm, isa, kernels), layout, SOURCE)
+    return ShapedSchedule(name, LIBRARY, partial(_mm, isa, small, inner, floats), layout, SOURCE)
 
 
-class MmKernels(NamedTuple):
-    """The schedules of torch.mm's kernels: small (torch's own loop), library (oneDNN), floats (MKL)."""
-
-    small: ShapedSchedule
-    library: ShapedSchedule
-    floats: ShapedSchedule
-
-
-def _mm(isa: Isa, kernels: MmKernels, shape: ProductShape) -> ChosenSchedule:
+def _mm(
+    isa: Isa, small: ShapedSchedule, library: ShapedSchedule, floats: ShapedSchedule, shape: ProductShape
+) -> ChosenSchedule:
     """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
 
-    FP32 is computed by MKL, INT8 by oneDNN. BF16 and FP16 are computed by torch's own loop for M N K <= SMALL, on
-    "avx2" and "avx2_vnni", for FP16 on processors without FP16 instructions or AMX, and for one row of FP16 times a
-    transposed b; otherwise by oneDNN. kernels: the schedules of these three.
+    FP32 is computed by MKL (`floats`), INT8 by oneDNN (`library`). BF16 and FP16 are computed by torch's own loop
+    (`small`) for M N K <= SMALL, on processors that lack instructions for them, and for one row of FP16 times a
+    transposed b; otherwise by oneDNN.
     """
     if shape.fmt == INT8:
-        return kernels.library.choose(shape)
+        return library.choose(shape)
     if shape.fmt == FP32:
-        return kernels.floats.choose(shape)
+        return floats.choose(shape)
     has_half = shape.fmt == BF16 or isa in HALVES
     is_small = shape.m * shape.n * shape.k <= SMALL
     is_dot = shape.fmt == FP16 and shape.m == 1 < shape.n and shape.layout == "nt"
     loops = isa.startswith("avx2") or not has_half or is_small or is_dot
-    return kernels.small.choose(shape) if loops else kernels.library.choose(shape)
+    return small.choose(shape) if loops else library.choose(shape)

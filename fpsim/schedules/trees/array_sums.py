@@ -13,7 +13,8 @@ from functools import lru_cache
 from fpsim.errors import require_integer, require_kind
 from fpsim.formats.named import FP32, Format
 from fpsim.formats.named import format as find_format
-from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Start, Steps, Sum, zero
+from fpsim.schedules.trees.levels import in_levels
+from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Start, Steps, Sum, terms_run, zero
 from fpsim.schedules.trees.tree import Tree
 
 NUMPY = "numpy/_core/src/umath/loops_utils.h.src, pairwise sum; compared with NumPy 2.4.6"
@@ -179,38 +180,26 @@ def _tree(row: SumOrder, k: int) -> Tree:
 
 
 def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gathered]) -> Sum:
-    """Return a node that adds products of terms and other nodes in order.
-
-    how: the arithmetic of each product and addition. start: "zero" for a sum from +0, "first" for one from its first
-    input. inputs: nodes and runs of terms.
-    """
+    """Return a node that adds products of terms and other nodes in order; start: "zero" or "first", as in `Sum`."""
     return Sum(how, start, "chain", tuple(inputs), how)
-
-
-def _run(start: int, count: int, stride: int) -> Steps:
-    """Return the additions of `count` single terms: start, start + stride, start + 2 * stride, ..."""
-    return Steps(start, 1, count, stride if count > 1 else 0)
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
     """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes.
 
-    Every chain starts at its first term, as if at -0. row: the number of lanes, and of terms that are not halved. how:
-    the arithmetic of each addition.
+    Every chain starts at its first term, as if at -0.
     """
 
     def part(start: int, terms: int) -> Sum:
         if terms < row.lanes:
-            return _chain(how, "first", [_run(start, terms, 1)])
+            return _chain(how, "first", [terms_run(start, terms)])
         if terms > row.block:
             half = terms // 2 - terms // 2 % row.lanes
             return _chain(how, "first", [part(start, half), part(start + half, terms - half)])
         turns, rest = divmod(terms, row.lanes)
-        level = [_chain(how, "first", [_run(start + lane, turns, row.lanes)]) for lane in range(row.lanes)]
-        while len(level) > 1:
-            level = [_chain(how, "first", level[i : i + 2]) for i in range(0, len(level), 2)]
-        tail = [_run(start + turns * row.lanes, rest, 1)] if rest else []
-        return _chain(how, "first", [level[0], *tail]) if tail else level[0]
+        level = [_chain(how, "first", [terms_run(start + lane, turns, row.lanes)]) for lane in range(row.lanes)]
+        joined = in_levels(level, "pairwise", lambda x, y: _chain(how, "first", [x, y]))
+        return _chain(how, "first", [joined, terms_run(start + turns * row.lanes, rest)]) if rest else joined
 
     return part(0, k)
 
@@ -218,29 +207,27 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
     """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane.
 
-    The terms after the last whole round of lanes are added first, from +0, then the lanes in order. row: the number of
-    lanes. how: the arithmetic of each addition.
+    The terms after the last whole round of lanes are added first, from +0, then the lanes in order.
     """
     if k < row.lanes:
         return _lane(0, k, 1, how)
     lanes, (turns, rest) = row.lanes, divmod(k, row.lanes)
-    tail = [_run(turns * lanes, rest, 1)] if rest else []
+    tail = [terms_run(turns * lanes, rest)] if rest else []
     return _chain(how, "zero", [*tail, *(_lane(lane, turns, lanes, how) for lane in range(lanes))])
 
 
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
     """Return the sum of one lane in torch's order as a node: four chains, which are added from the first on.
 
-    Term i of the lane belongs to chain i mod 4. Terms after the last whole round of four are added to the first chain
-    before the others. lane: first term. turns: number of terms. lanes: distance between them. how: the arithmetic of
-    each addition.
+    Terms after the last whole round of four are added to the first chain before the others. lane: first term. turns:
+    number of terms. lanes: distance between them.
     """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]
     left = turns - whole * CHAINS
     first = list(chains[0].inputs) if chains else []
     if left:
-        first.append(_run(lane + whole * apart, left, lanes))
+        first.append(terms_run(lane + whole * apart, left, lanes))
     return _chain(how, "zero", [*first, *chains[1:]])
 
 
@@ -249,13 +236,13 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
     Terms are added to total 0 from +0. After every s terms total 0 is added to total 1 and starts again, after every
     s**2 total 1 to total 2, after every s**3 total 2 to total 3; at the end totals 1, 2 and 3 are added to total 0, in
-    this order. s is 16, or a larger power of two for more than 2**19 terms. how: the arithmetic of each addition.
+    this order. s is 16, or a larger power of two for more than 2**19 terms.
     """
     power = max(LEAST_POWER, max(count - 1, 0).bit_length() // LEVELS)
     size, totals = 1 << power, [list[Node | Steps]() for _ in range(LEVELS)]
     done = 0
     while done + size <= count:
-        totals[0].append(_run(first + done * apart, size, apart))
+        totals[0].append(terms_run(first + done * apart, size, apart))
         done += size
         for level in range(1, LEVELS):
             totals[level].append(_chain(how, "zero", totals[level - 1]))
@@ -263,7 +250,7 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
             if done & ((size - 1) << (level * power)):
                 break
     if done < count:
-        totals[0].append(_run(first + done * apart, count - done, apart))
+        totals[0].append(terms_run(first + done * apart, count - done, apart))
     higher = [_chain(how, "zero", total) for total in totals[1:] if total]
     if not totals[0] and higher:  # +0 plus a sum that is not -0
         return _chain(how, "zero", [*higher[0].inputs, *higher[1:]])
@@ -271,11 +258,8 @@ def _totals(first: int, count: int, apart: int, how: Arithmetic) -> Sum:
 
 
 def _windows(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums, to one sum.
-
-    Each window is a chain from +0. row: the number of terms of a window. how: the arithmetic of each addition.
-    """
-    parts = [_chain(how, "zero", [_run(*span, 1)]) for span in _cut(k, row.block)]
+    """Return the tree of terms 0 to k - 1 as XLA adds them: windows of terms, then windows of their sums."""
+    parts = [_chain(how, "zero", [terms_run(*span)]) for span in _cut(k, row.block)]
     while len(parts) > 1:
         parts = [_chain(how, "zero", parts[start : start + count]) for start, count in _cut(len(parts), row.block)]
     return parts[0]
@@ -285,7 +269,7 @@ def _cut(count: int, window: int) -> list[tuple[int, int]]:
     """Return (start, length) of consecutive windows of `window` terms that cover `count` terms.
 
     Only the first and the last window may be shorter: half of the missing terms are missing from each (of an odd
-    number, one more from the last). Up to `window` terms are one window.
+    number, one more from the last).
     """
     if count <= window:
         return [(0, count)]

@@ -76,7 +76,8 @@ class BatchReport:
         """Yield the sentences of the report."""
         for name, depends, sizes in (("M", self.on_m, self.m), ("N", self.on_n, self.n)):
             verb = "depend" if depends else "do not depend"
-            yield f"The bits of a row {verb} on {name} ({_listed(sizes)}), for K = {self.k}."
+            listed = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
+            yield f"The bits of a row {verb} on {name} ({listed}), for K = {self.k}."
         if len(self.groups) > 1:
             yield f"With N = {self.groups[0].n}: {'; '.join(map(str, self.groups))}."
         if self.split_matters_from is None:
@@ -173,8 +174,7 @@ class _Choice:
     def split_matters_from(self, rows: Sequence[int], columns: Sequence[int], k: int) -> int | None:
         """Return the smallest K at which dividing K into slices changes the tree, for any of the shapes; else None.
 
-        rows, columns: numbers of rows and columns to combine. k: largest K to try; if one schedule is used for all
-        shapes, at least all K up to FURTHEST (16384) are tried.
+        k: largest K to try; if one schedule is used for all shapes, at least all K up to FURTHEST (16384) are tried.
         """
         shapes = (
             [(rows[0], columns[-1])] if self.is_fixed else [(i, j) for i in rows for j in {columns[0], columns[-1]}]
@@ -204,13 +204,7 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the sizes of an argument, an integer or several, in ascending order and each once.
-
-    name: the argument that errors name.
-
-    Raises:
-      ValueError: the value is neither a positive integer nor several.
-    """
+    """Return the sizes of an argument, an integer or several, in ascending order, or raise a ValueError."""
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several
         values = [value] if isinstance(value, int) else [*value]
@@ -219,16 +213,8 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
     return tuple(sorted({int(x) for x in values}))
 
 
-def _listed(sizes: Sequence[int]) -> str:
-    """Return sizes as text: up to three as "1, 2, 4"; of more, the first and the last, as "1 to 4096"."""
-    return f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
-
-
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns.
-
-    choose: the schedule of each shape. k: number of terms.
-    """
+    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns."""
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."

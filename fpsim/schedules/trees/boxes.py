@@ -28,15 +28,10 @@ ROW, BAND, LEAF, LEVEL = 0.40, 0.24, 0.22, 0.18  # inches: of a sum, a rounding,
 
 
 class Detail(NamedTuple):
-    """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row.
+    """Numbers of boxes to draw at the beginning and end of a long row of boxes; (0, 0) draws one box for the row."""
 
-    Attributes:
-      steps: (at the beginning, at the end) for additions of products.
-      nodes: (at the beginning, at the end) for sums.
-    """
-
-    steps: tuple[int, int]
-    nodes: tuple[int, int]
+    steps: tuple[int, int]  # for additions of products
+    nodes: tuple[int, int]  # for sums
 
 
 ALL = (1 << 30, 0)
@@ -58,22 +53,18 @@ class Box:
       kind: "step" (an addition of products), "more" (omitted boxes), "lost" (terms that are never added), "sum",
         "round" or "scale".
       text, short: its text, and a shorter one for narrow boxes.
-      node: the node of the tree, or None.
-      inside: the boxes of its inputs.
       left, right: positions of its sides, in slots, each as wide as the smallest box.
-      level: 0 without inner boxes, else one more than the highest level of these.
       ceiling: the level up to whose top it is drawn: one below that of the box around it (its own for the root).
-      tick: text of the axis below it.
     """
 
     kind: str
     text: str
-    node: Any = None
-    inside: list[Box] = field(default_factory=list)
+    node: Any = None  # the node of the tree, or None
+    inside: list[Box] = field(default_factory=list)  # the boxes of its inputs
     left: float = 0
     right: float = 0
-    level: int = 0
-    tick: str = ""
+    level: int = 0  # 0 without inner boxes, else one more than the highest level of these
+    tick: str = ""  # text of the axis below it
     short: str = ""
     ceiling: int = 0
 
@@ -95,10 +86,7 @@ class Box:
 
 
 def model_of(tree: Tree) -> tuple[Box, Box | None]:
-    """Return (the root box of a tree, a box for terms that are left out of the sum, or None).
-
-    The root box has boxes inside it, in as much detail as fits.
-    """
+    """Return (the root box of a tree, a box for terms that are left out of the sum, or None)."""
     for detail in (LANES, *DETAILS) if _has_butterfly(tree.root) else DETAILS:
         root = _box(tree.root, detail)
         if root.width <= SLOTS:
@@ -124,10 +112,7 @@ def _has_butterfly(node: Node) -> bool:
 
 
 def _box(node: Node, detail: Detail) -> Box:
-    """Return the box of a node of the tree, with the boxes of its inputs inside it.
-
-    detail: how many boxes of a long row to draw.
-    """
+    """Return the box of a node of the tree, with the boxes of its inputs inside it; detail: of a long row."""
     if isinstance(node, Round):
         return Box("round", f"rounded to {in_words(node.fmt)}", node, [_box(node.input, detail)], short=node.fmt.name)
     if isinstance(node, ScaledSum):
@@ -139,48 +124,36 @@ def _box(node: Node, detail: Detail) -> Box:
     elif node.order == "butterfly":
         inside = _butterfly(node, detail)
     else:
-        inside = _some(node.inputs, detail.nodes, lambda item: _any(item, detail), _sums)
+        inside = _some(node.inputs, detail.nodes, lambda item: _any(item, detail))
     words, short = _words(node)
     return Box("sum", words, node, inside or [Box("step", "no terms", tick="none")], short=short)
 
 
 def _any(item: Node | Steps | Gathered, detail: Detail) -> Box:
-    """Return the box of a node, or a single box for a run of consecutive additions.
-
-    detail: how many boxes of a long row to draw.
-    """
+    """Return the box of a node, or a single box for a run of consecutive additions."""
     return _steps([item], (0, 0))[0] if isinstance(item, (Steps, Gathered)) else _box(item, detail)
 
 
-def _sums(count: int) -> str:
-    """Return the text of the box that stands for `count` omitted sums, such as "5 more"."""
-    return f"{count} more"
-
-
-def _some(
-    items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box], words: Callable[[int], str]
-) -> list[Box]:  # fmt: skip
+def _some(items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Box]) -> list[Box]:
     """Return boxes for the first and last items, and one box for those omitted between.
 
-    shown: the numbers of first and last items. make: function from an item to its box. words: function from the number
-    of omitted items to the text of their box.
+    shown: the numbers of first and last items. make: function from an item to its box.
     """
     first, last = shown
     hidden = len(items) - first - last
     if hidden <= 1:
         return [make(item) for item in items]
-    return [*map(make, items[:first]), Box("more", words(hidden)), *map(make, items[len(items) - last :])]
+    return [*map(make, items[:first]), Box("more", f"{hidden} more"), *map(make, items[len(items) - last :])]
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
     """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours.
 
-    If there are more inputs than `detail` allows, return boxes of the first and last ones in the order of the inputs,
-    and one box for those between.
+    If there are more inputs than `detail` allows, some are omitted, and the others keep the order of the inputs.
     """
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
-        return _some(node.inputs, detail.nodes, lambda item: _any(item, detail), _sums)
+        return _some(node.inputs, detail.nodes, lambda item: _any(item, detail))
     bits = max(count - 1, 0).bit_length()
     order = [int(format(i, f"0{bits}b")[::-1], 2) for i in range(1 << bits)] if bits else [0]
     return [_any(node.inputs[i], detail) for i in order if i < count]
@@ -188,47 +161,33 @@ def _butterfly(node: Sum, detail: Detail) -> list[Box]:
 
 def _steps(runs: Sequence[Steps | Gathered], shown: tuple[int, int]) -> list[Box]:
     """Return boxes for the additions in `runs`; shown: how many first and last ones to draw, (0, 0) for one box."""
-    count = sum(run.count if isinstance(run, Steps) else 1 for run in runs)
+    count = sum(run.count for run in runs)
     first, last = shown
-    if (first, last) == (0, 0) and count > 1:
-        return [Box("step", _sizes(runs, count), tick=_listed(runs))]
+    if shown == (0, 0) and count > 1:
+        sizes = {run.terms for run in runs}
+        words = f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
+        return [Box("step", words, tick=_listed(runs))]
     if count > 256:  # no need to write them all out
-        head = _taken(runs, first, False)
-        return [*map(_step, head), Box("more", f"{count - first - last} more"), *map(_step, _taken(runs, last, True))]
-    return _some(list(_every(runs)), shown, _step, _sums)
-
-
-def _taken(runs: Sequence[Steps | Gathered], count: int, from_end: bool) -> list[Any]:
-    """Return the first `count` additions of `runs`, or the last ones if `from_end`.
-
-    Each addition is given as a tuple of the spans of terms that it adds.
-    """
-    if from_end:
-        last: list[Any] = []
+        tail: list[Any] = []
         for run in reversed(runs):
-            if len(last) < count:
-                steps = run if isinstance(run, Gathered) else _tail(run, count)
-                last = [*steps_of(steps), *last]
-        return last[len(last) - count :]
-    return list(islice(_every(runs), count))
+            if len(tail) < last:
+                tail = [*steps_of(_tail(run, last)), *tail]
+        head, tail = islice(_every(runs), first), tail[len(tail) - last :]
+        return [*map(_step, head), Box("more", f"{count - first - last} more"), *map(_step, tail)]
+    return _some(list(_every(runs)), shown, _step)
 
 
-def _tail(steps: Steps, count: int) -> Steps:
+def _tail(run: Steps | Gathered, count: int) -> Steps | Gathered:
     """Return the last `count` additions of a run, or all if it has fewer."""
-    left = min(count, steps.count)
-    return Steps(steps.start + (steps.count - left) * steps.stride, steps.terms, left, steps.stride)
+    if isinstance(run, Gathered) or run.count <= count:
+        return run
+    return Steps(run.start + (run.count - count) * run.stride, run.terms, count, run.stride)
 
 
 def _step(spans: Any) -> Box:
     """Return the box of one addition of products; spans: the ranges of K (Span) whose products it adds."""
     terms = sum(span.terms for span in spans)
     return Box("step", str(terms), tick=", ".join(str(extent_of(span)) for span in spans))
-
-
-def _sizes(runs: Sequence[Steps | Gathered], count: int) -> str:
-    """Return the number of additions `count` as text: "8 × 16" if each of `runs` adds 16 terms, else "8 steps"."""
-    sizes = {run.terms if isinstance(run, Steps) else sum(s.terms for s in run.spans) for run in runs}
-    return f"{count} × {sizes.pop()}" if len(sizes) == 1 else f"{count} steps"
 
 
 def _listed(runs: Sequence[Steps | Gathered]) -> str:
@@ -250,13 +209,10 @@ def _every(runs: Sequence[Steps | Gathered]) -> Iterator[Any]:
 
 
 def _words(node: Sum) -> tuple[str, str]:
-    """Return two descriptions of a sum for its box, such as ("chain of 8 instructions", "chain").
-
-    The second is for narrow boxes.
-    """
+    """Return two descriptions of a sum, the second for narrow boxes, such as ("chain of 8 instructions", "chain")."""
     leaves = [item for item in node.inputs if isinstance(item, (Steps, Gathered))]
     if len(leaves) == len(node.inputs):
-        count = sum(leaf.count if isinstance(leaf, Steps) else 1 for leaf in leaves)
+        count = sum(leaf.count for leaf in leaves)
         if node.order == "pairwise":
             return f"{count} products, neighbours first", "pairs"
         operation = "multiply-add" if node.how.rule == "ieee" else "instruction"

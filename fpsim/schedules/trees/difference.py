@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 from fpsim.formats.named import Format
-from fpsim.schedules.plan import Span
 from fpsim.schedules.trees.nodes import (
     Arithmetic,
     Extent,
@@ -32,20 +30,6 @@ LEVELS: dict[str, Level] = {
 }  # fmt: skip
 
 
-class Additions(Protocol):
-    """The attributes of a `Tree` that comparisons read, as a protocol."""
-
-    @property
-    def k(self) -> int: ...
-    @property
-    def root(self) -> Node: ...
-    @property
-    def lost(self) -> tuple[Span, ...]: ...
-    @property
-    def depth(self) -> int: ...
-    def operations(self) -> Iterator[StackOperation]: ...
-
-
 @dataclass(frozen=True)
 class Comparison:
     """The result of comparing two trees: whether they are equal, or their first difference.
@@ -67,8 +51,8 @@ class Comparison:
         return self.sentence
 
 
-def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison:
-    """Return the first difference between two trees, in the order in which terms are added; or that they are equal.
+def difference(x: Any, y: Any, names: tuple[str, str]) -> Comparison:
+    """Return the first difference between two `Tree`s, in the order in which terms are added; or that they are equal.
 
     names: the names of x and y in the sentence.
     """
@@ -96,7 +80,7 @@ def difference(x: Additions, y: Additions, names: tuple[str, str]) -> Comparison
     # an operation that begins a separate sum is described by all the terms of that sum
     opens = [operation for operation in (in_x, in_y) if operation.kind == "begin"]
     about = _about(opens[0] if len(opens) == 1 else max((in_x, in_y), key=lambda operation: _about(operation).terms))
-    said = [_said(operation, about, against) for operation, against in ((in_x, in_y), (in_y, in_x))]
+    said = [_said(operation, about) for operation in (in_x, in_y)]
     if said[0] == said[1]:
         said = [f"{words} ({tree.depth} levels of additions)" for words, tree in zip(said, (x, y), strict=True)]
     level = LEVELS[in_x.kind if in_x.kind in ("round", "scale", "begin") else in_y.kind]
@@ -112,10 +96,7 @@ def _first_scaled(node: Node) -> ScaledSum | None:
 
 
 def _scales(in_x: ScaledSum | None, in_y: ScaledSum | None, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees of which only one multiplies partial sums by scales.
-
-    in_x, in_y: the first scaled partial sum of each, one of which is None; names: of x and y in the text.
-    """
+    """Return the difference of two trees of which only one multiplies partial sums by scales."""
     about = extent(in_x or in_y)  # type: ignore[arg-type]
     scales, without = names if in_y is None else names[::-1]
     words = (
@@ -136,11 +117,10 @@ def _terms(about: Extent) -> str:
     return f"terms {about}" if about.terms > 1 else f"term {about}"
 
 
-def _said(operation: StackOperation, about: Extent, against: StackOperation) -> str:
+def _said(operation: StackOperation, about: Extent) -> str:
     """Return an operation of a tree as a clause that begins with a verb, such as "adds them to the running sum".
 
-    about: the range of K that the sentence names, so that the clause can say "them". against: the other tree's
-    operation.
+    about: the range of K that the sentence names, so that the clause can say "them".
     """
     terms = _about(operation)
     named = "them" if terms == about or (operation.kind == "step" and terms.start == about.start) else _terms(terms)
@@ -166,23 +146,17 @@ def _said(operation: StackOperation, about: Extent, against: StackOperation) -> 
 
 
 def _one_ends(in_x: StackOperation | None, in_y: StackOperation | None, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees of which one has further operations where the other has ended.
-
-    in_x, in_y: the next operation of each tree, None for the one that has ended. names: those of the trees in the text.
-    """
+    """Return the difference of two trees of which one has further operations where the other has ended (None)."""
     goes, done = (names[0], names[1]) if in_y is None else (names[1], names[0])
     operation = in_x or in_y
     assert operation is not None
     about = _about(operation)
-    words = f"{_terms(about)}: {goes} {_said(operation, about, operation)}, where {done} is done."
+    words = f"{_terms(about)}: {goes} {_said(operation, about)}, where {done} is done."
     return Comparison(False, words, about, LEVELS[operation.kind])
 
 
 def _steps(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees whose instructions in_x and in_y add different terms.
-
-    names: the names of the trees in the sentence.
-    """
+    """Return the difference of two trees whose instructions in_x and in_y add different terms."""
     spans = [_about(in_x), _about(in_y)]
     about = max(spans, key=lambda span: span.terms)
     same_size = spans[0].terms == spans[1].terms
@@ -202,10 +176,7 @@ WORDS = {
 
 
 def _arithmetics(in_x: StackOperation, in_y: StackOperation, names: tuple[str, str]) -> Comparison:
-    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic.
-
-    names: the names of the trees in the sentence.
-    """
+    """Return the difference of two trees whose instructions in_x and in_y add equal terms with different arithmetic."""
     about = _about(in_x)
     pair = (in_x.how, in_y.how) if in_x.how != in_y.how else (in_x.product, in_y.product)
     if not all(isinstance(arithmetic, Arithmetic) for arithmetic in pair):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from fpsim.formats.named import FP32, Format
 from fpsim.schedules.plan import Span
@@ -89,11 +89,22 @@ class Steps:
     stride: int  # 0 where count is 1
 
 
+def terms_run(start: int, count: int, stride: int = 1) -> Steps:
+    """Return `count` additions of single products, of the terms start, start + stride, ..."""
+    return Steps(start, 1, count, stride if count > 1 else 0)
+
+
 @dataclass(frozen=True)
 class Gathered:
     """One addition of the products of terms that are not contiguous; spans: the ranges of these terms."""
 
     spans: tuple[Span, ...]
+    count: ClassVar[int] = 1
+
+    @property
+    def terms(self) -> int:
+        """Number of terms that are added."""
+        return sum(span.terms for span in self.spans)
 
 
 @dataclass(frozen=True)
@@ -121,16 +132,12 @@ class ScaledSum:
     order: str
     input: Node
     fuses: bool = True
+    fmt: ClassVar[Format] = FP32  # of the total
 
     @property
     def words(self) -> str:
         """Description of the order of the two multiplications, and whether the second is rounded."""
         return self.order.replace("_", " ") + ("" if self.fuses else ", rounded before the addition")
-
-    @property
-    def fmt(self) -> Format:
-        """Format of the total to which the scaled sum is added, FP32."""
-        return FP32
 
     @property
     def depth(self) -> int:
@@ -192,9 +199,6 @@ class Extent(NamedTuple):
         return str(self.start) if self.terms == 1 else f"{few}{self.start}..{self.stop - 1}"
 
 
-NOTHING = Extent(0, 0, 0)
-
-
 def extent_of(span: Span) -> Extent:
     """Return the range of K that a span covers."""
     return Extent(span.start, span.stop, span.terms)
@@ -218,13 +222,8 @@ def extent(node: Node | Steps | Gathered) -> Extent:
 
 def joint(extents: Iterator[Extent]) -> Extent:
     """Return the range from the first to the last of several ranges, with the sum of their numbers of terms."""
-    some = [part for part in extents if part.terms]
-    if not some:
-        return NOTHING
+    some = [part for part in extents if part.terms] or [Extent(0, 0, 0)]
     return Extent(min(x.start for x in some), max(x.stop for x in some), sum(x.terms for x in some))
-
-
-# ---- building
 
 
 class TrackedNode(NamedTuple):
@@ -245,20 +244,28 @@ def add_steps(steps: list[Steps | Gathered], new: Steps) -> None:
     start, terms, count, stride = new.start, new.terms, new.count, new.stride
     while count:
         last = steps[-1] if steps else None
-        if not isinstance(last, Steps) or last.terms != terms:
+        if (
+            not isinstance(last, Steps)
+            or last.terms != terms
+            or (last.count > 1 and start != last.start + last.count * last.stride)
+        ):
             steps.append(Steps(start, terms, count, stride if count > 1 else 0))
             return
         if last.count == 1:
             steps[-1] = Steps(last.start, terms, 2, start - last.start)
-        elif start == last.start + last.count * last.stride:
+        else:
             goes_on = count > 1 and stride == last.stride
             steps[-1] = Steps(last.start, terms, last.count + (count if goes_on else 1), last.stride)
             if goes_on:
                 return
-        else:
-            steps.append(Steps(start, terms, count, stride if count > 1 else 0))
-            return
         start, count = start + stride, count - 1
+
+
+def add_instructions(steps: list[Steps | Gathered], start: int, length: int, step: int) -> None:
+    """Append additions of `step` terms each, the last one of the rest, of `length` terms from `start` on, in place."""
+    whole, rest = divmod(length, step)
+    add_steps(steps, Steps(start, step, whole, step))
+    add_steps(steps, Steps(start + whole * step, rest, 1 if rest else 0, 0))
 
 
 def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus_zero: bool) -> TrackedNode:
@@ -273,8 +280,8 @@ def add(
 ) -> TrackedNode:
     """Return the sum of the nodes `parts`, each addition rounded once, in a normal form.
 
-    how: the arithmetic. from_zero: the sum starts at +0. order: "chain", "pairwise" or "butterfly", as in `Sum`.
-    Operations that change no bits are left out: a +0 before a part that is never -0, and a sum of one part.
+    from_zero: the sum starts at +0. Operations that change no bits are left out: a +0 before a part that is never -0,
+    and a sum of one part.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)
@@ -294,7 +301,7 @@ def add(
 
 
 def _without_zeros(parts: Sequence[TrackedNode], fmt: Format, order: Order) -> Sequence[TrackedNode]:
-    """Return the parts without trailing +0s of format `fmt` if adding these changes no bit; order: of the additions."""
+    """Return the parts without trailing +0s of format `fmt` if adding these changes no bit."""
     nothing = zero(fmt)
     safe = parts[0].never_minus_zero if order == "chain" else all(part.never_minus_zero for part in parts)
     count = len(parts)
@@ -312,8 +319,6 @@ def rounded(part: TrackedNode, fmt: Format | None) -> TrackedNode:
     return TrackedNode(Round(fmt, part.node), False)
 
 
-# ---- a tree as a program
-
 Kind = Literal["begin", "step", "push", "join", "pairwise", "butterfly", "scale", "round"]
 
 
@@ -323,16 +328,15 @@ class StackOperation(NamedTuple):
     kind: "begin" pushes +0; "step" adds products to the top; "push" pushes one product; "join" pops the top and adds it
     to the next one; "pairwise" and "butterfly" replace `numbers` numbers by their sum; "scale" multiplies the top by
     the scales of its block; "round" rounds it. how: arithmetic of a sum, format of "begin" and "round", or order of the
-    multiplications of "scale" as text. spans: terms of K whose products are added. product: their rounding, None if
-    exact. node: the node of the tree that the operation belongs to, which is not compared.
+    multiplications of "scale" as text. spans: terms of K whose products are added.
     """
 
     kind: Kind
     how: Arithmetic | Format | str
     spans: tuple[Span, ...] = ()
-    product: Arithmetic | None = None
+    product: Arithmetic | None = None  # the rounding of products, None if exact
     numbers: int = 0
-    node: Any = None
+    node: Any = None  # the node of the tree that the operation belongs to, which is not compared
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -353,8 +357,12 @@ def operations(node: Node) -> Iterator[StackOperation]:
     else:
         count = 0
         for item in node.inputs:
-            for program in _values(item, node):
-                yield from program
+            if isinstance(item, (Steps, Gathered)):
+                for spans in steps_of(item):
+                    yield StackOperation("push", node.how, spans, node.product, node=node)
+                count += item.count
+            else:
+                yield from operations(item)
                 count += 1
         yield StackOperation(node.order, node.how, numbers=count, node=node)
 
@@ -372,15 +380,6 @@ def _chain(node: Sum) -> Iterator[StackOperation]:
         yield from operations(item)
         if i or node.start == "zero":
             yield StackOperation("join", node.how, node=item)
-
-
-def _values(item: Node | Steps | Gathered, node: Sum) -> Iterator[Iterator[StackOperation]]:
-    """Yield, for every number that `item` gives to the pairwise or butterfly sum `node`, operations that push it."""
-    if not isinstance(item, (Steps, Gathered)):
-        yield operations(item)
-        return
-    for spans in steps_of(item):
-        yield iter([StackOperation("push", node.how, spans, node.product, node=node)])
 
 
 def steps_of(steps: Steps | Gathered) -> Iterator[tuple[Span, ...]]:

@@ -26,9 +26,11 @@ from fpsim.schedules.trees.nodes import (
     Sum,
     TrackedNode,
     add,
+    add_instructions,
     add_steps,
     rounded,
     sum_of_terms,
+    terms_run,
     zero,
 )
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
@@ -55,10 +57,7 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 
 
 def _refuse(parts: int, tree: str) -> None:
-    """Raise a ValueError if `parts`, a number of nodes and runs, exceeds MOST_PARTS.
-
-    tree: the tree's name, for the message.
-    """
+    """Raise a ValueError if the number of nodes and runs of a tree, which the message names, exceeds MOST_PARTS."""
     if parts > MOST_PARTS:
         raise ValueError(
             f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."
@@ -87,9 +86,8 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as instructions of `unit` add it: a list of nodes.
 
-    schedule: the schedule, whose order of instructions is a `Chain`. If `plan.promoted`, a slice has several partial
-    sums, which are added in float32; otherwise it is one chain. scaled: True multiplies each partial sum by the two
-    scales of its block.
+    If `plan.promoted`, a slice has several partial sums, which are added in float32; otherwise it is one chain. scaled:
+    True multiplies each partial sum by the two scales of its block.
     """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -113,9 +111,7 @@ def _chain(
 ) -> TrackedNode:  # fmt: skip
     """Return a partial sum of the slice `of` as a node: instructions chained from +0.
 
-    starts: position of each run within the slice. block: the partial sum's terms, as positions within the slice. step:
-    terms of an instruction. how: the instructions' arithmetic. never_minus_zero: whether an instruction never returns
-    -0.
+    starts: position of each run within the slice. block: the partial sum's terms, as positions within the slice.
     """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -129,15 +125,10 @@ def _add_run(
 ) -> None:  # fmt: skip
     """Append to `steps`, in place, the instructions that add the terms at positions start .. stop - 1 of a slice.
 
-    A slice is a part of K with a separate sum. It consists of `runs`, spans of contiguous terms, and a position counts
-    its terms from 0, run after run. An instruction adds `step` terms, and the last one the rest. It becomes (part of) a
-    Steps if its terms are contiguous in K, else a Gathered. starts: position of the first term of each run.
+    A position counts the terms of the slice from 0, run after run. starts: position of the first term of each run.
     """
     if len(runs) == 1:
-        first = runs[0].start + start
-        whole, rest = divmod(stop - start, step)
-        add_steps(steps, Steps(first, step, whole, step))
-        add_steps(steps, Steps(first + whole * step, rest, 1 if rest else 0, 0))
+        add_instructions(steps, runs[0].start + start, stop - start, step)
         return
     for position in range(start, stop, step):
         spans, left = [], min(step, stop - position)
@@ -176,9 +167,7 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
     """Return the sum of the slices as a node, in an order that begins with the last slice.
 
-    With half = ceil(number of slices / 2), the sums of slices i and i + half are added to each other for i = 0, 1, ...;
-    each result is added to the running sum, which starts as the last slice's sum. Slice i is added alone if i + half is
-    the last slice or beyond. parts: the sum of each slice.
+    The order is "from_both_ends" of `fpsim.schedules.Slicing`.
     """
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
@@ -191,32 +180,20 @@ def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
 
 
 class LaneOrder(NamedTuple):
-    """The lanes from which a tree was built; fast loops compute its sums by them.
+    """The lanes (partial sums of an output) from which a tree was built; fast loops compute its sums by them."""
 
-    A lane is a partial sum of an output.
-
-    Attributes:
-      root: the tree's root; a tree with another root has other sums.
-      lanes: the lanes of the schedule.
-      run: consecutive terms of a lane.
-      span: the terms of K.
-      coarse: True if no product of the operands can underflow in float32.
-      one_column: True if the result has one column, which changes the order for lanes in blocks.
-    """
-
-    root: Node
+    root: Node  # the tree's root; a tree with another root has other sums
     lanes: Lanes
-    run: int
-    span: Span
-    coarse: bool
-    one_column: bool
+    run: int  # consecutive terms of a lane
+    span: Span  # the terms of K
+    coarse: bool  # whether no product of the operands can underflow in float32
+    one_column: bool  # whether the result has one column, which changes the order for lanes in blocks
 
 
 def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> LaneOrder | None:
     """Return the lanes of a tree that consists of lanes only; None if the tree also merges slices or has no terms.
 
-    root: the tree's root. lanes: the lanes of the schedule, partial sums of an output. plan: the order of its
-    additions. unit: only its operands matter. n: columns of the product, or None.
+    unit: only its operands matter. n: columns of the product, or None.
     """
     if len(plan.slices) != 1 or not plan.slices[0].terms or len(plan.slices[0].runs) != 1:
         return None
@@ -235,19 +212,14 @@ def is_coarse(a: Format, b: Format) -> bool:
 def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`: a list of nodes.
 
-    A lane is a partial sum of an output. unit: only its operands matter. n: columns of the product, or None; a thread
-    of cuBLAS's dot kernel has two chains if n is 1, else one.
+    n: columns of the product, or None; a thread of cuBLAS's dot kernel has two chains if n is 1, else one.
     """
     return list(_by_lanes(lanes, plan, is_coarse(unit.a.fmt, unit.b.fmt), 2 if n == 1 else 1))
 
 
 @lru_cache(maxsize=256)  # a search asks for the same schedules with units that differ in their operands alone
 def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
-    """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`, as nodes; cached.
-
-    coarse: all products are multiples of float32's smallest number, so that sums from +0 are never -0. chains: chains
-    per thread of cuBLAS's dot kernel.
-    """
+    """Return the sums of `by_lanes`, cached; coarse: sums from +0 are never -0, see `is_coarse`."""
     parts = []
     for of in plan.slices:
         run = of.runs[0] if of.runs else Span(0, 0)
@@ -270,8 +242,7 @@ def _lowest(fmt: Format) -> int:
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
     """Return the sum of one lane of a slice as a node: one chain, or the total of several chains of `chunk` terms each.
 
-    lanes: the lanes of the schedule, partial sums of an output. slice_: the terms of K. run: consecutive terms of a
-    lane. lane: its number. coarse: whether no product can underflow in float32.
+    slice_: the terms of K. run: consecutive terms of a lane. lane: its number.
     """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
@@ -291,10 +262,7 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Trac
 
 
 def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
-    """Return a chain of float32 fused multiply-adds from +0 over the spans `runs` of K, as a node.
-
-    coarse: whether no product can underflow in float32.
-    """
+    """Return a chain of float32 fused multiply-adds from +0 over the spans `runs` of K, as a node."""
     steps: list[Steps | Gathered] = []
     for start, stop in runs:
         add_steps(steps, Steps(start, 1, stop - start, 1))
@@ -302,10 +270,7 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of one thread in cuBLAS's dot_kernel as a node: +0 plus its chains, each from +0, in order.
-
-    terms: indices along K of each chain. coarse: whether no product can underflow in float32.
-    """
+    """Return the sum of one thread in cuBLAS's dot_kernel as a node: +0 plus its chains, each from +0, in order."""
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 
@@ -317,9 +282,6 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
     3. Of the blocks' sums, every 128th are added from left to right, which leaves up to 128 sums.
     4. Sum i + 64 is added to sum i, then sum i + 32.
     5. Of the 32 left, every fourth are added from left to right, and so are the last 4.
-
-    lanes: the schedule's lanes, whose number of blocks is read. slice_: the terms of K. chains: number of chains of a
-    thread. coarse: whether no product can underflow in float32.
     """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short
@@ -358,7 +320,7 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
         return TrackedNode(zero(how.result_format), True)
     if isinstance(how, Exact):
         return TrackedNode(Sum(replace(inner, rule="once"), "zero", "chain", (Steps(0, k, 1, 0),)), False)
-    one_by_one = Steps(0, 1, k, 1 if k > 1 else 0)
+    one_by_one = terms_run(0, k)
     if isinstance(how, FusedMultiplyAdd):
         return TrackedNode(Sum(inner, "zero", "chain", (one_by_one,)), False)
     if isinstance(how, Pairwise):
@@ -372,11 +334,9 @@ def by_accumulator(how: Accumulator, k: int) -> TrackedNode:
     _refuse(k // how.chunk, f"{how} with k={k}")
     runs = [Span(start, min(start + how.chunk, k)) for start in range(0, k, how.chunk)]
     totals = [
-        TrackedNode(
-            Sum(inner, "zero", "chain", (Steps(r.start, 1, r.terms, 1 if r.terms > 1 else 0),), inner), exact_below
-        )
-        for r in runs
-    ]
+        TrackedNode(Sum(inner, "zero", "chain", (terms_run(run.start, run.terms),), inner), exact_below)
+        for run in runs
+    ]  # fmt: skip
     return add(accumulator_arithmetic(how, how.outer, k), totals, from_zero=True)
 
 

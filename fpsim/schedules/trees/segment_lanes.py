@@ -7,15 +7,14 @@ from itertools import islice
 from fpsim.matrix_units.catalogue import float_unit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.regions import GROUP, TURN, UNITS, VECTORS, SegmentLanes
-from fpsim.schedules.trees.nodes import FLOAT32, Gathered, Node, Start, Steps, Sum, add_steps
+from fpsim.schedules.trees.nodes import FLOAT32, Gathered, Node, Start, Steps, Sum, add_instructions, terms_run
 from fpsim.schedules.trees.parts import arithmetic_of
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
     """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn.
 
-    Each part is +0 plus its segments in turn. In orders of matrix instructions, sums start at their first segment or
-    part instead of +0.
+    In orders of matrix instructions, sums start at their first segment or part instead of +0.
     """
     starts = [0]
     for length in order.lengths:
@@ -29,13 +28,13 @@ def by_segment_lanes(order: SegmentLanes) -> Sum:
 def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
     """Return the sum of terms start to start + length - 1, one segment, in lanes as `order` (SegmentLanes) says."""
     if order.lanes == "chain":
-        return _chain("zero", _steps(start, length))
+        return _chain("zero", terms_run(start, length))
     if order.lanes == "even_odd":
         turns = length // TURN * TURN
         apart: list[Node | Steps] = []
         if turns:
-            apart = [_steps(start, turns // 2, 2), _chain("zero", _steps(start + 1, turns // 2, 2))]
-        return _chain("zero", *apart, _steps(start + turns, length - turns))
+            apart = [terms_run(start, turns // 2, 2), _chain("zero", terms_run(start + 1, turns // 2, 2))]
+        return _chain("zero", *apart, terms_run(start + turns, length - turns))
     if order.lanes in UNITS:
         return _instructions(start, length, float_unit(UNITS[order.lanes]), order.instruction_terms(length))
     width = order.width
@@ -53,16 +52,18 @@ def _segment(order: SegmentLanes, start: int, length: int) -> Sum:
         dealt = _dealt_lanes(start, length, width)
         if order.lanes == "neighbours" and width > 1:
             return Sum(FLOAT32, "first", "pairwise", dealt)
-        return _by_quarters(dealt) if order.lanes == "quarters" else _by_halves(dealt)
+        if order.lanes == "quarters":
+            quarters = tuple(_chain("first", *dealt[i::4]) for i in range(4))
+            return Sum(FLOAT32, "first", "pairwise", quarters)
+        return _by_halves(dealt)
     if order.lanes in ("first_added", "first_added_pairs"):
         vectors = 2 if order.lanes == "first_added_pairs" else 1
-        first = _chain("first", _steps(start, 1))
+        first = _chain("first", terms_run(start, 1))
         rest = _by_halves(_dealt_lanes(start + 1, length - 1, width, vectors))
         return Sum(FLOAT32, "first", "chain", (first, rest)) if length > 1 else first
-    turns, whole = length // (VECTORS * width) * VECTORS * width, length // width * width
-    lanes = [_lane(start, lane, width, (turns, whole)) for lane in range(width)]
-    joined = lanes[0] if width == 1 else Sum(FLOAT32, "first", "butterfly", tuple(lanes))
-    return _chain("first", joined, _steps(start + whole, length - whole))
+    whole = length // width * width
+    joined = _by_halves(_dealt_lanes(start, whole, width, VECTORS))
+    return _chain("first", joined, terms_run(start + whole, length - whole))
 
 
 def _instructions(start: int, length: int, unit: MatrixUnit, terms: int) -> Sum:
@@ -71,59 +72,30 @@ def _instructions(start: int, length: int, unit: MatrixUnit, terms: int) -> Sum:
     terms: 0 for as many as the unit adds.
     """
     steps: list[Steps | Gathered] = []
-    step = terms or unit.terms
-    whole, rest = divmod(length, step)
-    add_steps(steps, Steps(start, step, whole, step))
-    add_steps(steps, Steps(start + whole * step, rest, 1 if rest else 0, 0))
+    add_instructions(steps, start, length, terms or unit.terms)
     return Sum(arithmetic_of(unit), "zero", "chain", tuple(steps))
 
 
-def _lane(start: int, lane: int, width: int, ends: tuple[int, int]) -> Sum:
-    """Return the sum of lane number `lane` of a segment whose order has lanes="vectors".
-
-    It is (c0 + c1) + (c2 + c3), chain ci being over the lane's terms in every vector i of four; to this sum the lane's
-    terms in the whole vectors left are added one by one. start: first term of the segment; width: number of lanes, the
-    elements of a vector; ends: (terms of the segment in whole turns of four vectors, in whole vectors).
-    """
-    turns, whole = ends
-    rest = _steps(start + turns + lane, (whole - turns) // width, width)
-    if not turns:
-        return _chain("zero", rest)
-    apart = VECTORS * width
-    chains = [_chain("zero", _steps(start + i * width + lane, turns // apart, apart)) for i in range(VECTORS)]
-    return _chain("first", Sum(FLOAT32, "first", "pairwise", tuple(chains)), rest)
-
-
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum of a segment in "first_apart" lanes, of which lane 0 starts with the first product, rounded.
-
-    The segment has the terms start to start + length - 1. After the first one, whole turns of `width` terms are dealt
-    to the `width` lanes. Lanes are joined by halves: lane i + width / 2 is added to lane i, and so on to one lane.
-    Lane 0 starts again from that sum, and the remaining terms are dealt and joined in the same way.
-    """
-    total: Steps | Sum = _steps(start, 1)
+    """Return the sum of terms start to start + length - 1 in "first_apart" lanes, as `SegmentLanes` describes them."""
+    total: Steps | Sum = terms_run(start, 1)
     whole = (length - 1) // width * width
     for first, count in ((start + 1, whole), (start + 1 + whole, length - 1 - whole)):
         if count:
-            runs = [_steps(first + lane, -(-(count - lane) // width), width) for lane in range(width)]
+            runs = [terms_run(first + lane, -(-(count - lane) // width), width) for lane in range(width)]
             lanes = [_chain("first", total, runs[0]), *(_chain("zero", run) for run in runs[1:])]
-            total = Sum(FLOAT32, "first", "butterfly", tuple(lanes)) if width > 1 else lanes[0]
+            total = _by_halves(tuple(lanes))
     return total if isinstance(total, Sum) else _chain("first", total)
 
 
 def _eights(start: int, length: int) -> Sum:
-    """Return the sum of terms start to start + length - 1: a running sum s to which each group of eight is added.
-
-    s starts at +0. p0 to p7 are the products of a group. First p6 is added to s by a fused multiply-add, then p4. Then
-    s = s + q75 and s = s + (q20 + q31), where qij is the product pi, rounded, to which pj is added by a fused
-    multiply-add. The terms after the last whole group are added to s one by one, by fused multiply-adds.
-    """
+    """Return the sum of terms start to start + length - 1 in the order "eights", as `SegmentLanes` describes it."""
     groups = length // GROUP
     inputs: list[Node | Steps] = []
     for first in range(start, start + groups * GROUP, GROUP):
-        pairs = [_chain("first", _steps(first + i, 1), _steps(first + j, 1)) for i, j in ((7, 5), (2, 0), (3, 1))]
-        inputs += [_steps(first + 6, 1), _steps(first + 4, 1), pairs[0], _chain("first", *pairs[1:])]
-    return _chain("zero", *inputs, _steps(start + groups * GROUP, length - groups * GROUP))
+        pairs = [_chain("first", terms_run(first + i, 1), terms_run(first + j, 1)) for i, j in ((7, 5), (2, 0), (3, 1))]
+        inputs += [terms_run(first + 6, 1), terms_run(first + 4, 1), pairs[0], _chain("first", *pairs[1:])]
+    return _chain("zero", *inputs, terms_run(start + groups * GROUP, length - groups * GROUP))
 
 
 def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps]:
@@ -132,15 +104,11 @@ def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps
     Terms from start + length on are left out.
     """
     pairs = range(start, start + length, stride)
-    return [_steps(term, 1) for pair in pairs for term in (pair + 1, pair) if term < start + length]
+    return [terms_run(term, 1) for pair in pairs for term in (pair + 1, pair) if term < start + length]
 
 
 def _pairs_dealt(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1, of which pairs are dealt to `width` lanes in turn.
-
-    A lane adds the second term of a pair before the first. Then lane i + width / 2 is added to lane i, and of these
-    sums neighbours are added, level by level.
-    """
+    """Return the sum of terms start to start + length - 1 in the order "pairs_dealt" of `SegmentLanes`."""
     lanes = []
     for lane in range(width):
         first = 2 * lane
@@ -160,11 +128,11 @@ def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[
     whole = count // apart * apart if vectors > 1 else 0
     lanes = []
     for lane in range(width):
-        rest = _steps(start + whole + lane, max(0, -(-(count - whole - lane) // width)), width)
+        rest = terms_run(start + whole + lane, max(0, -(-(count - whole - lane) // width)), width)
         if not whole:
             lanes.append(_chain("zero", rest))
             continue
-        runs = [_chain("zero", _steps(start + i * width + lane, whole // apart, apart)) for i in range(vectors)]
+        runs = [_chain("zero", terms_run(start + i * width + lane, whole // apart, apart)) for i in range(vectors)]
         lanes.append(_chain("first", Sum(FLOAT32, "first", "pairwise", tuple(runs)), rest))
     return tuple(lanes)
 
@@ -174,40 +142,23 @@ def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
     return lanes[0] if len(lanes) == 1 else Sum(FLOAT32, "first", "butterfly", lanes)
 
 
-def _by_quarters(lanes: tuple[Sum, ...]) -> Sum:
-    """Return (s0 + s1) + (s2 + s3), where si is the sum of lanes i, i + 4, i + 8, ... from left to right."""
-    return Sum(FLOAT32, "first", "pairwise", tuple(_chain("first", *lanes[i::4]) for i in range(4)))
-
-
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of a segment in "narrowing" lanes: `width`, then width / 8, then none.
-
-    The segment has the terms start to start + length - 1. Terms up to the last multiple of `width` are dealt to `width`
-    lanes, those of the rest up to the last multiple of width / 4 to width / 8 lanes. Both sets of lanes are joined by
-    halves and added from +0; what is left is added one by one.
-    """
+    """Return the sum of terms start to start + length - 1 in "narrowing" lanes, as `SegmentLanes` describes them."""
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
     parts: list[Node | Steps] = []
     for first, count, lanes in ((start, wide, width), (start + wide, narrow, width // 8)):
-        runs = [_chain("zero", _steps(first + lane, count // lanes, lanes)) for lane in range(lanes if count else 0)]
-        if runs:
-            parts.append(runs[0] if lanes == 1 else Sum(FLOAT32, "first", "butterfly", tuple(runs)))
-    return _chain("zero", *parts, _steps(start + wide + narrow, length - wide - narrow))
+        if count:
+            parts.append(_by_halves(_dealt_lanes(first, count, lanes)))
+    return _chain("zero", *parts, terms_run(start + wide + narrow, length - wide - narrow))
 
 
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
-    """Return the float32 sum of `inputs` as a chain: they are added to a running sum one after the other.
+    """Return the float32 sum of `inputs` as a chain, to which runs of terms are added by fused multiply-adds.
 
-    A Steps is a run of single products, each of which is added by a fused multiply-add. A node is a sum, which is added
-    by a float32 addition. Runs without terms are left out. start: "zero" starts the running sum at +0, "first" at the
-    first input; with "first", a single node is returned unchanged.
+    Runs without terms are left out. start: "zero" starts the running sum at +0, "first" at the first input; with
+    "first", a single node is returned unchanged.
     """
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None
     return only if isinstance(only, Sum) else Sum(FLOAT32, start, "chain", kept)
-
-
-def _steps(start: int, count: int, stride: int = 1) -> Steps:
-    """Return `count` consecutive additions of single products, of terms start, start + stride, ..."""
-    return Steps(start, 1, count, stride if count > 1 else 0)

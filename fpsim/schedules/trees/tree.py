@@ -174,7 +174,9 @@ def tree(
     if isinstance(how, Accumulator):
         return Tree(k, rounded(by_accumulator(how, k), fmt).node)
     if isinstance(how, SegmentLanes):
-        return _by_segment_lanes(how, k, fmt)
+        if k != how.k:
+            raise ValueError(f"{how} adds {how.k} terms; got k={k}.")
+        return Tree(k, rounded(TrackedNode(by_segment_lanes(how), True), fmt).node)
     if not isinstance(how, Schedule):
         if isinstance(how, (ShapedSchedule, Regions)):
             raise no_schedule(how)
@@ -234,15 +236,7 @@ def _by_hand(
     order: tuple[Any, ...], k: int | None, accumulate: MatrixUnit | Accumulator | str | None, fmt: Format | None,
     scaled: bool | None,
 ) -> Tree:  # fmt: skip
-    """Return the tree of an order of additions that is given as nested tuples of terms.
-
-    k: its number of terms, or None to take it from the order. accumulate: the accumulator or unit that adds two numbers
-    or the terms of a tuple; None for fp.Pairwise(fp.FP32). fmt: format to which the result is rounded, or None. scaled:
-    must not be True.
-
-    Raises:
-      ValueError: the order, k, accumulate or scaled is not valid.
-    """
+    """Return the tree of an order of additions that is given as nested tuples of terms, rounded to `fmt`."""
     if k is not None and (not is_integer(k) or k < 0):
         raise ValueError(f"k must be a number of terms, 0 or more; got {shown(k)}.")
     if scaled:
@@ -254,17 +248,6 @@ def _by_hand(
         how = named_unit("accumulate", accumulate)
     terms, root = written_root(order, k, how)
     return Tree(terms, rounded(TrackedNode(root, False), fmt).node)
-
-
-def _by_segment_lanes(order: SegmentLanes, k: int, fmt: Format | None) -> Tree:
-    """Return the tree of k terms by an order in segments and lanes of K, rounded to `fmt` unless that is None.
-
-    Raises:
-      ValueError: the order has another number of terms than k.
-    """
-    if k != order.k:
-        raise ValueError(f"{order} adds {order.k} terms; got k={k}.")
-    return Tree(k, rounded(TrackedNode(by_segment_lanes(order), True), fmt).node)
 
 
 def unit_of(schedule: Schedule, accumulate: MatrixUnit | str | None = None) -> MatrixUnit:

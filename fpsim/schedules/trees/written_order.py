@@ -11,6 +11,7 @@ from fpsim.formats.named import FP32, FP64
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import FLOAT32, Arithmetic, Gathered, Node, Start, Steps, Sum, add_steps
 from fpsim.schedules.trees.parts import accumulator_arithmetic, arithmetic_of, by_accumulator
 from fpsim.sums.accumulators import Accumulator, FusedMultiplyAdd, Pairwise, Sequential
@@ -23,12 +24,8 @@ FLOAT32_SUMS = Pairwise(FP32)  # the default additions of an order
 class OpenSum:
     """A sum under construction: a chain to which further terms and sums can be added.
 
-    Attributes:
-      how: the arithmetic of the chain.
-      start: "zero" if it starts at +0, "first" if at its first input.
-      inputs: its products and sums so far.
-      size: number of terms.
-      depth: levels of nodes, from the sum down to the products.
+    inputs: its products and sums so far. size: number of terms. depth: levels of nodes, from the sum down to the
+    products.
     """
 
     __slots__ = ("depth", "how", "inputs", "size", "start")
@@ -50,9 +47,7 @@ class OpenSum:
         self.size += len(terms)
 
     def join(self, other: OpenSum, product: Arithmetic | None) -> None:
-        """Append the addition of another sum, `other`.
-
-        product: the arithmetic that rounds that sum's products, or None if they are exact.
+        """Append the addition of another sum, with the rounding of its products, or None if they are exact.
 
         Raises:
           ValueError: sums are nested more than DEEPEST (200) levels deep.
@@ -67,22 +62,16 @@ class OpenSum:
             )
 
     def closed(self, product: Arithmetic | None) -> Sum:
-        """Return the sum as a node of a tree.
-
-        product: the arithmetic that rounds its products, or None if they are exact.
-        """
+        """Return the sum as a node of a tree, with the rounding of its products, or None if they are exact."""
         return Sum(self.how, self.start, "chain", tuple(self.inputs), product)
 
 
 def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) -> tuple[int, Node]:
     """Return the number of terms of an order, which nested tuples give, and the root node of its tree.
 
-    Args:
-      order: a term, or a tuple of orders that are added.
-      k: the number of terms; None to take it from the order.
-      how: Sequential, FusedMultiplyAdd or Pairwise, which add two numbers at a time; or a unit: an instruction adds
-        the terms of a tuple and at most one sum, and a tuple of two sums is one addition in float32 (float64 for units
-        of FP64).
+    how: Sequential, FusedMultiplyAdd or Pairwise, which add two numbers at a time; or a unit: an instruction adds the
+    terms of a tuple and at most one sum, and a tuple of two sums is one addition in float32 (float64 for units of
+    FP64).
 
     Raises:
       ValueError: terms are missing, repeated or out of range, the accumulator or unit cannot add a tuple, or the
@@ -105,7 +94,9 @@ def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) ->
         )
     if how.rounding is Rounding.STOCHASTIC:
         raise ValueError(f"{how} numbers its random words by its own order. Take another rounding for an order.")
-    if isinstance(how, Pairwise) and program == _pairs(terms):
+    if isinstance(how, Pairwise) and program == in_levels(
+        [[term] for term in range(terms)], "pairwise", lambda x, y: [*x, *y, -2]
+    ):
         return terms, by_accumulator(how, terms).node
     arithmetic = accumulator_arithmetic(how, how.fmt, terms)
     product = None if isinstance(how, FusedMultiplyAdd) else arithmetic
@@ -117,10 +108,9 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 
 
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
-    """Return the root node of a program of additions in reverse Polish notation.
+    """Return the root node of a program of additions, as `program_of` returns it.
 
-    program: n >= 0 pushes term n, and -c adds the last c numbers. join: function from the list of terms and sums of one
-    addition to their sum. product: the arithmetic that rounds products, or None if they are exact.
+    join: function from the list of terms and sums of one addition to their sum.
     """
     stack: list[int | OpenSum] = []
     for step in program:
@@ -135,9 +125,7 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
     """Return the function (list of one or two terms or sums) -> sum that adds in the order of an accumulator.
 
-    Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name. arithmetic: that
-    of each addition. start: "zero" for sums from +0, "first" for sums from their first input. product: the arithmetic
-    that rounds products, None if they are exact. The function raises a ValueError for more than two numbers.
+    Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -162,7 +150,7 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
     """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit.
 
     Terms are added by one instruction, to at most one sum. Two sums without terms are added in float32 (float64 for
-    units of FP64). The function raises a ValueError for other lists.
+    units of FP64).
     """
     arithmetic = arithmetic_of(unit)
 
@@ -192,10 +180,7 @@ def _by_unit(unit: MatrixUnit) -> Joiner:
 
 
 def _added(x: OpenSum, y: OpenSum, how: Arithmetic) -> OpenSum:
-    """Return the sum of two partial sums, x and y, as `how` adds them; x or y may change.
-
-    If one of them is a chain of partial sums itself, the other is appended to it.
-    """
+    """Return the sum of two partial sums, x and y, as `how` adds them; x or y may change."""
     chains = sorted((part for part in (x, y) if part.how == how and part.start == "first"), key=lambda z: -z.size)
     if chains:
         total = chains[0]
@@ -255,9 +240,7 @@ class _Addition:
 def check_terms(program: Sequence[int], k: int | None) -> int:
     """Return the number of terms of an order, after checking that each occurs exactly once.
 
-    Args:
-      program: the order as `program_of` returns it: numbers >= 0 are terms, negative ones are additions.
-      k: the required number of terms; None for one more than the largest.
+    program: the order as `program_of` returns it. k: the required number of terms; None for one more than the largest.
 
     Raises:
       ValueError: a term is repeated, missing, or not below k.
@@ -286,15 +269,3 @@ def _first_gap(terms: Sequence[int]) -> int:
     while gap in known:
         gap += 1
     return gap
-
-
-def _pairs(k: int) -> list[int]:
-    """Return the program that adds k terms in pairs of neighbours, then their sums, level by level.
-
-    A number n >= 0 pushes term n, -2 adds the last two numbers. An odd last term or sum moves up a level.
-    """
-    level = [[term] for term in range(k)]
-    while len(level) > 1:
-        pairs = [[*x, *y, -2] for x, y in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + level[len(level) // 2 * 2 :]
-    return level[0] if level else []

@@ -31,37 +31,21 @@ BUCKETS = 13  # of the hash table in which oneDNN keeps rows of a block
 
 
 class Chunk(NamedTuple):
-    """The sizes of a chunk: the part of the result, and of K, that a thread computes before it goes on to the next.
+    """The sizes of a chunk: the part of the result, and of K, that a thread computes before it goes on to the next."""
 
-    Attributes:
-      threads: number of threads that share K.
-      row_block, column_block: rows and columns of a block, the result of one call of a kernel.
-      rows, columns: rows and columns of the chunk.
-      terms: terms of K in a block of K.
-      blocks: number of blocks of K that a kernel adds in one call.
-      is_extended: True if the last K mod 32 terms are added in the same call as the terms before them.
-      copies_a: True if oneDNN copies a.
-      score: oneDNN's estimate of how well the chunk uses caches and threads, float32; it takes the highest.
-    """
-
-    threads: int
-    row_block: int
-    column_block: int
-    rows: int
-    columns: int
-    terms: int
-    blocks: int
-    is_extended: bool
-    copies_a: bool
-    score: np.float32
+    threads: int  # number of threads that share K
+    row_block: int  # rows of a block, the result of one call of a kernel
+    terms: int  # terms of K in a block of K
+    blocks: int  # number of blocks of K that a kernel adds in one call
+    is_extended: bool  # whether the last K mod 32 terms are added in the same call as the terms before them
+    copies_a: bool  # whether oneDNN copies a
+    score: np.float32  # oneDNN's estimate of how well the chunk uses caches and threads; it takes the highest
 
 
 def chunk_blocks(product: AmxProduct) -> KBlocks | None:
     """Return the segments into which oneDNN cuts K for a product of one row or of a transposed a.
 
-    oneDNN divides the result and K into chunks, each of which a thread computes before it goes on to the next. Of
-    several sizes of chunks it takes those with the highest score, its estimate of how well caches and threads are used.
-    The result is None if all sizes that it tries have the score 0.
+    The result is None if all sizes of chunks that it tries have the score 0.
     """
     chunk = _best(product)
     if chunk is None:
@@ -91,7 +75,9 @@ def chunk_blocks(product: AmxProduct) -> KBlocks | None:
 def _best(product: AmxProduct) -> Chunk | None:
     """Return the chunk with the highest score; None if all scores are 0."""
     m, n, k, threads = product.m, product.n, product.k, product.threads
-    tallest, widest = _row_block(m), min(WIDE, n)
+    # the most rows of a block: 2 to 4 tiles of 13 to 16 rows if these divide M, else up to 64
+    tallest = next((s * r for r in TALL for s in (4, 3, 2) if m % (s * r) == 0), min(m, 64))
+    widest = min(WIDE, n)
     parallel_k = ceiling(k, TERMS_OF_THREAD)
     most_threads = min(min(max(threads // 8, 1), 7), parallel_k)
     may_be_uneven = m == 4 and (n, k) in SKEWED
@@ -119,15 +105,10 @@ def _best(product: AmxProduct) -> Chunk | None:
     return best
 
 
-def _row_block(m: int) -> int:
-    """Return the most rows of a block for M = m: 2 to 4 tiles of 13 to 16 rows if these divide M, else min(M, 64)."""
-    return next((s * r for r in TALL for s in (4, 3, 2) if m % (s * r) == 0), min(m, 64))
-
-
 def _row_blocks(m: int, tallest: int, shortest: int) -> list[int]:
     """Return the numbers of rows of a block that oneDNN tries, in the order in which GCC's hash table lists them.
 
-    m: rows of the product. tallest, shortest: the most and the fewest rows.
+    tallest, shortest: the most and the fewest rows.
     """
     rows, tried = tallest, []
     while rows >= shortest and rows > 0:
@@ -155,7 +136,7 @@ def _chunk(product: AmxProduct, by_k: int, columns: tuple[int, int], rows: tuple
     else:
         terms = min(rounded_up(ceiling(k, by_k), 2), BLOCK)
         blocks = batch = ceiling(ceiling(k, terms), by_k)
-        used = _bytes(product, by_k, (terms, batch), sizes, product.a_turned)
+        used = _bytes(product, (terms, batch), sizes, product.a_turned)
         least, most = used // budget, ceiling(used, budget)
         power = not product.a_turned and k & (k - 1) == 0 and k * BYTES >= 2 * PAGE
         if least > (2 if power else 0) and batch > 1:
@@ -171,16 +152,16 @@ def _chunk(product: AmxProduct, by_k: int, columns: tuple[int, int], rows: tuple
         elif by_k == 1 and k == whole + rest:
             terms, batch = whole, 2
     copies_a = product.a_turned or (not extends and k % 2 != 0)
-    used = _bytes(product, by_k, (terms, batch), sizes, copies_a)
+    used = _bytes(product, (terms, batch), sizes, copies_a)
     score = _score(product, by_k, (terms * batch, used), sizes, copies_a)
-    return Chunk(by_k, rows[0], columns[0], sizes[0], sizes[1], terms, batch, extends, copies_a, score)
+    return Chunk(by_k, rows[0], terms, batch, extends, copies_a, score)
 
 
-def _bytes(product: AmxProduct, by_k: int, block: tuple[int, int], sizes: tuple[int, int, int], copies_a: bool) -> int:
+def _bytes(product: AmxProduct, block: tuple[int, int], sizes: tuple[int, int, int], copies_a: bool) -> int:
     """Return the bytes that a chunk takes: a and b, their copies, the result, and float32 sums if K is divided.
 
-    by_k: number of threads that share K. block: (terms of a block of K, blocks that a call adds). sizes: (rows of the
-    chunk, its columns, columns of a block). copies_a: oneDNN copies a.
+    block: (terms of a block of K, blocks that a call adds). sizes: (rows of the chunk, its columns, columns of a
+    block).
     """
     terms, batch = block
     rows, columns, wide = sizes
@@ -199,8 +180,7 @@ def _score(
 ) -> np.float32:
     """Return oneDNN's score of a chunk, float32: its use of L2, of copied data, and the balance of threads.
 
-    by_k: number of threads that share K. used: (terms of K in the chunk, bytes that it takes). sizes: (rows of the
-    chunk, its columns, columns of a block). copies_a: oneDNN copies a.
+    used: (terms of K in the chunk, bytes that it takes). sizes: (rows of the chunk, its columns, columns of a block).
     """
     m, n, k, threads = product.m, product.n, product.k, product.threads
     (terms, size), (rows, columns, _), budget = used, sizes, product.caches.l2_budget

@@ -19,8 +19,8 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 def efficiency(walk: BlockWalk) -> np.float32:
     """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest.
 
-    It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores. It is 0 if threads share K
-    although their sums do not fit L2.
+    It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores; 0 if L2 cannot hold the
+    sums of threads that share K.
     """
     by, product = walk.division, walk.division.product
     m, n, k = product.m, product.n, product.k
@@ -59,7 +59,7 @@ def _product_cycles(walk: BlockWalk) -> np.float32:
 
 
 def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.float32:
-    """Return the cycles, float32, in which L1 loads and stores the blocks of a strip of rows or columns, as estimated.
+    """Return the estimated cycles, float32, in which L1 loads and stores the blocks of a strip of rows or columns.
 
     panel: bytes of the operand's strip that stays in L1. streamed: bytes of the other operand.
     """
@@ -78,10 +78,7 @@ def _l1_cycles(walk: BlockWalk, panel: np.float32, streamed: np.float32) -> np.f
 
 
 def _reduction_cycles(by: Division) -> np.float32 | None:
-    """Return the estimated cycles, float32, of adding the sums of threads that share K; 0 if none do.
-
-    The result is None if the sums of a thread don't fit L2.
-    """
+    """Return the estimated cycles, float32, of adding the sums of threads that share K; None if L2 cannot hold them."""
     product, budget = by.product, by.product.caches.l2_budget
     if by.by_k == 1:
         return f32(0)
@@ -95,10 +92,7 @@ def _reduction_cycles(by: Division) -> np.float32 | None:
 
 
 def _memory(cores: int) -> np.float32:
-    """Return the bytes that memory gives in a cycle, float32, to `cores` cores that load the same data.
-
-    It is interpolated linearly between the points of MEMORY.
-    """
+    """Return the bytes that memory gives in a cycle, float32, to `cores` cores that load the same data."""
     for (x0, y0), (x1, y1) in pairwise(MEMORY):
         if cores in (x0, x1):
             return y0 if cores == x0 else y1

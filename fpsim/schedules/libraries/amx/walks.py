@@ -27,18 +27,15 @@ LEAST_COLUMNS = 256 // BYTES  # of a thread, where it adds fewer than LEAST_K te
 class Division(NamedTuple):
     """A division of a product among threads, and the sizes of a tile and of a kernel.
 
-    Attributes:
-      product: the product.
-      by_m, by_k, by_n: numbers of parts of M, K and N; each combination of parts is one thread's.
-      tall: rows of a tile.
-      rows, columns: rows and columns of the result of a kernel, two tiles each.
+    by_m, by_k, by_n: numbers of parts of M, K and N; each combination of parts is one thread's. rows, columns: rows and
+    columns of the result of a kernel, two tiles each.
     """
 
-    product: AmxProduct
+    product: AmxProduct  # the product
     by_m: int
     by_k: int
     by_n: int
-    tall: int
+    tall: int  # rows of a tile
     rows: int
     columns: int
 
@@ -64,23 +61,14 @@ class Division(NamedTuple):
 
 
 class BlockWalk(NamedTuple):
-    """The sizes of blocks, and the order in which a thread visits them.
+    """The sizes of blocks, and the order in which a thread visits them."""
 
-    Attributes:
-      division: the division among threads.
-      across: True if blocks are visited row by row, False if column by column.
-      terms: terms of K in a block, which is a segment.
-      chunk: number of blocks of K that stay in the L2 cache together.
-      wide: number of columns of b (if `across`) or rows of a that stay in L2.
-      streams_a: True if a does not stay in L1.
-    """
-
-    division: Division
-    across: bool
-    terms: int
-    chunk: int
-    wide: int
-    streams_a: bool
+    division: Division  # the division among threads
+    across: bool  # True if blocks are visited row by row, False if column by column
+    terms: int  # terms of K in a block, which is a segment
+    chunk: int  # number of blocks of K that stay in the L2 cache together
+    wide: int  # number of columns of b (if `across`) or rows of a that stay in L2
+    streams_a: bool  # True if a does not stay in L1
 
     @property
     def strips(self) -> int:
@@ -89,20 +77,16 @@ class BlockWalk(NamedTuple):
         return ceiling(by.m, by.rows) if self.across else ceiling(by.n, by.columns)
 
 
-def division_of(product: AmxProduct, by_m: int, by_k: int, by_n: int) -> Division:
-    """Return the division of M, K and N into by_m, by_k and by_n parts; a kernel has two tiles of a thread's rows."""
-    part = ceiling(product.m, by_m)
-    tall = ceiling(part, ceiling(part, TILE))
-    return Division(product, by_m, by_k, by_n, tall, min(product.m, 2 * tall), min(product.n, BLOCK))
-
-
 def divisions(product: AmxProduct) -> Iterator[Division]:
     """Yield the divisions of a product among its threads, or among fewer, that oneDNN considers, in its order."""
     for threads in range(product.threads, 0, -1):
         for by_m in (i for i in range(1, threads + 1) if threads % i == 0):
             left = threads // by_m
+            part = ceiling(product.m, by_m)
+            tall = ceiling(part, ceiling(part, TILE))
             for by_k in (i for i in range(1, left + 1) if left % i == 0):
-                division = division_of(product, by_m, by_k, left // by_k)
+                kernel = min(product.m, 2 * tall), min(product.n, BLOCK)
+                division = Division(product, by_m, by_k, left // by_k, tall, *kernel)
                 if _is_acceptable(division):
                     yield division
 
@@ -138,10 +122,7 @@ def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False
 
 
 def _fitting(by: Division, side: int) -> int:
-    """Return the terms of K of the longest block that fits the L1 cache; 0 if none does.
-
-    L1 must hold `side` rows of a, or columns of b, over these terms, and the result of a kernel.
-    """
+    """Return the terms of K of the longest block of `side` rows of a, or columns of b, that fits the L1 cache, or 0."""
     sums = by.rows * by.columns * FLOATS
     space = by.product.caches.l1_budget - 2 * sums - by.rows * lines(by.columns)
     tiles = space // (side * BYTES) // by.deep
@@ -152,10 +133,7 @@ def _fitting(by: Division, side: int) -> int:
 
 
 def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool = False) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or no terms.
-
-    least, keeps_copy, and the form of the result: as for `_best_chunk`.
-    """
+    """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or terms."""
     product = by.product
     if rounded_up(by.m, by.rows) * (by.by_m - 1) >= product.m or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k:
         return None
@@ -165,8 +143,7 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
 def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
     """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
 
-    All terms of a thread must be one chunk. L2 rules it out if the distance of the result's rows in memory divides the
-    size of a way of the cache, and the rows would take 3/4 of its ways. The form of the result: as for `_best_chunk`.
+    All terms of a thread must be one chunk. L2 rules it out if the rows of the result would crowd some of its ways.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if (
@@ -190,11 +167,7 @@ def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
 
 
 def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> bool:
-    """Return whether every thread gets a chunk of a division.
-
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, number of kernels along
-    the columns if `across`, else along the rows).
-    """
+    """Return whether every thread gets a chunk of a division; terms, chunk: as for `_best_chunk`."""
     side, parts, size = (by.n, by.by_n, by.product.n) if across else (by.m, by.by_m, by.product.m)
     wide = chunk[1] * (by.columns if across else by.rows)
     has_sides = rounded_up(side, wide) * (parts - 1) < size
@@ -202,10 +175,7 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _prefers_across(by: Division) -> bool:
-    """Return whether oneDNN visits blocks row by row if both orders fit L2.
-
-    It does if a thread has less than two tiles of rows, or at least as many rows as columns and 32 columns or more.
-    """
+    """Return whether oneDNN visits blocks row by row if both orders fit L2."""
     if by.m < 2 * by.tall:
         return True
     return by.n >= 2 * TILE and by.m >= by.n
@@ -215,8 +185,7 @@ def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) 
     """Return the blocks of a walk row by row; None if none fits the caches.
 
     They have `terms` terms if L1 holds the rows of a kernel over all of K. Otherwise L2 decides their terms. terms:
-    terms of K in a block that fits L1. chunk: (blocks of K, number of kernels along the columns). keeps_copy: True
-    counts a copy of b's block in L2.
+    those of a block that fits L1. chunk: as `_best_chunk` returns it.
     """
     product = by.product
     panel = terms * by.rows * BYTES * ceiling(product.k, terms)
@@ -260,8 +229,8 @@ def _groups(size: int, length: int) -> Iterator[int]:
 def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> np.float32:
     """Return the multiply-adds per byte moved for a chunk of blocks; 0 if the chunk does not fit L2.
 
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
-    rows). keeps_copy: True counts a copy of b's block in L2.
+    chunk: (blocks of K, columns if `across`, else rows), also in the next functions; other arguments: as for
+    `_best_chunk`.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if _l2_bytes(by, across, terms, chunk, keeps_copy) > budget:
@@ -274,11 +243,7 @@ def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], k
 
 
 def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
-    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums.
-
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
-    rows). keeps_copy: True counts a copy of b's block in L2.
-    """
+    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums."""
     side, kept = by.rows if across else by.columns, min(terms * chunk[0], by.k)
     used = (2 * side + chunk[1]) * kept * BYTES
     if keeps_copy:
@@ -289,11 +254,7 @@ def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], ke
 
 
 def _all_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> int:
-    """Return the bytes that a chunk of blocks takes in L2 if all its float32 sums stay there.
-
-    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
-    rows).
-    """
+    """Return the bytes that a chunk of blocks takes in L2 if all its float32 sums stay there."""
     size, kept = by.m if across else by.n, min(terms * chunk[0], by.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 

@@ -1,0 +1,18 @@
+"""Sums of values level by level, in pairs of neighbours or as a butterfly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+
+def in_levels(values: Sequence[Value], order: str, add: Callable[[Value, Value], Value]) -> Value:
+    """Return the sum of one value or more, added as a "pairwise" or a "butterfly" `Sum`; add: (x, y) -> x + y."""
+    level = list(values)
+    while len(level) > 1:
+        half = 1 << (len(level) - 1).bit_length() - 1
+        first, second = (level[::2], level[1::2]) if order == "pairwise" else (level[:half], level[half:])
+        level = [add(x, y) for x, y in zip(first, second, strict=False)] + first[len(second) :]
+    return level[0]
