@@ -6,8 +6,7 @@ Positive and negative products go to separate sums, from two copies of the panel
 for negative values, the other for positive ones. The sum of both is exactly the instruction's result. Measured:
 docs/performance.md.
 
-The processor must have AVX-512 (`has_avx512`). fused_row.py computes the same for other processors, and is the
-reference.
+The processor must have AVX-512 (`has_avx512`); fused_row.py is the reference. `builder` is always llvmlite's IRBuilder.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ LARGE = 100 + FLOAT_BIAS << PLACES  # an accumulator from 2**100 on is beyond al
 def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
     """Emit and return three int32 vectors of 16 equal elements, which follow from facts on a unit.
 
-    builder: llvmlite's IRBuilder. facts: LLVM values (fraction bits, exponent of a zero term, mask of the result's kept
-    bits, smallest exponent of the accumulator's format). The vectors are: the exponent of a zero term, at least -127;
-    23 - fraction bits, shifted to float32's exponent field; and the exponent field of the smallest exponent.
+    facts: LLVM values (fraction bits, exponent of a zero term, mask of the result's kept bits, smallest exponent of the
+    accumulator's format). The vectors are: the exponent of a zero term, at least -127; 23 - fraction bits, shifted to
+    float32's exponent field; and the exponent field of the smallest exponent.
     """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
@@ -61,8 +60,8 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     """Emit and return (positive sum, negative sum, mask of columns without additions), the start of 16 columns.
 
     A sum starts at plus or minus 2**23 units of the last kept bit, plus the accumulator if that has the sum's sign.
-    builder: llvmlite's IRBuilder. bits: float32 patterns of the accumulators, int32. top: the products' largest
-    exponents, int32. numbers: the result of `_numbers`. half: the accumulators are FP16, held as float32.
+    bits: float32 patterns of the accumulators, int32. top: the products' largest exponents, int32. numbers: the result
+    of `_numbers`. half: the accumulators are FP16, held as float32.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -84,8 +83,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
     """Emit the results of 16 columns from their positive and negative sums, and return them as float32 patterns.
 
-    builder: llvmlite's IRBuilder. positive, negative: vectors of float32. kept: mask of the result's kept bits. half:
-    round to FP16.
+    kept: mask of the result's kept bits. half: round to FP16.
     """
     total = builder.fadd(positive, negative)
     if half:
@@ -141,10 +139,8 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
     def _rows(builder: Any, rows: Any, of_b: Any, facts: Any, groups: int) -> None:
         """Emit the additions of one instruction to one or two rows, for the first 16 * `groups` columns.
 
-        builder: llvmlite's IRBuilder. rows: three lists of addresses with an entry for each row: the row of a; the
-        exponents (in ea) of the row that is computed after it; the row of c. of_b: addresses of b, of eb, and of e.
-        facts: (bits kept below the largest exponent, exponent of a zero term, mask of the result's kept bits, smallest
-        exponent of an accumulator).
+        rows: three lists of addresses with an entry for each row: the row of a; the exponents (in ea) of the row that
+        is computed after it; the row of c. of_b: addresses of b, of eb, and of e. facts: as of the intrinsic.
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
@@ -162,9 +158,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         def add_terms(exchanged: int) -> Any:
             """Return the function (k, values) -> values that adds the products of term k to the sums.
 
-            values: a list of vectors: for each row, the positive and the negative sum of each group of 16 columns;
-            then, if two rows are computed, the largest exponents so far of the next two rows. exchanged: 1 if a's
-            values in the two rows have different signs, 0 if they have the same sign.
+            values: for each row, the positive and the negative sum of each group of 16 columns; then, if two rows are
+            computed, the largest exponents so far of the next two rows. exchanged: 1 if a's values in the two rows have
+            different signs, else 0.
             """
 
             def add(k: Any, values: list[Any]) -> list[Any]:
@@ -201,10 +197,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """Emit and return an int64 whose bit k is set if value k of a row of a is negative.
-
-        builder: llvmlite's IRBuilder. row: address of the row's float32 values.
-        """
+        """Emit and return an int64 whose bit k is set if value k of a row of a (address of float32) is negative."""
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)
@@ -216,8 +209,7 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
 def chained_row(terms: int, half: bool) -> RowLoops:
     """Return the kernels over a row for units of `Rule.FUSED` whose sums fit a float32, for AVX-512.
 
-    terms: products of one instruction. half: the result is FP16, held as float32. For these units `rows_of` returns
-    "chained".
+    terms: products of one instruction. half: the result is FP16, held as float32.
     """
     two_rows, one_row = _step_of(terms, half, 2), _step_of(terms, half, 1)
     largest_of_two, largest_of_one = largest_of(terms, 2), largest_of(terms, 1)

@@ -37,11 +37,8 @@ AHEAD = 256  # bytes between the codes of a column that are read and those that 
 class CodeFacts(NamedTuple):
     """The layout of codes of up to 8 bits, as 32-bit integers in the order of an array that kernels are passed.
 
-    Attributes:
-      up: 8 minus the bits of a code.
-      highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE for none).
-      mantissa_bits, bias: those of the format.
-      turned: 1 if codes are stored column by column, else 0.
+    up: 8 minus the bits of a code. highest, infinity: magnitude codes of the largest finite value, and of Inf (NO_CODE
+    for none). turned: 1 if codes are stored column by column, else 0.
     """
 
     up: Any
@@ -56,10 +53,8 @@ class CodeFacts(NamedTuple):
 class HalfFacts(NamedTuple):
     """The layout of codes of FP16 or BF16, as 32-bit integers in the order of an array that kernels are passed.
 
-    Attributes:
-      base: the number that is subtracted from exponents to store them as bytes.
-      turned: 1 if codes are stored column by column, else 0.
-      is_half: 1 for FP16, 0 for BF16.
+    base: the number that is subtracted from exponents to store them as bytes. turned: 1 if codes are stored column by
+    column, else 0. is_half: 1 for FP16, 0 for BF16.
     """
 
     base: Any
@@ -71,28 +66,18 @@ code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
-    """Return the layout of a format of up to 8 bits (`has_code_panels`) as an int32 array with the fields of CodeFacts.
-
-    turned: whether the codes are stored column by column.
-    """
+    """Return the layout of a format of up to 8 bits as an int32 array with the fields of CodeFacts."""
     infinity = int(NO_CODE) if fmt.infinity_code is None else fmt.infinity_code
     return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """Return the layout of FP16 or BF16 codes as an int32 array with the fields of HalfFacts.
-
-    base: what kernels subtract from exponents to store them as bytes. turned: whether the codes are stored column by
-    column.
-    """
+    """Return the layout of FP16 or BF16 codes as an int32 array with the fields of HalfFacts."""
     return np.array([base, int(turned), int(fmt == FP16)], i32)
 
 
 def has_code_panels(fmt: Format) -> bool:
-    """Return whether a format's finite codes have the layout of FP16 in at most a byte: sign, exponent, mantissa.
-
-    The largest exponent field must be below FP16's field of Inf, 31; the bias may be another.
-    """
+    """Return whether a format's finite codes have the layout of FP16 in at most a byte: sign, exponent, mantissa."""
     plain = fmt.signed and fmt.has_zero and fmt.nan_code != fmt.sign_bit
     return fmt.bits <= WIDTH and plain and fmt.max_code >> fmt.mantissa_bits < (1 << HALF_FIELD_BITS) - 1
 
@@ -114,8 +99,7 @@ def _half_pattern(code: Any, is_half: Any) -> Any:
 def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of the FP16 or BF16 code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if `facts` says that they are transposed.
-    facts: int32 array with the layout of the codes, the fields of HalfFacts.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if turned. facts: a HalfFacts array.
     """
     u = half_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -126,8 +110,7 @@ def half_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
     """Return the class of the 8-bit code of term k and column n: -1, -0, 0, 1 (by sign), Inf or NaN.
 
-    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if `facts` says that they are transposed.
-    facts: int32 array with the layout of the codes, the fields of CodeFacts.
+    The class is an int32 with float32 bits. source: (K, N) codes, or (N, K) if turned. facts: a CodeFacts array.
     """
     u = code_facts(facts)
     code = i32(source[n, k] if u.turned != i32(0) else source[k, n])
@@ -142,8 +125,7 @@ def code_class(source: Any, k: Any, n: Any, facts: Any) -> Any:
 def announce(source: Any, k: Any, n: Any, terms: Any, columns: Any, turned: Any) -> None:
     """Prefetch the codes of b that will be read after terms k .. k + terms - 1 of columns n .. n + columns - 1.
 
-    They follow in memory: the next `columns` columns of source (K, N) or, if turned is not 0, the terms AHEAD bytes
-    after term k of source (N, K).
+    source: (K, N), or (N, K) if turned is not 0.
     """
     if turned != i32(0):
         for x in range(n, min(n + columns, source.shape[0])):
@@ -190,8 +172,7 @@ def _decode_codes(codes: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Decode 8-bit codes to float32 bits and exponents (ZERO_EXPONENT for 0); return 1 if one is NaN or Inf, else 0.
 
     codes, values, exponents: 1-D uint8, int32 and int8 arrays of one length; values and exponents are written, and
-    `codes` is overwritten. NaN and Inf become zeros. facts: int32 array with the layout of the codes, the fields of
-    CodeFacts.
+    `codes` is overwritten. NaN and Inf become zeros. facts: a CodeFacts array.
 
     A code, shifted so that its sign is first, is widened and shifted to the bits of its value times a power of two; an
     addition and a subtraction normalise subnormals.
@@ -232,8 +213,8 @@ def code_filler(terms: int) -> Any:
 
     It decodes 8-bit codes of `terms` terms from k on and `width` columns from n on. values, exponents: (terms,
     columns), written with float32 bits, int32, and exponents, int8; zeros beyond K and `width`. source: (K, N) codes,
-    or (N, K) if `facts` says that they are transposed. facts: int32 array with the layout of the codes, the fields of
-    CodeFacts. codes: a uint8 buffer (terms, columns). flags: SPECIAL if a code is NaN or Inf, else 0.
+    or (N, K) if turned. facts: a CodeFacts array. codes: a uint8 buffer (terms, columns). flags: SPECIAL if a code is
+    NaN or Inf, else 0.
     """
     gather = gatherer(terms)
 

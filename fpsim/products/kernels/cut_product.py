@@ -51,10 +51,7 @@ CARRY = f64(2.0 ** int(CUT_BITS - SUM_BITS))
 
 @scalar
 def _power(exponent: Any) -> Any:
-    """Return the float64 bits, as int64, of 2.0**exponent for an int32 exponent.
-
-    The bias is added in 32 bits, of which a vector holds twice as many numbers as of 64.
-    """
+    """Return the float64 bits, as int64, of 2.0**exponent for an int32 exponent."""
     return i64(i64(u32(i32(exponent + i32(LONG_BIAS)))) << LEADING_BITS)
 
 
@@ -62,10 +59,8 @@ def _power(exponent: Any) -> Any:
 def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
     """Return float32 c plus a sum of finite, normal products, as AMD's units align and round them (step_rows._join).
 
-    With `top` the larger exponent of c and the products, the products' sum is rounded down to units of 2**(top - 32)
-    and c to units of 2**(top - 24). Their sum is rounded down to 32 bits, and then to nearest even float32. e: largest
-    exponent of the products, int32. total: the products' sum, float64, in units of 2**(e - 24). drops: if True, a c
-    with an exponent below top - 25 counts as 0 (`Rule.EVEN_ODD`).
+    e: largest exponent of the products, int32. total: the products' sum, float64, in units of 2**(e - 24). drops: if
+    True, a c far below the products counts as 0 (`Rule.EVEN_ODD`).
     """
     exponent = float_exponent(i32(f32(c).view(i32)), LEAST)
     top = max(e, exponent)
@@ -82,9 +77,9 @@ def _joined(c: Any, e: Any, total: Any, drops: Any) -> Any:
 
 @scalar
 def _new_or_old(c: Any, none: Any, new: Any) -> Any:
-    """Return the new sum, or the old accumulator c if c is NaN or Inf, or if `none` is True (all products are zero).
+    """Return the new sum, or the old float32 accumulator c if c is NaN or Inf, or if `none`: all products are zero.
 
-    c, new: float32. An old c of -0 is returned as +0.
+    An old c of -0 is returned as +0.
     """
     bits = i32(f32(c).view(i32))
     magnitude = i32(bits & MAGNITUDE)
@@ -109,10 +104,8 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def cut(ea: Any, b: Any, eb: Any, a: Any, first: Any, base: Any, e8: Any, power: Any, sums: Any) -> None:
         """Set e8[j] to the largest exponent and sums[j] to the sum of truncated products of every column j.
 
-        The products are those of `size` terms from `first` on, all or half of an instruction's. a, ea: (terms,)
-        float32, int8; b, eb: (terms, PANEL_COLUMNS). base: exponent of a product minus the int8 exponents of its
-        factors. e8: int8. sums: int32, in units of 2**(e8[j] + base - 24). power: int32 scratch buffer. The last three
-        are (PANEL_COLUMNS,).
+        The products are those of `size` terms from `first` on. sums: int32, in units of 2**(e8[j] + base - 24). power:
+        int32 scratch buffer.
         """
         at, end = first, first + size
         largest(ea[at:end], eb[at:end], size, e8)
@@ -129,12 +122,7 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     def fast_row(
         a: Any, ea: Any, b: Any, eb: Any, c: Any, base: Any, e8: Any, other: Any, words: Any
     ) -> None:  # fmt: skip
-        """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile of results, in place.
-
-        a, ea: (terms,) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) of these dtypes. base: exponent
-        of a product minus the int8 exponents of its factors. Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words:
-        (3, PANEL_COLUMNS) int32.
-        """
+        """Add an instruction's products to c (PANEL_COLUMNS,) float32, one row of a tile of results, in place."""
         power, sums, odd = words[0], words[1], words[2]
         cut(ea, b, eb, a, 0, base, e8, power, sums)
         if not two:
@@ -158,24 +146,14 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
     in_vectors: Any = vector_cut_rows(terms, halves) if vectors else None
 
     def vector_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, _e8: Any, _other: Any, _words: Any) -> None:
-        """Add an instruction's products to rows first .. stop - 1 of c in place, for `parts` blocks of PART columns.
-
-        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) of these dtypes; c: (rows,
-        PANEL_COLUMNS) float32. place: (first, stop, exponent of a product minus the int8 exponents of its factors,
-        parts). The scratch buffers are not used.
-        """
+        """Add an instruction's products to rows first .. stop - 1 of c in place, for `parts` blocks of PART columns."""
         first, stop, base, parts = place
         in_vectors(a, ea, b, eb, c, (i64(first), i64(stop), base, parts))
 
     fast_row = scalar(fast_row)
 
     def fast_rows(a: Any, ea: Any, b: Any, eb: Any, c: Any, place: Any, e8: Any, other: Any, words: Any) -> None:
-        """Add an instruction's products to rows first .. stop - 1 of c in place.
-
-        a, ea: (rows, terms) float32 values and int8 exponents; b, eb: (terms, PANEL_COLUMNS) of these dtypes; c: (rows,
-        PANEL_COLUMNS) float32. place: (first, stop, exponent of a product minus the int8 exponents of its factors, not
-        used). Scratch buffers: e8, other: (PANEL_COLUMNS,) int8; words: (3, PANEL_COLUMNS) int32.
-        """
+        """Add an instruction's products to rows first .. stop - 1 of c in place."""
         first, stop, base, _ = place
         for r in range(first, stop):
             fast_row(a[r], ea[r], b, eb, c[r], base, e8, other, words)
@@ -184,18 +162,11 @@ def _usual_rows(terms: int, halves: int, vectors: bool) -> Any:
 
 
 def _in_halves(terms: int, halves: int) -> Any:
-    """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones.
-
-    terms: of an instruction. halves: 2, or 1 to copy them in order.
-    """
+    """Return the function that copies an instruction's terms: for `halves` 2 the even ones first, then the odd ones."""
     order = np.array([i for half in range(halves) for i in range(half, terms, halves)])
 
     def ordered(values: Any, exponents: Any, other_values: Any, other_exponents: Any) -> None:
-        """Copy an instruction's values and exponents to other_values and other_exponents.
-
-        The first axis of all four arrays is that of the terms. If `halves` is 2, even terms come first in the copies,
-        then odd ones.
-        """
+        """Copy an instruction's values and exponents; the first axis of all four arrays is that of the terms."""
         for i in range(terms):
             other_values[i], other_exponents[i] = values[order[i]], exponents[order[i]]
 
@@ -205,8 +176,7 @@ def _in_halves(terms: int, halves: int) -> Any:
 def _row_by_terms(terms: int, halves: int) -> Any:
     """Return the kernel that adds an instruction's terms to one row of results; NaN, Inf and all exponents are allowed.
 
-    Its arguments are (a, b, place, panel_is_raw, raw_a, raw_b, tile, u, room), which `careful_row` below explains.
-    terms: of an instruction. halves: 2 for separate sums of even and odd terms (`Rule.EVEN_ODD`), else 1.
+    Its arguments are those of `careful_row` below. halves: 2 for separate sums of even and odd terms, else 1.
     """
     row_by_terms = even_odd_row if halves == 2 else separate_row
 
@@ -215,10 +185,10 @@ def _row_by_terms(terms: int, halves: int) -> Any:
     ) -> None:
         """Add an instruction's terms from k on to row r of `tile`, a block of results, in place.
 
-        NaN, Inf and all exponents are allowed. a: (M, K), b: (K, N) float32. place: (first row of the tile in a, first
-        column of the tile in b, k, r, number of columns). panel_is_raw: True if raw_b already has the floats of these
-        terms of b. raw_a: (terms,), raw_b: (terms, PANEL_COLUMNS), float32 buffers for these terms of a and b. tile:
-        (rows, PANEL_COLUMNS) float32. u: facts on the operands' formats. room: scratch buffers.
+        a: (M, K), b: (K, N) float32. place: (first row of the tile in a, first column of the tile in b, k, r, number of
+        columns). panel_is_raw: True if raw_b already has the floats of these terms of b. raw_a: (terms,), raw_b:
+        (terms, PANEL_COLUMNS), float32 buffers for these terms of a and b. tile: (rows, PANEL_COLUMNS) float32. u:
+        facts on the operands' formats. room: scratch buffers.
         """
         m, n, k, r, width = place
         count = min(terms, a.shape[1] - k)

@@ -43,12 +43,9 @@ INFINITY = f32(np.inf)
 class RowFacts(NamedTuple):
     """The properties of a unit that the loops over a row of one instruction read, as 32-bit integers.
 
-    Attributes:
-      fraction_bits: bits kept below the largest exponent.
-      floor: the exponent of a zero term.
-      kept: mask of the bits of the result that are kept.
-      base: the exponent of a product minus the int8 exponents of its factors.
-      least: the smallest exponent of the accumulator's format.
+    fraction_bits: bits kept below the largest exponent. floor: the exponent of a zero term. kept: mask of the bits of
+    the result that are kept. base: the exponent of a product minus the int8 exponents of its factors. least: the
+    smallest exponent of the accumulator's format.
     """
 
     fraction_bits: Any
@@ -65,31 +62,23 @@ row_facts = fields_of(RowFacts)
 class RowScratch(NamedTuple):
     """Scratch buffers for one row of results, with at least one entry for every column that a loop works on.
 
-    Attributes:
-      e: int8, the largest exponent of a column's products.
-      power: int32 bits of the float32 2**(fraction bits - M), where M is the largest exponent of a column's products
-        and accumulator.
-      scaled_power: int32 bits of that times both scales.
-      sums: (4, PANEL_COLUMNS) int32, sums of up to eight truncated products.
-      specials: (rows, PANEL_COLUMNS) float32, the NaN and Inf of results.
+    power: int32 bits of the float32 2**(fraction bits - M), where M is the largest exponent of a column's products and
+    accumulator.
     """
 
-    e: Any
+    e: Any  # int8, the largest exponent of a column's products
     power: Any
-    scaled_power: Any
-    sums: Any
-    specials: Any
+    scaled_power: Any  # int32 bits of that times both scales
+    sums: Any  # (4, PANEL_COLUMNS) int32, sums of up to eight truncated products
+    specials: Any  # (rows, PANEL_COLUMNS) float32, the NaN and Inf of results
 
 
 @reloadable
 class RowPlace(NamedTuple):
     """The rows of a and the columns of b that one call of `RowLoops.step` multiplies.
 
-    Attributes:
-      r: number of the first row; RowLoops.rows says how many rows are computed together.
-      rows: number of rows of the block of a.
-      width: columns of the panel that are not padding.
-      scale: exponent of row r's block scale, 0 without scales.
+    r: number of the first row. rows: number of rows of the block of a. width: columns of the panel that are not
+    padding. scale: exponent of row r's block scale, 0 without scales.
     """
 
     r: Any
@@ -103,12 +92,10 @@ class RowLoops(NamedTuple):
     """The innermost loops of a matrix product, for one group of units and one instruction set of the processor.
 
     Attributes:
-      columns: columns of a panel, the decoded terms of one instruction of b.
-      rows: rows of a that one call of `step` computes.
-      panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same
-        memory or copies of it as `step` reads them.
-      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term
-        k on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s]. The arguments
+      panel: () -> (values, exponents, b, eb): buffers for a panel: (terms, columns) int32 and int8, and the same memory
+        or copies of it as `step` reads them.
+      decode: (source, m, rows, k, facts, values, exponents, s, flags) -> None: decodes rows of a from row m and term k
+        on to values[s] and exponents[s], and writes the flags SPECIAL and DEEP of each row to flags[s]. The arguments
         are those of `decode_rows`.
       fills: (source, (k, n, width), facts, values, exponents, b, eb, codes) -> flags, for each form of operand b,
         "floats", "bytes" or "halves" (code_panel.py): decodes its terms from k on, columns from n on, to a panel.
@@ -118,17 +105,16 @@ class RowLoops(NamedTuple):
         with it, to e; rows from `rows` on do not exist.
       step: (a, ea, b, eb, c, scale_b, place, facts, room) -> None: adds one instruction's products to rows of c, from
         place.r on. facts: a RowFacts. room: a result of the function `room`.
-      room: function from a RowScratch to the part of it that `step` and `begin` use.
     """
 
-    columns: int
-    rows: int
+    columns: int  # columns of a panel, the decoded terms of one instruction of b
+    rows: int  # rows of a that one call of `step` computes
     panel: Any
     decode: Any
     fills: dict[str, Any]
     begin: Any
     step: Any
-    room: Any
+    room: Any  # function from a RowScratch to the part of it that `step` and `begin` use
 
 
 @scalar
@@ -197,10 +183,7 @@ def _specials(a: Any, b: Any, terms: int, c: Any, met: Any) -> None:
 
 
 def _override(c: Any, met: Any) -> None:
-    """Replace c[j] by met[j] where met[j] is NaN or Inf.
-
-    c: (columns,) float32 patterns as int32. met: (columns,) float32.
-    """
+    """Replace c[j] by met[j] where that is NaN or Inf; c: (columns,) float32 patterns as int32; met: float32."""
     for j in range(c.size):
         bits = i32(met.view(i32)[j])
         c[j] = bits if i32(bits & MAGNITUDE) >= INFINITE else c[j]
@@ -255,16 +238,13 @@ def _nothing_to_begin(ea: Any, r: Any, count: Any, eb: Any, e: Any) -> None:
 
 @scalar
 def whole_scratch(room: RowScratch) -> Any:
-    """Return `room` itself: the loops of this module, which are not in vectors, need all buffers of a RowScratch."""
+    """Return `room` itself: the loops of this module need all buffers of a RowScratch."""
     return room
 
 
 @scalar
 def exponents_alone(room: RowScratch) -> Any:
-    """Return the only buffer of `room` that loops in vectors need: the largest exponents of a row's products, int8.
-
-    The loop over a row overwrites them with those of the next row.
-    """
+    """Return the only buffer of `room` that loops in vectors need: the largest exponents of a row's products, int8."""
     return room.e
 
 

@@ -1,7 +1,7 @@
 """Shared parts of the vectorised kernels over a row: largest exponents of products, FP16 results, aligned buffers.
 
 The processor must have AVX-512 or AVX2 (`has_avx2`). A panel is the decoded terms of one instruction for VECTOR_COLUMNS
-columns of b, whose exponents are one vector of bytes.
+columns of b, whose exponents are one vector of bytes. `builder` is always llvmlite's IRBuilder.
 """
 
 from __future__ import annotations
@@ -43,18 +43,15 @@ def whole_lines(room: Any, count: Any) -> Any:
 
 
 def numbers_in(builder: Any, numbers: Any) -> list[Any]:
-    """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument.
-
-    builder: llvmlite's IRBuilder, which emits their extraction. numbers: the tuple, an LLVM value.
-    """
+    """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument."""
     return [builder.extract_value(numbers, i) for i in range(len(numbers.type.elements))]
 
 
 def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list[Any]:
     """Emit, for each row of a, the larger of `so_far` and the exponents of the products of term k; return the vectors.
 
-    builder: llvmlite's IRBuilder. rows: addresses of the rows' int8 exponents. eb: address of the exponents of b's
-    terms. k: LLVM value of the term's number. so_far: a list of vectors of 64 int8 (columns), one for each row of a.
+    rows: addresses of the rows' int8 exponents. eb: address of the exponents of b's terms. k: LLVM value of the term's
+    number. so_far: a list of vectors of 64 int8 (columns), one for each row of a.
     """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
@@ -87,19 +84,16 @@ def largest_of(terms: int, count: int) -> Any:
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
-    """Emit and return 16 float32 values rounded to nearest even FP16, as float32.
-
-    builder: llvmlite's IRBuilder. value: a vector of 16 float32.
-    """
+    """Emit and return 16 float32 values rounded to nearest even FP16, as float32."""
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
 
 def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -> None:
     """Emit the stores of new sums, a vector of 16 columns at each of some places in rows of results.
 
-    builder: llvmlite's IRBuilder. results: vectors of int32, float32 patterns. places: for each, (address of a row,
-    number of the group of 16 columns). idle: for each, a mask of columns to which nothing is added: their old sums are
-    stored again, and-ed with `kept`, except NaN and Inf. kept: mask of the bits that a result keeps.
+    results: vectors of int32, float32 patterns. places: for each, (address of a row, number of the group of 16
+    columns). idle: for each, a mask of columns to which nothing is added: their old sums are stored again, `shortened`.
+    kept: mask of the bits that a result keeps.
     """
     with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
         with then:
@@ -112,11 +106,7 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged.
-
-    builder: llvmlite's IRBuilder. bits: vector of float32 patterns of the accumulators. kept: mask of the bits that a
-    result keeps.
-    """
+    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged."""
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
     cut = builder.and_(bits, kept)

@@ -54,10 +54,7 @@ class StepRoom(NamedTuple):
 
 
 def _chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add a[k] * b[k, j] to c[j] for k < count in ascending order, by fused multiply-adds; u and room are not used.
-
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), all float32 or all float64.
-    """
+    """Add a[k] * b[k, j] to c[j] for k < count in ascending order, by multiply-adds; all float32 or all float64."""
     for k in range(count):
         x, y = a[k], b[k]
         for j in range(PANEL_COLUMNS):
@@ -89,10 +86,7 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 
 
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add 1, 2 or 4 products to c in place, as c + ((p0 + p1) + (p2 + p3)), flushing subnormal results to signed 0.
-
-    a: (1, 2 or 4,), b: (a.size, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count, u, room: not used.
-    """
+    """Add 1, 2 or 4 products to c in place, as c + ((p0 + p1) + (p2 + p3)), flushing subnormal results to signed 0."""
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
@@ -124,10 +118,7 @@ def _flushed_near(x: Any, y: Any, z: Any) -> Any:
 
 
 def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add a[k] * b[k, j] to c[j] for k < count in order, by fused multiply-adds that flush subnormals to signed 0.
-
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: not used. room: scratch buffers.
-    """
+    """Add a[k] * b[k, j] to c[j] for k < count in order, by float32 multiply-adds that flush subnormals to signed 0."""
     start, at_edge = room.specials, False
     for j in range(PANEL_COLUMNS):
         start[j] = f64(c[j])
@@ -149,8 +140,7 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of terms. u: not used. room:
-    scratch buffers. No result may be subnormal.
+    All arrays are float32, and no result may be subnormal.
     """
     chains = room.e.view(f32)
     even, odd = chains[0], chains[1]
@@ -174,8 +164,7 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
-    Every result flushes subnormals to signed 0. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
-    count: number of terms. room: scratch buffers. u: not used.
+    All arrays are float32. Every result flushes subnormals to signed 0.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -373,20 +362,14 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent.
-
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: the formats. room: buffers.
-    """
+    """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent."""
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
     join(c, room.e[0], room.sums[0], room.specials, False)
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products, each cut as by `_separate_row`.
-
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. u: the formats. room: buffers.
-    """
+    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products, cut as by `_separate_row`."""
     product_specials(a, b, c, count, room.specials)
     for half in range(2):
         cut_products(a, b, half, count, 2, u, room.e[half], room.sums[half])

@@ -2,7 +2,7 @@
 
 They compute sixteen columns at a time. Intermediate results stay in registers, and roundings are part of the
 instructions. Measured: docs/performance.md. The processor must have AVX-512 (`has_avx512`). The loops of cut_product.py
-and step_rows.py compute the same for other processors, and are the reference.
+and step_rows.py are the reference. `builder` is always llvmlite's IRBuilder.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def _shifted(places: int) -> int:
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
     """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power truncated to integers, over k in `terms`.
 
-    builder: llvmlite's IRBuilder. a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16
-    float32.
+    a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16 float32.
     """
     total = None
     for k in terms:
@@ -48,10 +47,9 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 
 
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
-    """Emit and return the largest exponents of the products of `terms` for PART columns, a vector of int8.
+    """Emit and return the largest exponents of the products of `terms` for PART columns, int8, at least NO_TERM.
 
-    They are at least NO_TERM, which stands for columns without products. builder: llvmlite's IRBuilder. ea, eb:
-    addresses of the int8 exponents of a row of a and of b's terms.
+    ea, eb: addresses of the int8 exponents of a row of a and of b's terms.
     """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
@@ -63,8 +61,7 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    BELOW_CUT is 8. builder: llvmlite's IRBuilder. whole: vector of int32. rest: vector of int32, of which the lowest 8
-    bits are read as a nonnegative number.
+    whole, rest: vectors of int32; the lowest 8 (BELOW_CUT) bits of rest are read as a nonnegative number.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -137,35 +134,26 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
-    """Emit and return the biased exponents of column group g (16 columns) as exponent fields of float32, int32.
-
-    builder: llvmlite's IRBuilder. biased: vector of int8 exponents of PART columns.
-    """
+    """Emit and return the exponents of column group g, of a vector of biased int8, as exponent fields of float32."""
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """Emit and return 2**(24 - exponent) as a vector of float32.
-
-    builder: llvmlite's IRBuilder. exponent: vector of float32 exponent fields, int32.
-    """
+    """Emit and return 2**(24 - exponent) as a vector of float32; exponent: float32 exponent fields, int32."""
     return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
-    """Emit and return the difference of two float32 exponent fields, above - below, as a number of binades.
-
-    builder: llvmlite's IRBuilder. above, below: vectors of int32. The result is a vector of int32.
-    """
+    """Emit and return the difference of two vectors of float32 exponent fields, above - below, in binades, int32."""
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
 
 def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple[Any, Any]:
     """Emit the sum of one or two sums of products; return (the larger exponent, the sum in its units).
 
-    builder: llvmlite's IRBuilder. exponents: one or two vectors of float32 exponent fields. sums: as many int32
-    vectors; two are each rounded down to units of the larger exponent.
+    exponents: one or two vectors of float32 exponent fields. sums: as many int32 vectors; two are each rounded down to
+    units of the larger exponent.
     """
     if len(sums) == 1:
         return exponents[0], sums[0]
@@ -178,13 +166,11 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 
 
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
-    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place.
+    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place, as step_rows._join.
 
-    With `top` the larger exponent of accumulator and products, the products' sum is rounded down to units of 2**(top -
-    32) and the accumulator to 2**(top - 24); the sum of both is rounded down to 32 bits, then to nearest even (the same
-    as step_rows._join). builder: llvmlite's IRBuilder. exponent: largest exponents of the products, as float32 exponent
-    fields. total: int32 sums of the products in units of 2**(that exponent - 24). none: the field that marks columns
-    without products. drops: an accumulator with an exponent below top - 25 counts as 0.
+    exponent: largest exponents of the products, as float32 exponent fields. total: int32 sums of the products in units
+    of 2**(that exponent - 24). none: the field that marks columns without products. drops: an accumulator with an
+    exponent below top - 25 counts as 0.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
@@ -209,7 +195,7 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
 
 def _inverse(builder: Any, power: Any) -> Any:
-    """Emit and return 1 / power; builder: llvmlite's IRBuilder; power: vector of float32 powers of two."""
+    """Emit and return 1 / power; power: vector of float32 powers of two."""
     bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
 

@@ -5,7 +5,7 @@ stays in vectors. Measured: docs/performance.md.
 
 The processor must have AVX2 (`has_avx2`), whose registers hold half of the columns at a time. With AVX-512, integers
 are converted to float32 by instructions that round toward zero; otherwise the bits that would be rounded are cleared
-first. fused_row.py computes the same for all processors, and is the reference.
+first. fused_row.py is the reference. `builder` is always llvmlite's IRBuilder.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ BELOW_SINGLE = 29  # bits of a float64's significand that a float32 has no place
 def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
     """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
 
-    builder: llvmlite's IRBuilder. bits: vector of float32 patterns. half: they are FP16, held as float32, whose
-    subnormals get the exponent field `least` (a vector).
+    bits: vector of float32 patterns. half: they are FP16, held as float32, whose subnormals get the field `least`.
     """
     exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
@@ -60,9 +59,8 @@ def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
 def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
     """Emit and return a mask of columns without additions: all products are 0, or the accumulator is Inf or NaN.
 
-    builder: llvmlite's IRBuilder. tops: vector of the products' largest exponents, int32. exponent: exponent fields of
-    the accumulators. avx512: True makes the mask a vector of bools; False makes it int32, whose sign bit is set for
-    such columns.
+    tops: vector of the products' largest exponents, int32. exponent: exponent fields of the accumulators. avx512: True
+    makes the mask a vector of bools; False makes it int32, whose sign bit is set for such columns.
     """
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
@@ -72,10 +70,7 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
-    """Emit the exact sum of int32 vectors of 16 columns; return a list of two vectors of eight float64.
-
-    builder: llvmlite's IRBuilder. sums: a list of the vectors.
-    """
+    """Emit the exact sum of a list of int32 vectors of 16 columns; return a list of two vectors of eight float64."""
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
     for first in (0, EIGHT):
@@ -88,10 +83,7 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 
 
 def _whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return int32 converted to float32, rounded toward zero, without AVX-512.
-
-    builder: llvmlite's IRBuilder. x: a vector of 16 int32.
-    """
+    """Emit and return 16 int32 converted to float32, rounded toward zero, without AVX-512."""
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -101,10 +93,7 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 
 
 def _single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return eight float64 converted to float32, rounded toward zero, without AVX-512.
-
-    builder: llvmlite's IRBuilder. x: a vector of eight float64 within the range of normal float32.
-    """
+    """Emit and return eight float64 in the range of normal float32, converted to float32, rounded toward zero."""
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
 
@@ -112,9 +101,8 @@ def _single_to_zero(builder: Any, x: Any) -> Any:
 def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
     """Emit and return the sum of int32 vectors as 16 float32, rounded toward zero.
 
-    builder: llvmlite's IRBuilder. sums: a list of one int32 vector, or of several, which are added in float64. half:
-    set the last bit to 1 where bits were lost (rounding to odd), as later rounding to FP16 requires. avx512: use
-    AVX-512.
+    sums: a list of one int32 vector, or of several, which are added in float64. half: set the last bit to 1 where bits
+    were lost (rounding to odd), as later rounding to FP16 requires.
     """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
@@ -188,11 +176,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         """Emit, for each group of 16 columns, the powers that align its products and its accumulator.
 
         Return a list of (accumulator bits, 2**(F - M), 2**(F - M) times both scales, mask of columns without
-        additions). F: fraction bits. M: the largest exponent of products and accumulator. builder: llvmlite's
-        IRBuilder. places: addresses, of which those of row r of c and of the columns' scales are used. numbers: (scale
-        of row r, fraction bits, exponent of a zero term, mask of result bits, exponent of a product minus the int8
-        exponents of its factors, smallest exponent of an accumulator). top: largest exponents of products. groups:
-        numbers of the groups.
+        additions). F: fraction bits. M: the largest exponent of products and accumulator. places, numbers, top: as for
+        `_row`.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
@@ -226,8 +211,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
         """Emit the sum of up to four int32 sums and the accumulator; return int32 vectors that add up to it.
 
-        The list has as few vectors as do not overflow. builder: llvmlite's IRBuilder. sums: a list of the vectors. old:
-        the accumulator in the unit of the sums, int32.
+        The list has as few vectors as do not overflow. old: the accumulator in the unit of the sums, int32.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
@@ -239,11 +223,9 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         If group 0 is among them, the code also writes to the array e the largest exponents of the products of the row
         that is computed next.
 
-        builder: llvmlite's IRBuilder. places: addresses of: this row of a; the exponents of the next row of a; b; b's
-        exponents; this row of c; e; the exponents of the columns' scales. numbers: (exponent of this row's scale, bits
-        kept below the largest exponent, exponent of a zero term, mask of the result's kept bits, exponent of a product
-        minus the int8 exponents of its factors, smallest exponent of the accumulator's format). top: int8 vector, for
-        each column the largest exponent of this row's products.
+        places: addresses of: this row of a; the exponents of the next row of a; b; b's exponents; this row of c; e; the
+        exponents of the columns' scales. numbers: (exponent of this row's scale, fraction_bits, floor, kept, base,
+        least), as of the intrinsic. top: int8 vector, for each column the largest exponent of this row's products.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
@@ -254,8 +236,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         def add_terms(first: int) -> Any:
             """Return the function (i, values) -> values that adds term first + i to the sums.
 
-            values: a list of vectors: the sums of each group of 16 columns, then the largest exponents so far of the
-            next row.
+            values: the sums of each group of 16 columns, then the largest exponents so far of the next row.
             """
 
             def add(i: Any, values: list[Any]) -> list[Any]:
@@ -300,9 +281,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
     """Return the loops of units of `Rule.FUSED`, or of a rule built from it, in vectors of AVX-512 or AVX2.
 
-    terms: products of one instruction. joined: the sum of all products may overflow an int32, so they are added by
-    eights in int32, and these sums exactly in float64. half: results are FP16, held as float32. scaled: the unit
-    multiplies block scales. avx512: use AVX-512, else AVX2.
+    The arguments are those of `_step_of`.
     """
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 

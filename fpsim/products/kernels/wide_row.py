@@ -67,13 +67,10 @@ def positive_zero(bits: Any) -> Any:
 class WideFacts(NamedTuple):
     """The properties of a unit that the kernel wide_row reads, as 32-bit integers in the order of an array.
 
-    Attributes:
-      fraction_bits: bits kept below the largest exponent.
-      floor: the exponent of a zero term.
-      least_a, least_b, least_c: the smallest exponents of normal values in the formats of a, b and the accumulator.
-      result_bits: mantissa bits of the result.
-      nearest: 1 if the result is rounded to nearest even, 0 if toward zero.
-      highest: a rounded magnitude of 2**highest or more becomes Inf.
+    fraction_bits: bits kept below the largest exponent. floor: the exponent of a zero term. least_a, least_b, least_c:
+    the smallest exponents of normal values in the formats of a, b and the accumulator. result_bits: mantissa bits of
+    the result. nearest: 1 if the result is rounded to nearest even, 0 if toward zero. highest: a rounded magnitude of
+    2**highest or more becomes Inf.
     """
 
     fraction_bits: Any
