@@ -363,13 +363,11 @@ def _codes(path: Path, stored: Iterator[Array], dtype: np.dtype[Any]) -> Iterato
             continue
         starts = np.concatenate([[0], ends[:-1] + 1])
         lengths = ends - starts + 1
-        if int(lengths.max()) > 3:
-            raise TensorFileError(f"{path}: damaged, a {dtype.name} of more than {8 * dtype.itemsize} bits")
         values = np.zeros(ends.size, np.uint32)
         for i in range(3):
             has = lengths > i
             values[has] |= (data[starts[has] + i] & 0x7F).astype(np.uint32) << np.uint32(7 * i)
-        if int(values.max()) >> (8 * dtype.itemsize):
+        if int(lengths.max()) > 3 or int(values.max()) >> (8 * dtype.itemsize):
             raise TensorFileError(f"{path}: damaged, a {dtype.name} of more than {8 * dtype.itemsize} bits")
         yield values.astype(f"u{dtype.itemsize}")
         rest = data[ends[-1] + 1 :]

@@ -15,6 +15,7 @@ import numpy as np
 from fpsim.arrays import Array
 
 BLOCK = 32  # elements
+F32 = np.float32
 
 
 class BlockKind(NamedTuple):
@@ -27,31 +28,6 @@ class BlockKind(NamedTuple):
     bytes: int
     decode: Callable[[Array], Array]
     elements: int = BLOCK
-
-
-def _offset_nibbles(blocks: Array) -> Array:
-    """Return the values of Q4_0 blocks, step * (code - 8)."""
-    return np.asarray(step(blocks, 0) * (nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8)))
-
-
-def _lifted_nibbles(blocks: Array) -> Array:
-    """Return the values of Q4_1 blocks, step * code + smallest value."""
-    return step(blocks, 0) * nibbles(blocks[:, 4:]).astype(np.float32) + step(blocks, 2)
-
-
-def _offset_fives(blocks: Array) -> Array:
-    """Return the values of Q5_0 blocks, step * (code - 16)."""
-    return step(blocks, 0) * (_fives(blocks[:, 2:]) - np.float32(16))
-
-
-def _lifted_fives(blocks: Array) -> Array:
-    """Return the values of Q5_1 blocks, step * code + smallest value."""
-    return step(blocks, 0) * _fives(blocks[:, 4:]) + step(blocks, 2)
-
-
-def _bytes(blocks: Array) -> Array:
-    """Return the values of Q8_0 blocks, step * code."""
-    return step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
 
 
 def step(blocks: Array, first: int) -> Array:
@@ -67,11 +43,16 @@ def nibbles(pairs: Array) -> Array:
 def _fives(fields: Array) -> Array:
     """Return the 5-bit codes of blocks, (blocks, 20) uint8, as float32 (blocks, 32); the fifth bits come first."""
     fifth = np.unpackbits(np.ascontiguousarray(fields[:, :4]), axis=1, bitorder="little")
-    return np.asarray(nibbles(fields[:, 4:]).astype(np.float32) + fifth * np.float32(16))
+    return np.asarray(nibbles(fields[:, 4:]).astype(F32) + fifth * F32(16))
 
 
 # Number of the type in a file -> the type; source: ggml 0.13.1, whose files are read with the same bits.
 KINDS = {
-    2: BlockKind("Q4_0", 18, _offset_nibbles), 3: BlockKind("Q4_1", 20, _lifted_nibbles),
-    6: BlockKind("Q5_0", 22, _offset_fives), 7: BlockKind("Q5_1", 24, _lifted_fives), 8: BlockKind("Q8_0", 34, _bytes),
-}  # fmt: skip
+    2: BlockKind("Q4_0", 18, lambda blocks: step(blocks, 0) * (nibbles(blocks[:, 2:]).astype(F32) - F32(8))),
+    3: BlockKind("Q4_1", 20, lambda blocks: step(blocks, 0) * nibbles(blocks[:, 4:]).astype(F32) + step(blocks, 2)),
+    6: BlockKind("Q5_0", 22, lambda blocks: step(blocks, 0) * (_fives(blocks[:, 2:]) - F32(16))),
+    7: BlockKind("Q5_1", 24, lambda blocks: step(blocks, 0) * _fives(blocks[:, 4:]) + step(blocks, 2)),
+    8: BlockKind(
+        "Q8_0", 34, lambda blocks: step(blocks, 0) * np.ascontiguousarray(blocks[:, 2:]).view("i1").astype(F32)
+    ),
+}

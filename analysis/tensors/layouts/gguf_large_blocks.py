@@ -48,13 +48,6 @@ def _q3_k(blocks: Array) -> Array:
     return _rows((step(blocks, 108) * scales)[..., None] * codes.reshape(len(blocks), 16, 16))
 
 
-def _q4_k(blocks: Array) -> Array:
-    """Return the values of Q4_K blocks: bytes 0 to 15 are those of `_lifted`, bytes 16 to 143 4-bit codes (see
-    `_fours`).
-    """
-    return _lifted(blocks, _fours(blocks[:, 16:]))
-
-
 def _q5_k(blocks: Array) -> Array:
     """Return the values of Q5_K blocks, whose bytes 0 to 15 are those of `_lifted`.
 
@@ -77,11 +70,6 @@ def _q6_k(blocks: Array) -> Array:
     codes = (low | high.reshape(count, 256) << np.uint8(4)).astype(F32) - F32(32)
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(F32)
     return _rows((step(blocks, 208) * scales)[..., None] * codes.reshape(count, 16, 16))
-
-
-def _iq4_nl(blocks: Array) -> Array:
-    """Return the values of IQ4_NL blocks, d (bytes 0 and 1) times the entry of the table IQ4 at each 4-bit code."""
-    return step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]
 
 
 def _iq4_xs(blocks: Array) -> Array:
@@ -156,11 +144,16 @@ def _rows(values: Array) -> Array:
     return np.asarray(values.reshape(len(values), -1))
 
 
-# Number of the type in a file -> the type.
+# Number of the type in a file -> the type. Q4_K has its codes (see `_fours`) in bytes 16 to 143; IQ4_NL has d in bytes
+# 0 and 1, and indices into the table IQ4 in bytes 2 to 17.
 LARGE_KINDS = {
-    10: BlockKind("Q2_K", 84, _q2_k, 256), 11: BlockKind("Q3_K", 110, _q3_k, 256),
-    12: BlockKind("Q4_K", 144, _q4_k, 256), 13: BlockKind("Q5_K", 176, _q5_k, 256),
-    14: BlockKind("Q6_K", 210, _q6_k, 256), 20: BlockKind("IQ4_NL", 18, _iq4_nl),
-    23: BlockKind("IQ4_XS", 136, _iq4_xs, 256), 39: BlockKind("MXFP4", 17, _mxfp4),
+    10: BlockKind("Q2_K", 84, _q2_k, 256),
+    11: BlockKind("Q3_K", 110, _q3_k, 256),
+    12: BlockKind("Q4_K", 144, lambda blocks: _lifted(blocks, _fours(blocks[:, 16:])), 256),
+    13: BlockKind("Q5_K", 176, _q5_k, 256),
+    14: BlockKind("Q6_K", 210, _q6_k, 256),
+    20: BlockKind("IQ4_NL", 18, lambda blocks: step(blocks, 0) * IQ4[nibbles(blocks[:, 2:])]),
+    23: BlockKind("IQ4_XS", 136, _iq4_xs, 256),
+    39: BlockKind("MXFP4", 17, _mxfp4),
     40: BlockKind("NVFP4", 36, _nvfp4, 64),
-}  # fmt: skip
+}
