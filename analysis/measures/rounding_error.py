@@ -190,7 +190,8 @@ class RoundingWay:
 
     def report(self, sums: ErrorSums, candidate: Candidate) -> ErrorReport:
         """Return the report on a cast, as the method `candidate` returned it, from the sums of its errors."""
-        scale, scale_bits, unmeasured = 1.0, 0, ()
+        scale, scale_bits = 1.0, 0
+        unmeasured: tuple[str, ...] = ()
         tiles: dict[str, Any] = {}
         if isinstance(candidate, FloatCast):
             if candidate.scale is not None:

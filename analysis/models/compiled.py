@@ -102,22 +102,16 @@ class HiddenProducts:
         leaves = _pytree.tree_leaves((args, kwargs))
         key = repr([tuple(x.shape) if isinstance(x, torch.Tensor) else x for x in leaves])
         if key not in self._known:
-            self._known[key] = self._counted(args, kwargs)
+            try:
+                if self._copy is None:
+                    self._copy = _on_meta(self._module)
+                places, names = _pytree.tree_map(_meta, (args, kwargs))
+                with torch.no_grad(), eager_functions(), counting(self._copy) as tally:
+                    self._copy(*places, **names)
+                self._known[key] = tally.coverage
+            except Exception:  # the forward pass reads values, which the copy on the meta device does not have
+                self._known[key] = None
         return self._known[key]
-
-    def _counted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coverage | None:
-        """Return the multiplications of a call, counted on a copy of the module on torch's meta device; None after an
-        error.
-        """
-        try:
-            if self._copy is None:
-                self._copy = _on_meta(self._module)
-            places, names = _pytree.tree_map(_meta, (args, kwargs))
-            with torch.no_grad(), eager_functions(), counting(self._copy) as tally:
-                self._copy(*places, **names)
-            return tally.coverage
-        except Exception:  # the forward pass reads values, which the copy does not have
-            return None
 
 
 def _on_meta(module: Any) -> Any:

@@ -92,7 +92,9 @@ def record(
     require_kind("outputs", outputs, bool, "True or False")
     is_recorded = _recorded(every, start)
     measure = Measure(formats, sample)
-    recording = Recording(_described(model), measure.names, sample, keep, seed)
+    parameters = repr([(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    described = f"{type(model).__name__} {hashlib.sha256(parameters.encode()).hexdigest()[:12]}"
+    recording = Recording(described, measure.names, sample, keep, seed)
     return _recording(model, recording, selection, measure, is_recorded, start, scaler, outputs)
 
 
@@ -177,9 +179,3 @@ def _recorded(every: Any, start: int) -> Callable[[int], bool]:
     if not steps or min(steps) < 1:
         raise ValueError(f"every must hold one or more numbers of steps >= 1; got {shown(every)}.")
     return lambda step: step in steps
-
-
-def _described(model: Any) -> str:
-    """Return the name of the class of a torch.nn.Module, followed by a digest of its parameters' names and shapes."""
-    parameters = [(name, tuple(p.shape)) for name, p in model.named_parameters()]
-    return f"{type(model).__name__} {hashlib.sha256(repr(parameters).encode()).hexdigest()[:12]}"

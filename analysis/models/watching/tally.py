@@ -110,16 +110,11 @@ class Tally:
             sizes[name] = parameter.numel()
             if name not in read:
                 unread.setdefault(owner, []).append(name)
-        return Coverage(sizes, (*self._with(unread), *self._modules_of(unread, modules)))
-
-    def _with(self, unread: Mapping[str, list[str]]) -> Iterable[CoveredPart]:
-        """Yield the counted parts; those that are not seen also get the weights of their module that no product read.
-
-        unread: name of a module -> names of these weights.
-        """
-        for part in self._parts.values():
-            weights = () if part.seen else tuple(unread.get(part.name, ()))
-            yield replace(part, parameters=(*part.parameters, *weights))
+        parts = [  # those that are not seen also get the weights of their module that no product read
+            part if part.seen else replace(part, parameters=(*part.parameters, *unread.get(part.name, ())))
+            for part in self._parts.values()
+        ]
+        return Coverage(sizes, (*parts, *self._modules_of(unread, modules)))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
         """Yield a part that is not seen for each module in `unread`, unless a counted part has its name."""
