@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from fpsim.analysis.models.coverage import Coverage, CoveredPart, Parts, add_part
-from fpsim.analysis.models.selection import joined
 
 NORMS = (torch.nn.LayerNorm, torch.nn.GroupNorm, torch.nn.RMSNorm, torch.nn.modules.batchnorm._NormBase)
 COMPILED_KIND = ", compiled"  # end of the `kind` of parts that torch.compile compiled
@@ -55,6 +54,7 @@ class Tally:
         """Count the multiplications of a module whose products are not seen.
 
         Each of its matrices counts as multiplied by every row of its input x; if x is no tensor, nothing is counted.
+        kind: the module's class, and why its products are not seen, such as "LSTM, compiled".
         """
         weights = {self._names[id(p)]: p.numel() for p in module.parameters() if p.dim() == 2}
         rows = x.numel() // max(x.shape[-1], 1) if isinstance(x, torch.Tensor) and x.dim() else 0
@@ -125,4 +125,4 @@ class Tally:
                 holds = isinstance(module, (torch.nn.ParameterList, torch.nn.ParameterDict))
                 idle = not holds and id(module) not in self._ran
                 kind = f"{type(module).__name__}{', which did not run' if idle else ''}"
-                yield CoveredPart(owner if owner else joined("", names[0]), kind, tuple(names), 0, False)
+                yield CoveredPart(owner or names[0], kind, tuple(names), 0, False)
