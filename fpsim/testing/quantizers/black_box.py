@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -23,15 +24,31 @@ from fpsim.testing.quantizers.rounder import Words, words_of
 PATIENCE = 60.0  # seconds of processor time that all calls of a check may take
 TOO_SLOW = 1.0  # seconds for a few values
 CALLS = 40  # approximate number of calls of a check with all inputs
+Made = TypeVar("Made")
+
+
+def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function; [] if it does not tell them."""
+    try:
+        return list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def attempted(call: Callable[..., Made], *arguments: Any, **keywords: Any) -> tuple[Made | None, str]:
+    """Return (what a call of a quantizer returns, ""); or (None, sentence on its exception) if the quantizer raises."""
+    try:
+        return call(*arguments, **keywords), ""
+    except FunctionMisbehaved as refusal:
+        if refusal.rule != "runs":
+            raise
+        return None, refusal.sentence
 
 
 class Result(NamedTuple):
-    """Results of one call.
+    """Results of one call, and the name of the dtype that was returned.
 
-    Attributes:
-      words: values as bit patterns of float64, flat, one pattern for all NaNs.
-      codes: whether the function returned codes.
-      dtype: name of the dtype that it returned.
+    words: values as bit patterns of float64, flat, one pattern for all NaNs. codes: whether fn returned codes.
     """
 
     words: Words
@@ -94,15 +111,13 @@ class CalledQuantizer:
     def call(self, x: Array, layout: str = "", *, new_values: bool = True) -> Result:
         """Return the results of fn for an array, flat, in C order of the array.
 
-        Args:
-          x: the array.
-          layout: name of its memory layout in the report; "" for C order.
-          new_values: whether the report's ranges of values are to include those of x.
+        layout: name of the memory layout of x in the report; "" for C order. new_values: whether the report's ranges of
+        values are to include those of x.
 
         Raises:
           FunctionMisbehaved: fn raises, writes into its input, or returns neither values nor codes of x's shape.
         """
-        argument = self._as_taken(x)
+        argument = x if self.takes == "numpy" else to_torch(x)
         before = x.tobytes()
         start = time.process_time()
         try:
@@ -118,12 +133,6 @@ class CalledQuantizer:
         self.covered.note(x, layout, values=new_values)
         return result
 
-    def _as_taken(self, x: Array) -> Any:
-        """Return a NumPy array unchanged, or as a tensor if fn accepts tensors."""
-        if self.takes == "numpy":
-            return x
-        return to_torch(x)
-
     def _kind(self, x: Array) -> str:
         """Return the kind, dtype and shape of an array as text for an error."""
         noun = "an array of" if self.takes == "numpy" else "a torch tensor of"
@@ -131,10 +140,9 @@ class CalledQuantizer:
 
 
 def read(got: Any, x: Array, fmt: Format) -> Result:
-    """Return the results `got` of a quantizer for the inputs x as bit patterns of float64.
+    """Return the results of a quantizer to `fmt` for the inputs x as bit patterns of float64.
 
-    got: an array or tensor of values in any float dtype or of codes, or an EncodedArray. fmt: the format to which the
-    quantizer claims to round.
+    got: an array or tensor of values in any float dtype or of codes, or an EncodedArray.
 
     Raises:
       FunctionMisbehaved: the result has another shape or device, or neither values nor codes of the format.
@@ -145,18 +153,14 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
                 "returns", f"fn must return values or codes of {fmt}; got an EncodedArray of {got.fmt}.", x
             )
         got = got.codes
-    if is_torch(got) and got.device.type != "cpu":
-        raise FunctionMisbehaved(
-            "device", f"fn must return a tensor on the CPU, as its input is; got one on {got.device}.", x
-        )
+    require_cpu(got, x)
     try:
         array = as_array(without_gradient(got), "the result")
     except (TypeError, ValueError) as error:
         raise FunctionMisbehaved(
             "returns", f"fn must return an array of values or codes; got {shown(got)}.", x
         ) from error
-    if array.shape != x.shape:
-        raise FunctionMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x)
+    require_shape(array, x)
     codes = _codes(array, fmt)
     if codes is None:
         known = format_of(array.dtype)
@@ -171,6 +175,25 @@ def read(got: Any, x: Array, fmt: Format) -> Result:
             f"{pasted(x.ravel()[place])}.", x.ravel()[place : place + 1],
         )  # fmt: skip
     return Result(words_of(np.asarray(decode(codes, fmt, np.float64))), True, array.dtype.name)
+
+
+def require_cpu(got: Any, x: Array) -> None:
+    """Raise FunctionMisbehaved if the result `got` for the input x is a tensor that is not on the CPU."""
+    if is_torch(got) and got.device.type != "cpu":
+        raise FunctionMisbehaved(
+            "device", f"fn must return a tensor on the CPU, as its input is; got one on {got.device}.", x
+        )
+
+
+def require_shape(got: Array, x: Array) -> None:
+    """Raise FunctionMisbehaved unless the result `got` has the shape of the input x."""
+    if got.shape != x.shape:
+        raise FunctionMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {got.shape}.", x)
+
+
+def is_integer_dtype(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype is one of integers, those of 4 bits included."""
+    return dtype.kind in "iu" or dtype.name in ("int4", "uint4")
 
 
 def _codes(array: Array, fmt: Format) -> Array | None:

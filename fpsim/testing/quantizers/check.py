@@ -19,6 +19,8 @@ from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.formats.rounding import Rounding
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.black_box import FunctionMisbehaved
+from fpsim.testing.boundary_points import further_points, points
+from fpsim.testing.pasted import pasted
 from fpsim.testing.quantizers.arrangement import PROBED, arrangement_of, uniform_grid
 from fpsim.testing.quantizers.black_box import CalledQuantizer, narrowed
 from fpsim.testing.quantizers.diagnosis import changing, diagnosed
@@ -27,14 +29,21 @@ from fpsim.testing.quantizers.model import model_of
 from fpsim.testing.quantizers.properties import (
     beyond,
     chosen,
-    classes,
     holds_results,
     independence,
     order_and_symmetry,
-    wide_inputs,
+    right_values,
 )
-from fpsim.testing.quantizers.regions import kinds_of, smallest, where
-from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport, broken_at, explained, keywords_of
+from fpsim.testing.quantizers.regions import smallest, where
+from fpsim.testing.quantizers.report import (
+    Broken,
+    Findings,
+    QuantizerReport,
+    broken_at,
+    explained,
+    input_fields,
+    keywords_of,
+)
 from fpsim.testing.quantizers.rounder import SplitInputs, Words, taken_apart
 from fpsim.testing.quantizers.search import KnownModels, ModelSearch
 
@@ -160,8 +169,7 @@ def check_quantizer(
 def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None) -> QuantizerReport:
     """Return the report on the quantizer fn, which claims to be the cast `options` of floats.
 
-    source: dtype of the inputs; None for float32, or for float64 if float32 cannot represent the format's values, or is
-    the format.
+    source: dtype of the inputs, as for `inputs_of`.
     """
     fmt, promised = options.fmt, keywords_of(options)
     box = CalledQuantizer(fn, fmt)
@@ -178,7 +186,8 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
     repeats = bool((got == again).all())
     findings = Findings()
     findings.record("leaves its input alone")
-    _check_values(findings, box, x, apart, got, want)
+    for name, broken in right_values(box, x, apart, got, want):
+        findings.record(name, broken)
     if repeats:
         _check_properties(findings, box, options, x, apart, got, want)
     fields: dict[str, Any] = {"differ": int(differ.sum()), "of": x.size}
@@ -215,35 +224,13 @@ def _check_cast(fn: Callable[..., Any], options: CastOptions, source: Any = None
     return findings.report(box.name, fmt, promised, box.covered, **fields)
 
 
-def _check_values(
-    findings: Findings, box: CalledQuantizer, x: Array, apart: SplitInputs, got: Words, want: Words
-) -> None:
-    """Record in `findings` which properties of single values, such as "ties", hold.
-
-    A property that does not hold is recorded with the smallest input that has a wrong result. box: the quantizer. x,
-    apart: the inputs, as floats and split into signs and magnitudes. got, want: the results and the right ones, as bit
-    patterns of float64.
-    """
-    differ = got != want
-    for name, members in classes(apart, box.fmt, kinds_of(apart, box.fmt)):
-        wrong = differ & members
-        if wrong.any():
-            at = smallest(apart, wrong)
-            counts = {"count": int(wrong.sum()), "of": int(members.sum())}
-            findings.record(name, broken_at(name, x[[at]], got[at], want[at], box.fmt, box.name, **counts))
-        elif members.any():
-            findings.record(name)
-
-
 def _check_properties(
     findings: Findings, box: CalledQuantizer, options: CastOptions, x: Array, apart: SplitInputs, got: Words,
     want: Words,
 ) -> None:  # fmt: skip
-    """Record in `findings` whether order, symmetry and independence hold.
+    """Record in `findings` whether order, symmetry and independence hold; for stochastic rounding, only the size.
 
-    For stochastic rounding, only the results of a large array are compared. box: the quantizer. options: the promised
-    cast. x, apart: the inputs, as floats and split into signs and magnitudes. got, want: the results and the right
-    ones, as bit patterns of float64.
+    options: the promised cast. got, want: the results for x and the right ones.
     """
     try:
         if options.rounding is Rounding.STOCHASTIC:
@@ -266,14 +253,10 @@ def _check_properties(
 def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOptions, once: bool) -> dict[str, Any]:
     """Check float64 inputs, if fn accepts them; return the `QuantizerReport` fields on their rounding.
 
-    Args:
-      findings: the findings of the check, to which properties and notes are added.
-      box: the function, whose results for all float32 inputs are right.
-      options: the promised cast.
-      once: whether float64 must be rounded once; else it may be rounded to float32 first.
+    options: the promised cast. once: whether float64 must be rounded once; else it may be rounded to float32 first.
     """
     fmt = options.fmt
-    x = wide_inputs(fmt)
+    x = chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)
     try:
         result = box.call(x.copy())
     except FunctionMisbehaved as refusal:
@@ -308,11 +291,7 @@ def _check_float64(findings: Findings, box: CalledQuantizer, options: CastOption
 
 
 def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
-    """Return the rule of calls that a function broke as a broken property, with an input that shows it.
-
-    If fn raised or wrote into its input, the input is cut by halving to a part that still shows it, such as a single
-    value.
-    """
+    """Return the rule of calls that a function broke as a broken property, with the smallest input that shows it."""
     x = refusal.inputs
     if x is None or not x.size:
         return Broken(refusal.rule, refusal.sentence)
@@ -320,8 +299,6 @@ def _refused(box: CalledQuantizer, refusal: FunctionMisbehaved) -> Broken:
         x = narrowed(box.call, x.ravel())
     if x.size > 1:
         return Broken(refusal.rule, refusal.sentence, paste=f"{box.name}(np.zeros({x.shape}, np.{x.dtype.name}))")
-    shown_at = broken_at(refusal.rule, x.ravel(), np.uint64(0), np.uint64(0), box.fmt, box.name)
-    return Broken(
-        refusal.rule, f"{refusal.sentence} The smallest input that shows it: {shown_at.input}.",
-        input_bits=shown_at.input_bits, paste=shown_at.paste,
-    )  # fmt: skip
+    fields = input_fields(x.ravel())
+    why = f"{refusal.sentence} The smallest input that shows it: {fields['input']}."
+    return Broken(refusal.rule, why, fields["input_bits"], paste=f"{box.name}({pasted(x.ravel())})")

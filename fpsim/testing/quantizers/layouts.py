@@ -23,6 +23,11 @@ class MemoryLayout(NamedTuple):
     expression: str
     make: Callable[[Array], Array]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape, with -1 for the last axis, of an array of 8 * n elements with this number of axes."""
+        return {1: (-1,), 2: (4, -1), 3: (2, 2, -1)}[self.axes]
+
 
 def _spaced(x: Array) -> Array:
     """Return a copy of x whose elements are three apart in memory, with zeros between them."""

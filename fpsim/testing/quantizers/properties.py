@@ -12,16 +12,15 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array, distinct, format_of
 from fpsim.formats.float_format import Format
-from fpsim.testing.black_box import FunctionMisbehaved
-from fpsim.testing.boundary_points import further_points, points
+from fpsim.testing.boundary_points import points
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.black_box import CalledQuantizer, Result
+from fpsim.testing.quantizers.black_box import CalledQuantizer, Result, attempted
 from fpsim.testing.quantizers.layouts import LAYOUTS
 from fpsim.testing.quantizers.model import QuantizerModel
+from fpsim.testing.quantizers.regions import kinds_of, smallest
 from fpsim.testing.quantizers.report import Broken, broken_at
 from fpsim.testing.quantizers.rounder import NAN_WORD, SplitInputs, Words, taken_apart
 
-Flags = npt.NDArray[np.bool_]
 SHOWN = 33  # most elements of an array that a report shows as an expression
 MOST = 4096  # inputs of the calls that check whether anything but the value matters
 SECONDS_OF_A_CALL = 0.1  # longest time of a call with a large array
@@ -36,35 +35,36 @@ LARGE: tuple[tuple[tuple[int, ...], ...], ...] = (
 SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 65, 127, 129, 257)
 
 
-def classes(inputs: SplitInputs, fmt: Format, kinds: npt.NDArray[np.int64]) -> Iterator[tuple[str, Flags]]:
-    """Yield each class of values by name, with a mask of the inputs in it.
+def right_values(
+    box: CalledQuantizer, x: Array, inputs: SplitInputs, got: Words, want: Words
+) -> Iterator[tuple[str, Broken | None]]:
+    """Yield each class of values that the inputs have, with the smallest input of a wrong result, or None.
 
     The classes are "values" (of the format), "ties", "rounding" (all other normal values in range), "zeros",
-    "subnormals", "overflow", "infinity" and "NaN". inputs: the inputs, split into signs and magnitudes. fmt: the format
-    of the results. kinds: the index of each input's kind in `regions.KINDS`.
+    "subnormals", "overflow", "infinity" and "NaN". got, want: the results for x and the right ones.
     """
-    magnitude = inputs.magnitude
-    subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal)
-    if not fmt.subnormals:
-        subnormal = np.zeros_like(subnormal)
+    fmt, magnitude = box.fmt, inputs.magnitude
+    kinds, _ = kinds_of(inputs, fmt)
+    subnormal = inputs.finite & (magnitude > 0) & (magnitude < fmt.smallest_normal) & fmt.subnormals
     zero = magnitude == 0
     too_large = inputs.finite & (kinds == 3)
     plain = inputs.finite & ~subnormal & ~zero & ~too_large
-    yield "values", plain & (kinds == 4)
-    yield "ties", plain & (kinds == 5)
-    yield "rounding", plain & (kinds > 5)
-    yield "zeros", zero
-    yield "subnormals", subnormal
-    yield "overflow", too_large
-    yield "infinity", np.isinf(magnitude)
-    yield "NaN", np.isnan(magnitude)
+    classes = {
+        "values": plain & (kinds == 4), "ties": plain & (kinds == 5), "rounding": plain & (kinds > 5), "zeros": zero,
+        "subnormals": subnormal, "overflow": too_large, "infinity": np.isinf(magnitude), "NaN": np.isnan(magnitude),
+    }  # fmt: skip
+    for name, members in classes.items():
+        wrong = (got != want) & members
+        if wrong.any():
+            at = smallest(inputs, wrong)
+            counts = {"count": int(wrong.sum()), "of": int(members.sum())}
+            yield name, broken_at(name, x[[at]], got[at], want[at], fmt, box.name, **counts)
+        elif members.any():
+            yield name, None
 
 
 def chosen(x: Array, seed: int = 0) -> Array:
-    """Return the inputs x in random order; of more than 4,096, a random choice of 4,096 of them.
-
-    The choice contains all zeros, infinities and NaNs. seed: seed of the order and the choice.
-    """
+    """Return the inputs x in random order; of more than MOST, a random choice with all zeros, infinities and NaNs."""
     rng = np.random.default_rng(seed)
     if x.size > MOST:
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -82,11 +82,7 @@ def order_and_symmetry(
     "idempotent": quantizing a result again does not change it. "monotone" and "symmetric" are left out if the right
     results do not have the property; "symmetric" also if no input has its negative among the inputs.
 
-    Args:
-      box: the quantizer.
-      x, inputs: the inputs, as floats and split into signs and magnitudes.
-      got, want: the results for x and the right ones, as bit patterns of float64.
-      right: the model of the promised cast.
+    got, want: the results for x and the right ones. right: the model of the promised cast.
     """
     fmt = box.fmt
     signed = np.where(inputs.negative, -inputs.magnitude, inputs.magnitude)
@@ -119,7 +115,7 @@ def order_and_symmetry(
 def _falls(words: Words, order: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     """Return an int array (2, falls): indices of results that are followed by a smaller one, and of those smaller ones.
 
-    words: results as bit patterns of float64, of which NaNs are left out. order: indices that sort their inputs.
+    NaNs are left out. order: indices that sort the inputs.
     """
     values = words[order].view(np.float64)
     kept = order[~np.isnan(values)]
@@ -146,18 +142,14 @@ def _negated(words: Words) -> Words:
 
 
 def _asymmetric(words: Words, first: npt.NDArray[np.intp], second: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the indices of the pairs (x, -x) whose results are not the negatives of each other.
-
-    words: results as bit patterns of float64. first, second: indices of x and of -x, for each pair.
-    """
+    """Return which pairs (x, -x), of indices `first` and `second`, have results that are not each other's negatives."""
     return np.flatnonzero(words[first] != _negated(words[second]))
 
 
 def _idempotent(box: CalledQuantizer, x: Array, got: Words, right: QuantizerModel) -> Broken | None:
     """Return the broken property "idempotent" if a result changes when quantized again, else None.
 
-    x: inputs, for their dtype. got: their results, as bit patterns of float64. right: the model of the promised cast;
-    results that it changes too are left out.
+    Results that the promised cast `right` changes too are left out. x: inputs, for their dtype.
     """
     values = distinct(got).view(np.float64)
     with np.errstate(all="ignore"):
@@ -187,8 +179,7 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 
     Each property says that a result depends on nothing but the value of its input: not on earlier calls, on the
     element's index, on the array's shape ("batch"), size or memory layout, or on the dtype. The note is "", or says
-    which array fn refuses (the property is then None). If "calls" is broken, the other properties are left out. box:
-    the quantizer. x: the inputs.
+    which array fn refuses (the property is then None). If "calls" is broken, the other properties are left out.
     """
     few = chosen(x)
     want = box.call(few.copy()).words
@@ -209,12 +200,8 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
         ("in another order", turned),
         ("rolled", np.roll(np.arange(few.size), 1)),
     ):
-        got = box.call(few[order].copy()).words
-        yield (
-            "position",
-            _other(box, "position", few[order], got, want[order], f"the array {name} gives other results"),
-            "",
-        )
+        got, why = box.call(few[order].copy()).words, f"the array {name} gives other results"
+        yield "position", _other(box, "position", few[order], got, want[order], why), ""
     yield from _batches(box, few, want)
     yield from _large(box, few, want)
     yield from _layouts(box, few, want)
@@ -224,10 +211,9 @@ def independence(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken |
 def _other(
     box: CalledQuantizer, name: str, x: Array, got: Words, want: Words, why: str, paste: str | None = None
 ) -> Broken | None:
-    """Return the broken property `name` if results differ, else None.
+    """Return the broken property `name` if the results `got` for x differ from those of another call, else None.
 
-    x: inputs. got, want: their results in the call under test and in another. why: sentence on the difference. paste:
-    expression of the call; None makes one.
+    why: sentence on the difference. paste: expression of the call; None makes one.
     """
     differ = np.flatnonzero(got != want)
     if not differ.size:
@@ -243,11 +229,9 @@ def _other(
 
 
 def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Check that results do not depend on the length or shape of the array.
+    """Yield "batch" as `independence` does: for parts of x of 1 to 257 elements, and x with two and three axes.
 
-    Call the quantizer with parts of x of 1 to 257 elements, and with x reshaped to matrices and three axes. Compare
-    with `want`, its results for x as bit patterns of float64. Yield for each call ("batch", the broken property or None
-    if all results are equal, ""); for an array that the quantizer refuses ("batch", None, a note on it).
+    want: the quantizer's results for x.
     """
     start = 0
     parts: list[tuple[slice, tuple[int, ...], str]] = []
@@ -258,23 +242,18 @@ def _batches(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str,
     rows = x.size // 8
     parts += [(slice(0, 8 * rows), shape, f"shape {shape}") for shape in ((8, rows), (rows, 8), (2, 4, rows))]
     for part, shape, name in parts:
-        try:
-            got = box.call(x[part].reshape(shape).copy()).words
-        except FunctionMisbehaved as refusal:
-            if refusal.rule != "runs":
-                raise
-            yield "batch", None, f"it refuses {name}: {refusal.sentence}"
+        result, refusal = attempted(box.call, x[part].reshape(shape).copy())
+        if result is None:
+            yield "batch", None, f"it refuses {name}: {refusal}"
             continue
         why = f"{name} gives other results than the same values in a larger one"
-        yield "batch", _other(box, "batch", x[part].reshape(shape), got, want[part], why), ""
+        yield "batch", _other(box, "batch", x[part].reshape(shape), result.words, want[part], why), ""
 
 
 def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Check that results do not depend on the size of the array.
+    """Yield "size" as `independence` does: for large arrays of elements of x, whose results are `want`.
 
-    Call the quantizer `box` with random elements of x in four arrays of up to a million elements. Compare with `want`,
-    its results for x as bit patterns of float64. Yield for each ("size", the broken property or None, ""); for an array
-    that the quantizer refuses, or for which it is too slow, ("size", None, a note on it).
+    The note also says for which array the quantizer is too slow.
     """
     medium = np.resize(x, 1 << 15)
     box.call(medium, new_values=False)  # the first call may compile something
@@ -288,21 +267,15 @@ def _large(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, B
             continue
         places = np.random.default_rng(2).integers(0, x.size, math.prod(shape))
         values = x[places].reshape(shape)
-        try:
-            got = box.call(values, new_values=False).words
-        except FunctionMisbehaved as refusal:
-            if refusal.rule != "runs":
-                raise
-            yield "size", None, f"it refuses shape {shape}: {refusal.sentence}"
+        result, refusal = attempted(box.call, values, new_values=False)
+        if result is None:
+            yield "size", None, f"it refuses shape {shape}: {refusal}"
             continue
-        yield "size", beyond(box, values, got, want[places]), ""
+        yield "size", beyond(box, values, result.words, want[places]), ""
 
 
 def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | None:
-    """Return the broken property "size" for a large array with a wrong result, or None if all results are right.
-
-    x: the array. got, want: its results and the right ones, flat, as bit patterns of float64.
-    """
+    """Return the broken property "size" if the results `got` for a large array x are not all right, else None."""
     differ = np.flatnonzero(got != want)
     if not differ.size:
         return None
@@ -315,32 +288,23 @@ def beyond(box: CalledQuantizer, x: Array, got: Words, want: Words) -> Broken | 
 
 
 def _layouts(box: CalledQuantizer, x: Array, want: Words) -> Iterator[tuple[str, Broken | None, str]]:
-    """Check that results do not depend on the memory layout of the array.
-
-    Call the quantizer with eight numbers and with x in every layout of LAYOUTS. Compare with its results in C order
-    (`want` for x, as bit patterns of float64). Yield for each ("layout", the broken property or None, ""); for a layout
-    that the quantizer refuses ("layout", None, a note on it).
-    """
+    """Yield "layout" as `independence` does: for eight numbers and for x, whose results are `want`, in each layout."""
     with np.errstate(all="ignore"):
         few = np.array([1, 2, 3, 4, 6, 8, 0.5, 1.5], np.float64).astype(x.dtype)
     small = box.call(few.copy()).words
     for values, expected in ((few, small), (x[: x.size // 8 * 8], want[: x.size // 8 * 8])):
         for name, layout in LAYOUTS.items():
-            shape = {1: (-1,), 2: (4, -1), 3: (2, 2, -1)}[layout.axes]
-            array = layout.make(values.reshape(shape))
+            array = layout.make(values.reshape(layout.shape))
             if box.takes == "torch" and min(array.strides) < 0:
                 continue  # tensors have no negative strides
-            pasted_values = f"{pasted(few)}.reshape{shape}" if layout.axes > 1 else pasted(few)
+            pasted_values = f"{pasted(few)}.reshape{layout.shape}" if layout.axes > 1 else pasted(few)
             paste = f"{box.name}({layout.expression.format(x=pasted_values)})" if values is few else ""
-            try:
-                got = box.call(array, name, new_values=False).words
-            except FunctionMisbehaved as refusal:
-                if refusal.rule != "runs":
-                    raise
-                yield "layout", None, f"it refuses the layout '{name}': {refusal.sentence}"
+            result, refusal = attempted(box.call, array, name, new_values=False)
+            if result is None:
+                yield "layout", None, f"it refuses the layout '{name}': {refusal}"
                 continue
             why = f"an array with the layout '{name}' gives other results than one in C order"
-            yield "layout", _other(box, "layout", values, got, expected, why, paste), ""
+            yield "layout", _other(box, "layout", values, result.words, expected, why, paste), ""
 
 
 def holds_results(fmt: Format, result: Result) -> bool:
@@ -350,10 +314,9 @@ def holds_results(fmt: Format, result: Result) -> bool:
 
 
 def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None, str]]:
-    """Check that float64, float16 and bfloat16 inputs have the results of the same values in the dtype of x.
+    """Yield "dtype" as `independence` does: for float64, float16 and bfloat16, compared with the dtype of x.
 
-    Yield for each dtype other than that of x ("dtype", the broken property or None, ""); for a dtype that the quantizer
-    refuses, or for which its results cannot represent the format's values, ("dtype", None, a note on it).
+    The note also says for which dtype the results cannot represent the format's values.
     """
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
         other = np.dtype(dtype)
@@ -363,28 +326,12 @@ def _dtypes(box: CalledQuantizer, x: Array) -> Iterator[tuple[str, Broken | None
         values = chosen(values) if values.size > MOST else values
         with np.errstate(all="ignore"):
             narrow, same = values.astype(other), values.astype(x.dtype)
-        try:
-            got = box.call(narrow.copy())
-        except FunctionMisbehaved as refusal:
-            if refusal.rule != "runs":
-                raise
-            yield "dtype", None, f"it takes no {other.name}: {refusal.sentence}"
+        result, refusal = attempted(box.call, narrow.copy())
+        if result is None:
+            yield "dtype", None, f"it takes no {other.name}: {refusal}"
             continue
-        if not holds_results(box.fmt, got):
-            yield "dtype", None, f"given {other.name}, it returns {got.dtype}, which does not hold {box.fmt}"
+        if not holds_results(box.fmt, result):
+            yield "dtype", None, f"given {other.name}, it returns {result.dtype}, which does not hold {box.fmt}"
             continue
-        want = box.call(same.copy()).words
-        yield (
-            "dtype",
-            _other(box, "dtype", narrow, got.words, want, f"as {other.name} the same values give other results"),
-            "",
-        )
-
-
-def wide_inputs(fmt: Format) -> Array:
-    """Return 4,096 float64 inputs, a random choice of the points of a format, for a function checked with float32.
-
-    They come from `points` and `further_points` in float64: the format's values and ties, their neighbours, seams of
-    other formats and random values. Few are float32 values.
-    """
-    return chosen(np.concatenate([points(fmt, np.float64), further_points(fmt, np.float64)]), 1)
+        want, why = box.call(same.copy()).words, f"as {other.name} the same values give other results"
+        yield "dtype", _other(box, "dtype", narrow, result.words, want, why), ""

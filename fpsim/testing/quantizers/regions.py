@@ -9,18 +9,17 @@ import numpy.typing as npt
 
 from fpsim.formats.float_format import Format
 from fpsim.testing.quantizers.model import QuantizerModel
-from fpsim.testing.quantizers.rounder import SplitInputs, Words, grid_of, magnitudes_of, round_to_codes, words_of
+from fpsim.testing.quantizers.rounder import Flags, SplitInputs, Words, grid_of, magnitudes_of, round_to_codes, words_of
 
-Flags = npt.NDArray[np.bool_]
 KINDS = ("NaN", "Inf", "zeros", "too large", "values of the format", "ties", "below a tie", "above a tie")
 
 
 def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Return sentences on the inputs with wrong results: kinds, binades, signs, and whether results are neighbours.
 
-    differ: bool mask of the inputs with wrong results. got: results for all inputs, as bit patterns of float64.
+    differ: mask of the inputs with wrong results. got: results for all inputs.
     """
-    kinds, odd = _kinds(inputs, fmt)
+    kinds, odd = kinds_of(inputs, fmt)
     parts = []
     for kind, name in enumerate(KINDS):
         here = differ & (kinds == kind)
@@ -42,7 +41,7 @@ def where(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     return f"{text}. {_faithful(inputs, differ, fmt, got)}"
 
 
-def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
+def kinds_of(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Flags]:
     """Return, for each input, (index of its kind in KINDS, whether the code of its smaller neighbour is odd).
 
     The smaller neighbour is the value of the format that rounding toward zero gives.
@@ -65,25 +64,11 @@ def _kinds(inputs: SplitInputs, fmt: Format) -> tuple[npt.NDArray[np.int64], Fla
     return kinds, (below & 1).astype(np.bool_)
 
 
-def kinds_of(inputs: SplitInputs, fmt: Format) -> npt.NDArray[np.int64]:
-    """Return, for each input, the index of its kind in KINDS.
-
-    The kinds are 0 NaN, 1 Inf, 2 zeros, 3 too large, 4 values of the format, 5 ties, 6 below a tie, 7 above a tie.
-    """
-    return _kinds(inputs, fmt)[0]
-
-
 def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
     """Return a remark if the smaller neighbours of all wrong inputs of a kind are odd, or even; else "".
 
-    The smaller neighbour of an input is the value of the format toward zero from it. The remark is also "" if all
-    inputs of the kind are wrong, and for kinds of inputs that are not rounded.
-
-    Args:
-      here: mask of the wrong inputs.
-      kind: mask of all inputs of the kind.
-      odd: mask of the inputs whose smaller neighbour has an odd code.
-      number: index of the kind in KINDS.
+    here, kind: masks of the wrong inputs and of all inputs of the kind. odd: mask of the inputs whose smaller neighbour
+    has an odd code. number: index of the kind in KINDS.
     """
     if number < 4 or here.sum() == kind.sum():
         return ""
@@ -95,8 +80,7 @@ def _alike(here: Flags, kind: Flags, odd: Flags, number: int) -> str:
 def _faithful(inputs: SplitInputs, differ: Flags, fmt: Format, got: Words) -> str:
     """Return the sentence on whether each wrong result is one of the two values of the format next to its input.
 
-    differ: mask of the inputs with wrong results. got: results for all inputs, as bit patterns of float64. The sentence
-    is "" if no finite input within the format's range has a wrong result.
+    It is "" if no finite input within the format's range has a wrong result.
     """
     inside = differ & inputs.finite & (inputs.magnitude <= fmt.max)
     chosen = inputs.part(inside)

@@ -9,6 +9,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
+from fpsim.display.wording import listed
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
@@ -119,15 +120,19 @@ def certificate(excluded: int, rivals: tuple[str, ...]) -> str:
     text = f"Of {excluded + len(rivals):,} other policies and faults, {excluded:,} would give another result"
     if not rivals:
         return f"Each of {excluded:,} other policies and faults would give another result for at least one input."
-    named = "; ".join(rivals[:LISTED])
-    more = f"; and {len(rivals) - LISTED} more in .rivals" if len(rivals) > LISTED else ""
-    return f"{text} for at least one input; not excluded: {named}{more}."
+    more = " in .rivals" if len(rivals) > LISTED else ""
+    return f"{text} for at least one input; not excluded: {listed(rivals, LISTED, '; ')}{more}."
 
 
 def explained_by(causes: tuple[str, ...]) -> str:
     """Return the sentence saying that `causes`, clauses without subject, explain every difference."""
     whole = "one cause explains all" if len(causes) == 1 else f"{len(causes)} causes together explain all"
     return f"{whole}: it {'; it '.join(causes)}"
+
+
+def but(faults: tuple[str, ...]) -> str:
+    """Return faults as the end of a sentence, such as ", but it drops the sign; it flushes"; "" without faults."""
+    return f", but it {'; it '.join(faults)}" if faults else ""
 
 
 def explained(*causes: str) -> dict[str, Any]:
@@ -171,13 +176,7 @@ class Findings:
     def report(
         self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
     ) -> QuantizerReport:
-        """Return the report on a function.
-
-        Args:
-          name, fmt, asked: name of the function, its format, and the keywords of the check.
-          covered: record of the inputs.
-          fields: further fields of the report.
-        """
+        """Return the report on a function; asked: the keywords of the check; fields: further fields of the report."""
         return QuantizerReport(
             name, fmt, asked, self.names_held, tuple(self.broken.values()), notes=tuple(self.notes),
             covered=covered.coverage, **fields,
@@ -189,6 +188,11 @@ def shown_input(x: Any) -> str:
     number = float(x)
     bits = int(np.asarray(x).view(f"u{x.dtype.itemsize}"))
     return f"x = {number.hex()} ({number!r}, 0x{bits:0{2 * x.dtype.itemsize}X})"
+
+
+def input_fields(x: Array) -> dict[str, Any]:
+    """Return the `Broken` fields on the input x[0], a float: `input_bits` and `input`."""
+    return {"input_bits": int(x.view(f"u{x.dtype.itemsize}")[0]), "input": shown_input(x[0])}
 
 
 def code_of(word: Any, fmt: Format) -> int | None:
@@ -214,12 +218,9 @@ def shown_result(word: Any, fmt: Format) -> str:
 def broken_at(name: str, x: Array, got: Any, want: Any, fmt: Format, call: str, **fields: Any) -> Broken:
     """Return the broken property `name`, as shown by the input x[0].
 
-    got, want: its result and the right one, as uint64 bit patterns of float64. call: name of the function. fields:
-    `why`, `count` and `of` of the result.
+    got, want: its result and the right one, as uint64 bit patterns of float64. call: name of the function.
     """
-    scalar = x[0]
     return Broken(
-        name, input_bits=int(x.view(f"u{x.dtype.itemsize}")[0]), input=shown_input(scalar), got=shown_result(got, fmt),
-        want=shown_result(want, fmt), got_code=code_of(got, fmt), want_code=code_of(want, fmt),
-        paste=f"{call}({pasted(x[:1])})", **fields,
+        name, **input_fields(x), got=shown_result(got, fmt), want=shown_result(want, fmt), got_code=code_of(got, fmt),
+        want_code=code_of(want, fmt), paste=f"{call}({pasted(x[:1])})", **fields,
     )  # fmt: skip

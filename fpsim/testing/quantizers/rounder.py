@@ -33,11 +33,7 @@ Rule = Callable[[Flags, Doubles, Flags], Flags]
 
 
 def _rule_of(mode: Rounding) -> Rule:
-    """Return the rule of a rounding mode: the function (odd, rest, negative) -> whether it rounds away from zero.
-
-    odd: whether the code of the smaller neighbour is odd. rest: the dropped fraction of the spacing, from 0 to below 1.
-    negative: whether the value is negative.
-    """
+    """Return the rule of a rounding mode, as in RULES."""
 
     def goes_away(odd: Flags, rest: Doubles, negative: Flags) -> Flags:
         away = np.zeros_like(odd)
@@ -112,10 +108,7 @@ SENTENCES = MappingProxyType(
 
 
 def rule_words(rule: str, promised: str) -> str:
-    """Return what a quantizer that follows a rule does, as a clause without subject ("takes ties to the even code").
-
-    promised: the rule that it should follow. If both round to nearest, the clause is on ties alone.
-    """
+    """Return what a quantizer that follows a rule, not the promised one, does, as a clause without subject."""
     if rule not in TIES:
         return SENTENCES[rule]
     return f"takes ties {TIES[rule]}" if promised in NEAREST else f"rounds to nearest, ties {TIES[rule]}"
@@ -126,13 +119,7 @@ ROUNDS = tuple(f"rounds {how}" for how in ("toward", "up", "down", "away", "as "
 
 
 def in_elements(clause: str) -> str:
-    """Return a clause on a cast, reworded for the cast of the elements of a scaled array.
-
-    Example:
-      >>> from fpsim.testing.quantizers.rounder import in_elements
-      >>> in_elements("takes ties up, toward +Inf"), in_elements("drops the sign")
-      ('takes ties of elements up, toward +Inf', 'drops the sign, in its elements')
-    """
+    """Return a clause on a cast for the elements of a scaled array: "drops the sign" -> "..., in its elements"."""
     if clause.startswith("takes ties "):
         return clause.replace("ties", "ties of elements", 1)
     if clause.startswith(ROUNDS):
@@ -150,7 +137,7 @@ class FractionGrid(NamedTuple):
 
     mantissa_bits: int
     min_exponent: int
-    subnormals: bool = True  # False: no zero and nothing below 2**min_exponent
+    subnormals: bool = True
     ties_to_even_code: bool = False
 
 
@@ -175,10 +162,10 @@ class SplitInputs(NamedTuple):
     """
 
     negative: Flags
-    magnitude: Doubles  # Inf and NaN are included
+    magnitude: Doubles
     finite: Flags
-    payload: Doubles | None = None  # the numbers that float32 NaNs would be if their bits were read as such
-    steps: dict[Any, Any] | None = None  # cache of steps' results by the steps' parameters; None caches nothing
+    payload: Doubles | None = None
+    steps: dict[Any, Any] | None = None
 
     def with_steps(self) -> SplitInputs:
         """Return these inputs with an empty cache, in which models that share first steps find the steps' results."""
@@ -215,8 +202,7 @@ def taken_apart(x: npt.ArrayLike) -> SplitInputs:
 def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule: str) -> Codes:
     """Return the codes to which a rule rounds finite magnitudes; codes continue beyond a format's largest value.
 
-    negative: mask of the values with a minus sign. grid: the format's magnitudes. rule: a name in RULES, such as
-    "toward_zero".
+    negative: mask of the values with a minus sign. rule: a name in RULES, such as "toward_zero".
     """
     if magnitude.size and not grid.subnormals:
         magnitude = np.maximum(magnitude, np.ldexp(1.0, grid.min_exponent))
@@ -237,6 +223,13 @@ def round_to_codes(magnitude: Doubles, negative: Flags, grid: FractionGrid, rule
         odd = (codes >> PARITY_BIT.get(rule, 0) & 1).astype(np.bool_)
     moved: Codes = codes + RULES[rule](odd, scaled - whole, negative)
     return moved
+
+
+def round_to_integers(values: Doubles, rule: str) -> Doubles:
+    """Return values rounded to integers by a rule, a name in RULES."""
+    magnitudes = np.abs(values)
+    whole = np.floor(magnitudes)
+    return np.copysign(whole + RULES[rule](whole % 2 == 1, magnitudes - whole, np.signbit(values)), values)
 
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:
