@@ -20,15 +20,12 @@ EXACT = 2.0**-18  # relative tolerance of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of results, each as a clause without subject and an array of `size` indices.
-
-    Result i of the faulty quantizer is the correct result whose index is element i of that array.
-    """
+    """Yield known wrong orders of results: a clause without subject, and for each result the index of the right one."""
     places = np.arange(size)
-    yield "exchanges the two results of each pair, as packed codes in the wrong order", _reversed_groups(size, 2)
+    yield "exchanges the two results of each pair, as packed codes in the wrong order", reversed_groups(size, 2)
     for group in (4, 8):
         words = f"reverses each group of {group} results, as bytes of a word in the wrong order"
-        yield words, _reversed_groups(size, group)
+        yield words, reversed_groups(size, group)
     yield "gives its results from the last to the first", places[::-1]
     yield "gives each element the result of the one before", np.roll(places, 1)
     yield "gives each element the result of the one after", np.roll(places, -1)
@@ -37,7 +34,7 @@ def arrangements(size: int) -> Iterator[tuple[str, Places]]:
     yield "gives the results of its first and second half in turn", np.argsort(dealt)
 
 
-def _reversed_groups(size: int, group: int) -> Places:
+def reversed_groups(size: int, group: int) -> Places:
     """Return the indices 0 to size - 1 with each whole group of `group` reversed; an incomplete last group stays."""
     whole = size // group * group
     places = np.arange(size)
@@ -45,27 +42,20 @@ def _reversed_groups(size: int, group: int) -> Places:
 
 
 def arrangement_of(got: Any, want: Any) -> str | None:
-    """Return the clause on the known wrong order of `want` that equals `got`, or None if no known order does.
-
-    got, want: arrays (n,) of results and of the right ones, as bit patterns of float64.
-    """
-    for words, places in arrangements(want.size):
-        if (got == want[places]).all():
-            return words
-    return None
+    """Return the clause on the known wrong order of the right results `want` that equals `got`, or None."""
+    return next((words for words, places in arrangements(want.size) if (got == want[places]).all()), None)
 
 
 def uniform_grid(box: CalledQuantizer) -> str | None:
-    """Return a clause saying that a quantizer's results are evenly spaced, unlike its format; None if they are not.
-
-    box: the quantizer. It is called with uniform values of two ranges, because the spacing may depend on the largest
-    input.
-    """
+    """Return a clause saying that a quantizer's results are evenly spaced, unlike its format; None if they are not."""
     fmt = box.fmt
     if fmt.exponent_bits == 1 or fmt.mantissa_bits == 0:
         return None  # its values are evenly spaced, or all powers of two
     try:
-        size = _limit(box, min(fmt.max, 2.0**60))
+        size = min(fmt.max, 2.0**60)
+        results = np.abs(box.call(_uniform(size)).words.view(np.float64))
+        largest = float(results[np.isfinite(results)].max(initial=0.0))
+        size = largest if 0 < largest < size else size
         while size >= FEWEST_BINADES * fmt.smallest_normal:
             first, second = _step(box, size), _step(box, size / 4)
             if first is not None and second is None and _on_grid(box, size / 4, first):
@@ -76,13 +66,6 @@ def uniform_grid(box: CalledQuantizer) -> str | None:
     except FunctionMisbehaved:
         pass
     return None
-
-
-def _limit(box: CalledQuantizer, size: float) -> float:
-    """Return the largest input to test for even spacing: `size`, or the largest result for such inputs if smaller."""
-    results = np.abs(box.call(_uniform(size)).words.view(np.float64))
-    largest = float(results[np.isfinite(results)].max(initial=0.0))
-    return largest if 0 < largest < size else size
 
 
 def _uniform(size: float) -> npt.NDArray[np.float32]:
@@ -98,15 +81,14 @@ def _on_grid(box: CalledQuantizer, size: float, step: float) -> bool:
     got = box.call(x.copy()).words.view(np.float64)
     if not np.isfinite(got).all():
         return False
-    return bool((np.abs(got - np.rint(got / step) * step) <= EXACT * np.abs(got)).all()) and bool(
-        (np.abs(got - x) <= 1.001 * step).all()
-    )
+    multiples = np.abs(got - np.rint(got / step) * step) <= EXACT * np.abs(got)
+    return bool((multiples & (np.abs(got - x) <= 1.001 * step)).all())
 
 
 def _grid_words(size: float, first: float, second: float, fmt: Format) -> str | None:
     """Return the clause on results spaced by `first` for inputs up to `size`, by `second` up to a quarter of it.
 
-    Return None unless the spacings are equal or proportional to the range. fmt: the promised format, which it names.
+    Return None unless the spacings are equal or proportional to the range.
     """
     if abs(first / second - 1) < EXACT:
         return f"rounds to a uniform grid in steps of {first:.9g}, not to {fmt}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args
 
+from fpsim.display.wording import plural
 from fpsim.formats.cast_options import cast_options
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, NAMED, TF32
@@ -96,18 +98,15 @@ def deviations(model: QuantizerModel, source: Format, codes: bool) -> tuple[Devi
     """
     faults = [
         *_policies(model), *_roundings(model), *_first(model, source), *_limits(model), *_overflows(model),
-        *_subnormals(model), *_carries(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
+        *_subnormals_and_carries(model), *_zeros_and_signs(model), *_shifts(model), *_formats(model, codes),
     ]  # fmt: skip
     if not codes and not model.fmt.holds(source):
         faults += _unrounded(model, source)
-    return tuple(one for one in faults if one.apply(model) != model)
+    return tuple(fault for fault in faults if fault.apply(model) != model)
 
 
 def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits.
-
-    source: the format of the inputs, whose exponents such functions do not change.
-    """
+    """Yield the faults of functions that do not round to the model's format, or only mask mantissa bits."""
     yield deviation(UNROUNDED, unrounded=True)
     for fmt in (FP16, BF16, TF32, FP32):
         if not fmt.holds(source) and not model.fmt.holds(fmt):
@@ -115,17 +114,12 @@ def _unrounded(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
             yield deviation(
                 f"gives values of {fmt}, which it does not round to {model.fmt}", unrounded=True, through=through
             )
-    for bits, rule in itertools.product(_widths(model.fmt), ("toward_zero", "nearest_away", "nearest_even")):
+    widths = [model.fmt.mantissa_bits + more for more in (0, 1, -1, 2, -2) if model.fmt.mantissa_bits + more >= 0]
+    for bits, rule in itertools.product(widths, ("toward_zero", "nearest_away", "nearest_even")):
         name = f"{bits + 1} significand bits"
         through = Through(name, FractionGrid(bits, source.min_exponent), rule)  # as masks of the source's bits do
         words = _through_words(name, rule, False, False).removesuffix(" first")
         yield deviation(f"{words}, with the exponents of its input", unrounded=True, through=through)
-
-
-def _widths(fmt: Format) -> tuple[int, ...]:
-    """Return the numbers of mantissa bits that masks may leave: those of a format, and up to two more or fewer."""
-    bits = fmt.mantissa_bits
-    return tuple(width for width in (bits, bits + 1, bits - 1, bits + 2, bits - 2) if width >= 0)
 
 
 def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict[str, Any]]:
@@ -142,7 +136,7 @@ def plain_models(fmt: Format, source_normal: float) -> dict[QuantizerModel, dict
 
 
 def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: each rounding rule for all values or for negative or subnormal ones."""
+    """Yield the faults of each rounding rule, for all values or for negative or subnormal ones."""
     for rule in RULES:
         yield deviation(rule_words(rule, model.rounding), rounding=rule)
     for rule in RULES:
@@ -155,10 +149,7 @@ def _roundings(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
-    """Yield the faults of quantizers that round their inputs to another format or width first.
-
-    source: the format of the inputs; formats and widths that can represent all of these are left out.
-    """
+    """Yield the faults of rounding inputs first to another format or width, which cannot represent all of `source`."""
     for fmt in FIRST:
         if fmt == model.fmt or (fmt.mantissa_bits >= source.mantissa_bits and fmt.max >= source.max):
             continue
@@ -176,7 +167,7 @@ def _first(model: QuantizerModel, source: Format) -> Iterator[Deviation]:
 
 
 def _limits(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: they flush, clip or scale their inputs first."""
+    """Yield faults of inputs that are flushed, limited or scaled first."""
     yield deviation("takes subnormals of the input for zeros", source_subnormals="flush")
     for limit in sorted({model.fmt.max, *(fmt.max for fmt in NAMED.values() if fmt.bits <= 16)}):
         yield deviation(f"limits the input to +-{limit:g} first", clamp=limit)
@@ -185,14 +176,10 @@ def _limits(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
-    """Return the clause on a first rounding to the format or grid `name`.
-
-    rule: "nearest_even", "toward_zero" or "nearest_away". saturates, flushes: whether that rounding saturates, and
-    whether it turns subnormals into zeros.
-    """
+    """Return the clause on a first rounding to the format or grid `name`, with the parameters of `Through`."""
     how = {"nearest_even": "rounds", "toward_zero": "truncates", "nearest_away": "rounds (ties away)"}
     words = f"{how[rule]} to {name} first"
-    extra = [*(["which saturates"] if saturates else []), *(["which flushes subnormals"] if flushes else [])]
+    extra = ["which saturates"] * saturates + ["which flushes subnormals"] * flushes
     return ", ".join([words, " and ".join(extra)]) if extra else words
 
 
@@ -211,7 +198,7 @@ def _policies(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model` for large values, Inf, NaN and negative values, and in the largest value."""
+    """Yield faults for large values, Inf, NaN and negative values, and in the largest value."""
     fmt = model.fmt
     for word in get_args(Outcome):
         for slot, inputs in (("finite", "finite values that are too large"), ("infinite", "Inf"), ("nan", "NaN")):
@@ -233,32 +220,22 @@ def _overflows(model: QuantizerModel) -> Iterator[Deviation]:
     signless: tuple[Outcome, ...] = () if fmt.signed else ("nan", "lowest", "magnitude")
     for word in signless:
         yield deviation(f"gives {OUTCOME_WORDS[word]} for negative values", below=word)
+    usual: tuple[Outcome, ...] = ("infinity", "nan", "max")
     for edge, words in EDGE_WORDS.items():
         yield deviation(words, edge=edge)
-        usual: tuple[Outcome, ...] = ("infinity", "nan", "max")
-        for outcome_word in usual:
-            if _possible(outcome_word, "finite", fmt):
-                yield deviation(
-                    f"{words}, and gives {OUTCOME_WORDS[outcome_word]} for them", edge=edge, finite=outcome_word
-                )
+        for word in usual:
+            yield deviation(f"{words}, and gives {OUTCOME_WORDS[word]} for them", edge=edge, finite=word)
     yield deviation("gives Inf or NaN for too large values also where the mode rounds toward zero", inward=False)
     yield deviation("loses the sign of values that are too large", overflow_sign="drop")
     if fmt.max_code > 1:
         below = magnitude_of(fmt.max_code - 1, grid_of(fmt))
         yield deviation(f"never gives its top code: {below:g} takes the place of {fmt.max:g}", unreached=True)
-    for step in (1, 2, -1, -2, 1 << fmt.mantissa_bits, -(1 << fmt.mantissa_bits), *_tops(fmt)):
+    ieee = (((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits) - 1  # largest value of an IEEE format of these widths
+    tops = (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
+    for step in (1, 2, -1, -2, 1 << fmt.mantissa_bits, -(1 << fmt.mantissa_bits), *tops):
         if 0 < fmt.max_code + step <= fmt.top_magnitude + 1:
             largest = _value(fmt.max_code + step, fmt)
             yield deviation(f"takes {largest:g} for the largest value, not {fmt.max:g}", top=step)
-
-
-def _tops(fmt: Format) -> tuple[int, ...]:
-    """Return how many codes two wrong largest values of a faulty quantizer are above the right largest value.
-
-    They are the largest value of an IEEE format of the same widths, and the value that the top code would have.
-    """
-    ieee = (((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits) - 1
-    return (ieee - fmt.max_code, fmt.top_magnitude - fmt.max_code)
 
 
 def _value(code: int, fmt: Format) -> float:
@@ -269,33 +246,23 @@ def _value(code: int, fmt: Format) -> float:
 
 
 def _possible(word: str, slot: str, fmt: Format) -> bool:
-    """Return whether a fault may give the outcome `word` (a key of OUTCOME_WORDS) for the inputs that `slot` names.
-
-    slot: "finite" for finite values that are too large, "infinite" or "nan". fmt: the format of the results.
-    """
+    """Return whether a fault may give the outcome `word` for the inputs of `slot`: "finite", "infinite" or "nan"."""
     if word in ("wrap", "wrap_into_sign", "unlimited", "top_code"):
         return slot == "finite" and (fmt.bits <= 16 or word in ("unlimited", "top_code"))
     return word != "magnitude" and (word not in ("bits", "cut_bits") or slot == "nan")
 
 
-def _subnormals(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model` in the treatment of subnormals; nothing for formats without subnormals."""
-    if not model.fmt.subnormals:
-        return
-    for word in get_args(Subnormals):
-        yield deviation(SUBNORMAL_WORDS[word], subnormals=word)
-
-
-def _carries(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: rounding up loses or misplaces the carry from mantissa to exponent."""
+def _subnormals_and_carries(model: QuantizerModel) -> Iterator[Deviation]:
+    """Yield faults of subnormals, and of rounding up: it loses or misplaces the carry from mantissa to exponent."""
+    for word, words in SUBNORMAL_WORDS.items() if model.fmt.subnormals else ():
+        yield deviation(words, subnormals=word)
     if not model.fmt.mantissa_bits:
         return
     places = {
         (True, True): "", (True, False): " among normal values", (False, True): " below the smallest normal value",
     }  # fmt: skip
-    for (how, words), (affected, where), beyond in itertools.product(
-        CARRY_WORDS.items(), places.items(), (True, False)
-    ):
+    faults = itertools.product(CARRY_WORDS.items(), places.items(), (True, False))
+    for (how, words), (affected, where), beyond in faults:
         if affected == (False, True) and not (model.fmt.subnormals and beyond):
             continue
         kept = "" if beyond else ", but for what is too large"
@@ -303,7 +270,7 @@ def _carries(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model` in the signs of zeros and of all values."""
+    """Yield faults in the signs of zeros and of all values."""
     if model.fmt.negative_zero:
         for word, words in ZERO_WORDS.items():
             yield deviation(words, zeros=word)
@@ -316,27 +283,21 @@ def _zeros_and_signs(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _shifts(model: QuantizerModel) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: they add a fixed number to every code, or drop low bits of the mantissa."""
+    """Yield faults of a fixed number added to every code, and of low bits dropped from the mantissa."""
     for shift in (1, -1, 2, -2, 1 << model.fmt.mantissa_bits, -(1 << model.fmt.mantissa_bits)):
         by = f"{abs(shift)} code{'s' if abs(shift) > 1 else ''} {'above' if shift > 0 else 'below'}"
         yield deviation(f"gives {by} the right one", code_shift=shift)
     for bits in range(1, min(model.fmt.mantissa_bits, 3) + 1):
-        yield deviation(
-            f"drops {bits} low bit{'s' if bits > 1 else ''} of the mantissa after rounding", dropped_bits=bits
-        )
+        yield deviation(f"drops {plural(bits, 'low bit')} of the mantissa after rounding", dropped_bits=bits)
 
 
 def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
-    """Yield faults of casts like `model`: they round to another format, similar in width, or with a field off by one.
-
-    codes: whether the quantizer returns codes, not values.
-    """
+    """Yield faults of another format, similar in width or with a field off by one; codes: as for `deviations`."""
     fmt = model.fmt
     others = [
         other for other in NAMED.values() if other != fmt and abs(other.bits - fmt.bits) <= 2 and other.bits <= 19
     ]
-    others += [other for change in _CHANGES if (other := _changed(fmt, change)) is not None]
-    for other in others:
+    for other in (*others, *_changed_formats(fmt)):
         specials = model_of(cast_options(other, overflow="nonfinite"), model.source_normal)
         full = {"finite": "max", "infinite": "max", "nan": specials.nan}
         words = {"finite": specials.finite, "infinite": specials.infinite, "nan": specials.nan, "below": specials.below}
@@ -349,52 +310,37 @@ def _formats(model: QuantizerModel, codes: bool) -> Iterator[Deviation]:
             yield deviation(f"gives codes of {other}, not {fmt}, and saturates", fmt=other, read_as=fmt, **full)
 
 
-_CHANGES: tuple[tuple[str, dict[str, int]], ...] = (
-    ("a bias 1 larger", {"bias": 1}),
-    ("a bias 1 smaller", {"bias": -1}),
-    ("one mantissa bit less", {"mantissa_bits": -1}),
-    ("two mantissa bits less", {"mantissa_bits": -2}),
-    ("one mantissa bit more", {"mantissa_bits": 1}),
-    ("one exponent bit less", {"exponent_bits": -1}),
-    ("one exponent bit more", {"exponent_bits": 1}),
-    ("an exponent bit less and a mantissa bit more", {"exponent_bits": -1, "mantissa_bits": 1}),
-    ("an exponent bit more and a mantissa bit less", {"exponent_bits": 1, "mantissa_bits": -1}),
-)
+_CHANGES = {
+    "a bias 1 larger": {"bias": 1},
+    "a bias 1 smaller": {"bias": -1},
+    "one mantissa bit less": {"mantissa_bits": -1},
+    "two mantissa bits less": {"mantissa_bits": -2},
+    "one mantissa bit more": {"mantissa_bits": 1},
+    "one exponent bit less": {"exponent_bits": -1},
+    "one exponent bit more": {"exponent_bits": 1},
+    "an exponent bit less and a mantissa bit more": {"exponent_bits": -1, "mantissa_bits": 1},
+    "an exponent bit more and a mantissa bit less": {"exponent_bits": 1, "mantissa_bits": -1},
+}
 
 
-@lru_cache(maxsize=256)
-def _changed_format(fmt: Format, words: str, change: tuple[tuple[str, int], ...]) -> Format | None:
-    """Return a format with fields such as "bias" changed by the given steps; None if no such format exists.
-
-    words: text for its name. change: (field, step) pairs. If the exponent's width w changes, bias - 2**(w - 1) stays.
-    """
-    fields = {"exponent_bits": fmt.exponent_bits, "mantissa_bits": fmt.mantissa_bits, "bias": fmt.bias}
-    for name, step in change:
-        fields[name] += step
-    if fields["exponent_bits"] != fmt.exponent_bits:  # the bias follows
-        fields["bias"] += 2 ** (fields["exponent_bits"] - 1) - 2 ** (fmt.exponent_bits - 1)
-    try:
-        return Format(
-            f"{fmt} with {words}", **fields, signed=fmt.signed, infinities=fmt.infinities, nan=fmt.nan,
-            negative_zero=fmt.negative_zero, subnormals=fmt.subnormals, ties_to_even_code=fmt.ties_to_even_code,
-            source="changed",
-        )  # fmt: skip
-    except (ValueError, OverflowError):
-        return None  # no such format
+@lru_cache(maxsize=64)
+def _changed_formats(fmt: Format) -> tuple[Format, ...]:
+    """Return the formats with the fields of `fmt` but for one of _CHANGES; () for formats of more than 16 bits."""
+    formats = []
+    for words, steps in _CHANGES.items() if fmt.bits <= 16 else ():
+        fields = {name: getattr(fmt, name) + steps.get(name, 0) for name in ("exponent_bits", "mantissa_bits", "bias")}
+        if "exponent_bits" in steps:  # the bias follows
+            fields["bias"] += 2 ** (fields["exponent_bits"] - 1) - 2 ** (fmt.exponent_bits - 1)
+        with suppress(ValueError, OverflowError):  # no such format
+            formats.append(Format(
+                f"{fmt} with {words}", **fields, signed=fmt.signed, infinities=fmt.infinities, nan=fmt.nan,
+                negative_zero=fmt.negative_zero, subnormals=fmt.subnormals, ties_to_even_code=fmt.ties_to_even_code,
+                source="changed",
+            ))  # fmt: skip
+    return tuple(formats)
 
 
-def _changed(fmt: Format, change: tuple[str, dict[str, int]]) -> Format | None:
-    """Return a format with some fields changed; None for formats beyond 16 bits, or if no such format exists.
-
-    change: words for the name, and field -> step, such as ("a bias 1 larger", {"bias": 1}).
-    """
-    words, steps = change
-    return _changed_format(fmt, words, tuple(steps.items())) if fmt.bits <= 16 else None
-
-
-def sentence(found: tuple[Deviation, ...]) -> str:
+def sentence(faults: tuple[Deviation, ...]) -> str:
     """Return faults as one clause without subject, such as "drops the sign; and it rounds up"; "" without faults."""
-    words = [one.words for one in found]
-    if not words:
-        return ""
-    return words[0] if len(words) == 1 else f"{'; it '.join(words[:-1])}; and it {words[-1]}"
+    *first, last = [fault.words for fault in faults] or [""]
+    return f"{'; it '.join(first)}; and it {last}" if first else last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from fpsim.testing.quantizers.family import plain_models
 from fpsim.testing.quantizers.inputs import inputs_of, smallest_normal_of
 from fpsim.testing.quantizers.model import QuantizerModel
 from fpsim.testing.quantizers.regions import where
-from fpsim.testing.quantizers.report import certificate, shown_input
+from fpsim.testing.quantizers.report import but, certificate, shown_input
 from fpsim.testing.quantizers.restricted import Restricted
 from fpsim.testing.quantizers.search import FoundModel, ModelSearch
 
@@ -77,9 +77,9 @@ class QuantizerIdentity:
     def __str__(self) -> str:
         policy = f"{self.fmt}, {', '.join(f'{word}={value!r}' for word, value in self.keywords.items())}"
         if not self.exact:
-            near = f" The nearest, {policy}{_but(self.faults)}, does not give {self.differ:,}." if self.differ else ""
+            near = f" The nearest, {policy}{but(self.faults)}, does not give {self.differ:,}." if self.differ else ""
             return f"None of {self.tried:,} models gives all {self.of:,} results.{near} {self.where}"
-        return f"{policy}{_but(self.faults)}: all {self.of:,} results. {certificate(self.excluded, self.rivals)}"
+        return f"{policy}{but(self.faults)}: all {self.of:,} results. {certificate(self.excluded, self.rivals)}"
 
 
 @overload
@@ -141,20 +141,15 @@ def identify_quantizer(
     match = search.explain(start, lambda: placed() is not None)
     if not match.differ:
         return _identity(search, plain, start, match, ())
-    order = placed()
-    if order is not None:
-        return _identity(order.search, plain, order.start, order.match, (order.cause,))
+    identity = placed()
+    if identity is not None:
+        return identity
     grid = uniform_grid(box)
     return _identity(search, plain, start, match, () if grid is None else (grid,))
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns.
-
-    Raises:
-      ValueError: the function raises, returns no results, or is not deterministic.
-      TypeError: fn cannot be called.
-    """
+    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns."""
     from fpsim.testing.quantizers.given_scales.identity import identify_integers
     from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
 
@@ -172,32 +167,16 @@ def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerI
         raise ValueError(refusal.sentence) from refusal
 
 
-class PlacedResults(NamedTuple):
-    """A search that explains all results after a wrong order of them is undone.
+def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> QuantizerIdentity | None:
+    """Return the identity of a quantizer if a policy explains its results in a known wrong order, else None.
 
-    Attributes:
-      cause: clause on the wrong order.
-      search: the search, with the results put in the right order.
-      start: the policy from which the search began, and which explains all of these results.
-      match: the result of that search, with the models that it excluded and their rivals.
-    """
-
-    cause: str
-    search: ModelSearch
-    start: QuantizerModel
-    match: FoundModel
-
-
-def _placed(search: ModelSearch, plain: dict[QuantizerModel, dict[str, Any]]) -> PlacedResults | None:
-    """Return the wrong order of a quantizer's results after whose correction a policy explains all of them, or None.
-
-    search: a search over the results. plain: the policies to try, as `plain_models` returns them.
+    plain: the policies to try, as `plain_models` returns them.
     """
     for cause, places in arrangements(search.got.size):
         undone = search.rearranged(places)
         for model in plain:
             if undone.gives_all(model):
-                return PlacedResults(cause, undone, model, undone.explain(model))
+                return _identity(undone, plain, model, undone.explain(model), (cause,))
     return None
 
 
@@ -207,12 +186,8 @@ def _identity(
 ) -> QuantizerIdentity:  # fmt: skip
     """Return the identity of a quantizer from the model that a search found.
 
-    Args:
-      search: the search.
-      plain: the policies that were tried, with their keywords.
-      start: the policy from which the search began.
-      match: the model found.
-      more: clauses on faults that no model of single values describes.
+    plain: the policies that were tried, with their keywords. start: the policy from which the search began. more:
+    clauses on faults that no model of single values describes.
     """
     faults = list(match.faults)
     whole = match.model if isinstance(match.model, QuantizerModel) else None
@@ -231,8 +206,3 @@ def _identity(
         excluded=match.excluded, rivals=match.rivals,
         where=where(search.inputs, differ, start.fmt, search.got) if match.differ else "",
     )  # fmt: skip
-
-
-def _but(faults: tuple[str, ...]) -> str:
-    """Return faults as the end of a sentence, such as ", but it drops the sign; it flushes"; "" without faults."""
-    return f", but it {'; it '.join(faults)}" if faults else ""

@@ -99,10 +99,7 @@ def odd_float64(x: Array) -> Array:
 
 
 def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, at: int) -> Broken:
-    """Return the broken property `name`, as shown by the result of index `at`.
-
-    x: inputs. got, want: their results and the right ones, as bit patterns of float64.
-    """
+    """Return the broken property `name`, as shown by the input x[at]; got, want: results for x, and the right ones."""
     differ = got != want
     return Broken(
         name, f"first at index {at:,}" if name == "size" else "", input=f"x = {int(x[at])} ({x.dtype.name})",
@@ -112,36 +109,26 @@ def _broken(name: str, box: CalledQuantizer, x: Array, got: Words, want: Words, 
     )  # fmt: skip
 
 
-def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Callable[[], Words]]]:
-    """Yield known faults: a clause without subject, and a function that returns the results with that fault.
-
-    The results are bit patterns of float64. x: the inputs, integers. options: the promised cast.
-    """
+def _variants(x: Array, options: CastOptions) -> Iterator[tuple[str, Words]]:
+    """Yield known faults: a clause without subject, and the results for x with that fault."""
     with np.errstate(all="ignore"):
         for name, dtype in (("FP32", np.float32), ("FP64", np.float64), ("FP16", np.float16)):
-            narrow = x.astype(dtype)
-            yield f"rounds to {name} first", lambda narrow=narrow: rounded_words(narrow, options)  # type: ignore[misc]
+            yield f"rounds to {name} first", rounded_words(x.astype(dtype), options)
     exact = odd_float64(x)
     for mode in Rounding:
         if mode not in (options.rounding, Rounding.STOCHASTIC):
-            changed = options._replace(rounding=mode)
-            sentence = SENTENCES[mode.name.lower()]
-            yield sentence, lambda changed=changed: rounded_words(exact, changed)  # type: ignore[misc]
+            yield SENTENCES[mode.name.lower()], rounded_words(exact, options._replace(rounding=mode))
     for bits in (16, 32):
         if 8 * x.itemsize > bits:
             cut = x.astype(f"{x.dtype.kind}{bits // 8}").astype(np.int64)
-            yield f"keeps {bits} bits of the integer", lambda cut=cut: rounded_words(odd_float64(cut), options)  # type: ignore[misc]
+            yield f"keeps {bits} bits of the integer", rounded_words(odd_float64(cut), options)
 
 
 def _cause(x: Array, got: Words, options: CastOptions) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried.
-
-    x: the inputs, integers. got: the results, as bit patterns of float64. options: the promised cast.
-    """
+    """Return the `QuantizerReport` fields on the first fault that explains all results, or on how many were tried."""
     tried = 0
-    for clause, give in _variants(x, options):
-        tried += 1
-        if (give() == got).all():
+    for tried, (clause, results) in enumerate(_variants(x, options), 1):
+        if (results == got).all():
             return {**explained(clause), "excluded": tried - 1}
     differ = int((rounded_words(odd_float64(x), options) != got).sum())
     return {"diagnosis": f"none of the {tried} causes that were tried explains them", "unexplained": differ}

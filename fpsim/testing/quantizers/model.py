@@ -311,23 +311,12 @@ class QuantizerModel:
         return np.asarray(np.where(beyond, outcome, values))
 
     def _outcome(self, outcome: Outcome, codes: Codes, negative: Flags) -> Doubles:
-        """Return the value that `outcome` means for each element; codes: of magnitudes; negative: signs of results."""
+        """Return the value of `outcome` for each element; codes: those of magnitudes; negative: signs of results."""
         fmt = self.fmt
-        plain = _plain_outcomes(fmt, self.top)
-        if outcome in plain:
-            return np.asarray(np.where(negative, -plain[outcome], plain[outcome]))
-        if outcome in ("bits", "cut_bits"):  # for a NaN whose bits are unknown
-            return np.full(codes.shape, np.nan)
-        if outcome == "positive_infinity":
-            return np.full(codes.shape, np.inf)
-        if outcome == "positive_max":
-            return np.full(codes.shape, plain["max"])
-        if outcome == "lowest":
-            return np.full(codes.shape, fmt.min)
-        if outcome == "positive_zero":
-            return np.zeros(codes.shape)
-        if outcome == "opposite_zero":
-            return np.where(negative, 0.0, -0.0)
+        outcomes = _plain_outcomes(fmt, self.top)
+        if outcome in outcomes:
+            positive, below = outcomes[outcome]
+            return np.asarray(np.where(negative, below, positive))
         if outcome == "unlimited":
             values = magnitudes_of(codes, grid_of(fmt))
             return np.where(negative, -values, values)
@@ -373,12 +362,19 @@ INWARD = {mode.name.lower(): mode.facts.inward for mode in Rounding}  # (positiv
 
 
 @lru_cache(maxsize=256)
-def _plain_outcomes(fmt: Format, top: int) -> dict[str, float]:
-    """Return outcome -> magnitude for outcomes with one magnitude; top: codes by which "max" exceeds the format's."""
-    return {
-        "infinity": np.inf, "nan": np.nan, "max": magnitude_of(fmt.max_code + top, grid_of(fmt)), "zero": 0.0,
-        "smallest_normal": fmt.smallest_normal, "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
+def _plain_outcomes(fmt: Format, top: int) -> dict[str, tuple[float, float]]:
+    """Return outcome -> (value for positive, for negative results); top: codes by which "max" exceeds the format's."""
+    largest = magnitude_of(fmt.max_code + top, grid_of(fmt))
+    magnitudes = {
+        "infinity": np.inf, "nan": np.nan, "max": largest, "zero": 0.0, "smallest_normal": fmt.smallest_normal,
+        "top_code": magnitude_of(fmt.top_magnitude, grid_of(fmt)),
     }  # fmt: skip
+    alike = {
+        "positive_infinity": np.inf, "positive_max": largest, "lowest": fmt.min, "positive_zero": 0.0,
+        "bits": np.nan, "cut_bits": np.nan,  # of NaNs whose bits are unknown
+    }  # fmt: skip
+    pairs = {name: (value, -value) for name, value in magnitudes.items()} | {"opposite_zero": (-0.0, 0.0)}
+    return pairs | {name: (value, value) for name, value in alike.items()}
 
 
 @lru_cache(maxsize=64)

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fpsim.testing.quantizers.model import QuantizerModel
-from fpsim.testing.quantizers.rounder import SplitInputs, Words
+from fpsim.testing.quantizers.rounder import Flags, SplitInputs, Words
 from fpsim.testing.quantizers.steps import Through
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -57,13 +54,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Restricted:
-    """A quantizer that follows one model in a region of its inputs, and another model elsewhere.
-
-    Attributes:
-      start: the model for inputs outside the region.
-      faulty: the model for inputs in the region.
-      region: the region.
-    """
+    """A quantizer that follows the model `faulty` in a region of its inputs, and the model `start` elsewhere."""
 
     start: QuantizerModel
     faulty: QuantizerModel
@@ -82,8 +73,7 @@ class Restricted:
 def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
     """Yield the regions with the tightest limits that contain all inputs with wrong results, fewest limits first.
 
-    Magnitudes are limited by powers of two. No limit is set that would exclude a wrong zero or Inf; with a wrong NaN,
-    only the sign is limited. differ: mask of the inputs with wrong results.
+    differ: mask of the inputs with wrong results.
     """
     part = inputs.part(differ)
     sign = bool(part.negative[0]) if part.negative.all() or not part.negative.any() else None
@@ -94,21 +84,17 @@ def regions(inputs: SplitInputs, differ: Flags) -> Iterator[Region]:
         return
     low = None if (part.magnitude == 0).any() else int(np.frexp(magnitude.min())[1]) - 1
     high = None if np.isinf(magnitude).any() else int(np.frexp(magnitude.max())[1])
-    for one in dict.fromkeys([None, sign]):
+    for negative in dict.fromkeys([None, sign]):
         if high is not None:
-            yield Region(one, None, high)
+            yield Region(negative, None, high)
         if low is not None:
-            yield Region(one, low, None)
+            yield Region(negative, low, None)
         if low is not None and high is not None:
-            yield Region(one, low, high)
+            yield Region(negative, low, high)
 
 
 def region_of(inputs: SplitInputs, start: Words, faulty: Words, got: Words) -> Region | None:
-    """Return the region of inputs inside which `faulty`, and outside which `start`, has the quantizer's results.
-
-    Return None if there is no such region. start, faulty, got: results of two models and of the quantizer for all
-    inputs, as bit patterns of float64.
-    """
+    """Return the region inside which `faulty`, and outside which `start`, has the results `got`, or None."""
     differ = got != start
     if (faulty != got)[differ].any():
         return None

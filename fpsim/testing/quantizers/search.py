@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,6 +25,7 @@ FAR = frozenset(
     {"scale", "code_shift", "through", "fmt", "clamp", "factor", "added", "input_ulps", "unrounded"}
 )  # parameters whose faults seldom affect only a part of the inputs
 BEAM = (20, 8)  # the number of best models to which a second and a third fault are added
+Scored = tuple[tuple[Deviation, ...], int]  # faults, and the number of results in the part that they do not explain
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,7 @@ class FoundModel:
     """Result of a search for the model of a quantizer.
 
     Attributes:
-      model: the model nearest to the results.
-      faults: the faults that were added to the promised one.
+      model: the model nearest to the results: the promised one with `faults`.
       differ: number of results that the model does not reproduce.
       tried: number of models compared with the results.
       excluded: number of other models that differ in at least one result.
@@ -54,32 +54,23 @@ class KnownModels:
     Attributes:
       certificates: (start of a search, model found) -> (number of excluded rivals, rivals not excluded).
       first: slice of the inputs that rivals are tried on first.
+      inputs: these inputs.
     """
 
     def __init__(self, inputs: SplitInputs) -> None:
         self.certificates: dict[tuple[QuantizerModel, QuantizerModel], tuple[int, tuple[str, ...]]] = {}
         size = inputs.negative.size
         self.first = slice(None, None, max(EVERY, size // FIRST))
-        self._inputs = inputs.part(self.first).with_steps()
+        self.inputs = inputs.part(self.first).with_steps()
         self._words: dict[QuantizerModel, Words] = {}
 
     def first_of(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for every n-th input (the slice `first`), from the cache if possible.
-
-        They are bit patterns of float64.
-        """
+        """Return the results of a model for every n-th input (the slice `first`), from the cache if possible."""
         if model not in self._words:
             if len(self._words) >= KEPT:
                 self._words.clear()
-            self._words[model] = model.run(self._inputs)
+            self._words[model] = model.run(self.inputs)
         return self._words[model]
-
-    def run(self, model: QuantizerModel) -> Words:
-        """Return the results of a model for every n-th input (the slice `first`), without the cache.
-
-        They are bit patterns of float64.
-        """
-        return model.run(self._inputs)
 
 
 class ModelSearch:
@@ -128,10 +119,10 @@ class ModelSearch:
         self._take_part(differ)
         if not differ.any():
             return self._found(start, (), 0, [])
-        best: list[tuple[tuple[Deviation, ...], int]] = []
-        told = tuple(one for one in observed(start, self.inputs, self.got) if one.apply(start) != start)
+        best: list[Scored] = []
+        told = [fault for fault in observed(start, self.inputs, self.got) if fault.apply(start) != start]
         singles = (*deviations(start, self.source, self.codes), *told)
-        level: list[tuple[tuple[Deviation, ...], int]] = [((one,), self._single(one.apply(start))) for one in singles]
+        level: list[Scored] = [((fault,), self._single(fault.apply(start))) for fault in singles]
         for width in (*BEAM, 0):
             best = sorted([*best, *level], key=lambda pair: (pair[1] > 0, pair[1] + 2 * len(pair[0]), len(pair[0])))
             exact = [faults for faults, few in level if few == 0 and self.count(_with(start, faults)) == 0]
@@ -148,11 +139,10 @@ class ModelSearch:
         faults = ranked[0][0]
         return self._found(start, faults, self.count(_with(start, faults)), [])
 
-    def _restricted(self, start: QuantizerModel, level: list[tuple[tuple[Deviation, ...], int]]) -> FoundModel | None:
+    def _restricted(self, start: QuantizerModel, level: list[Scored]) -> FoundModel | None:
         """Return the model with one fault, limited to a region of inputs, that reproduces all results, or None.
 
-        start: the promised model. level: pairs (a tuple of one fault, the number of results in the selected part of the
-        inputs that it does not explain).
+        level: the single faults of the promised model `start`.
         """
         right = start.run(self._part)
         fits: list[tuple[Deviation, Restricted]] = []
@@ -170,30 +160,24 @@ class ModelSearch:
         others = tuple(f"it {other.words}" for other, _ in fits[1:] if not seldom(other.words))
         return FoundModel(model, (fault,), 0, self.tried, excluded, (*others, *rivals))
 
-    def _extended(
-        self, start: QuantizerModel, level: Iterable[tuple[tuple[Deviation, ...], int]], singles: tuple[Deviation, ...]
-    ) -> list[tuple[tuple[Deviation, ...], int]]:
-        """Return the sets of faults that explain more results after one of `singles` is added to a set of `level`.
-
-        Sets are pairs (faults, the number of results in the selected part of the inputs that they do not explain). Two
-        faults in a set never change the same parameter of the model. start: the promised model, which they change.
-        """
+    def _extended(self, start: QuantizerModel, level: list[Scored], singles: tuple[Deviation, ...]) -> list[Scored]:
+        """Return the faults that explain more results after one of `singles` is added to some of `level`."""
         extended, seen = [], set()
         for faults, few in level:
             taken, faulty = frozenset().union(*(fault.slots() for fault in faults)), _with(start, faults)
             of_first = self._few_of_first(faulty)
-            for one in singles:
-                key = frozenset((*faults, one))
-                if taken & one.slots() or key in seen:
+            for single in singles:
+                key = frozenset((*faults, single))
+                if taken & single.slots() or key in seen:  # two faults do not change the same parameter
                     continue
                 seen.add(key)
-                model = one.apply(faulty)
+                model = single.apply(faulty)
                 if of_first >= TELLING and self._few_of_first(model) >= of_first:
                     self.tried += 1
                     continue
                 left = self._few(model)
                 if left < few:  # a fault that explains nothing is none
-                    extended.append(((*faults, one), left))
+                    extended.append(((*faults, single), left))
         return extended
 
     def _found(
@@ -204,40 +188,32 @@ class ModelSearch:
         differ: number of results not reproduced. others: sets of faults that reproduce all results as well.
         """
         model = _with(start, faults)
-        excluded, rivals = self._certified(start, model) if differ == 0 else (0, ())
+        excluded, rivals = self.certificate(start, model, cached=True) if differ == 0 else (0, ())
         plain = [other for other in others if len(other) > 1 and not any(seldom(one.words) for one in other)]
         words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
-    def _certified(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
-        """Return the `certificate` of a model that reproduces all results, from an earlier search if possible.
-
-        It is (number of rivals that the results exclude, clauses on the rivals that they don't). start: the promised
-        model.
-        """
-        key = start, model
-        certificates = self.known.certificates
-        if key in certificates:
-            excluded, rivals = certificates[key]
-            self.tried += excluded + len(rivals)
-        else:
-            certificates[key] = self.certificate(start, model)
-        return certificates[key]
-
-    def certificate(self, start: QuantizerModel, model: QuantizerModel) -> tuple[int, tuple[str, ...]]:
+    def certificate(
+        self, start: QuantizerModel, model: QuantizerModel, cached: bool = False
+    ) -> tuple[int, tuple[str, ...]]:
         """Return the number of rivals of `model` that the results exclude, and clauses on the rivals not excluded.
 
-        start: the promised model, whose variants with known faults are the rivals.
+        start: the promised model, whose variants with known faults are the rivals. cached: whether `model` reproduces
+        all results, so that a certificate of an earlier search is valid for these too.
         """
+        certificates, key = self.known.certificates, (start, model)
+        if cached and key in certificates:
+            self.tried += certificates[key][0] + len(certificates[key][1])
+            return certificates[key]
         others = {words: other for words, other in rival_models(start, self.source).items() if other != model}
         rivals = [words for words, other in others.items() if self.gives_all(other)]
-        return len(others) - len(rivals), tuple(rivals)
+        result = len(others) - len(rivals), tuple(rivals)
+        if cached:
+            certificates[key] = result
+        return result
 
     def _single(self, model: QuantizerModel) -> int:
-        """Return how many results of the selected part of the inputs (see `_take_part`) a model does not reproduce.
-
-        The model's results are cached.
-        """
+        """Return the number of `_few` for a model, whose results for the part are cached."""
         self.tried += 1
         if model not in self._singles:
             self._singles[model] = model.run(self._part)
@@ -250,7 +226,7 @@ class ModelSearch:
 
     def _few_of_first(self, model: QuantizerModel) -> int:
         """Return how many results a model does not reproduce for every n-th input, the slice `KnownModels.first`."""
-        return int(np.count_nonzero(self.known.run(model) != self._of_first))
+        return int(np.count_nonzero(model.run(self.known.inputs) != self._of_first))
 
     def gives_all(self, model: QuantizerModel) -> bool:
         """Return whether a model reproduces all results; it is tried on a few inputs first."""
@@ -260,11 +236,7 @@ class ModelSearch:
         return not (model.run(self._part) != self._of_part).any() and self.count(model) == 0
 
     def _take_part(self, differ: npt.NDArray[np.bool_]) -> None:
-        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results.
-
-        It has at most PART inputs with wrong and PART with right results, evenly spread, and all zeros, Inf and NaN.
-        With up to 3 * PART inputs, it has all.
-        """
+        """Select the part of the inputs that candidates are tried on first; differ: mask of the wrong results."""
         if self.got.size <= 3 * PART:
             return
         chosen = np.union1d(*(evenly_spread(np.flatnonzero(members), PART) for members in (differ, ~differ)))
@@ -278,7 +250,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
     """Return clause -> rival of a model: the other arithmetics that a check tries to exclude.
 
     They are the model of each policy of `fpsim.encode`, alone and after a rounding to FP16, BF16 or TF32, and `model`
-    with each single fault. Faults that change the results of few inputs are left out. source: the format of the inputs.
+    with each single fault that changes more than few results. source: the format of the inputs.
     """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}

@@ -64,8 +64,7 @@ class Carry:
     Attributes:
       how: "lost" (the exponent stays, the mantissa is 0), "first_bit" (the exponent increases, and the first mantissa
         bit is set) or "stays" (the mantissa stays all ones).
-      normals: whether the fault affects results whose smaller neighbour is a normal value.
-      subnormals: whether it affects results whose smaller neighbour is subnormal.
+      normals, subnormals: whether the fault affects results whose smaller neighbour is normal, or subnormal.
       beyond: whether it affects results too large for the format.
     """
 
@@ -75,11 +74,7 @@ class Carry:
     beyond: bool = True
 
     def change(self, codes: Codes, smaller: Codes, fmt: Format) -> Codes:
-        """Return the codes of results with the fault.
-
-        codes: the right codes of magnitudes, rounded. smaller: codes of the inputs rounded toward zero. fmt: the
-        format.
-        """
+        """Return the codes with the fault; codes, smaller: of the inputs, rounded rightly and toward zero."""
         bits = fmt.mantissa_bits
         carried = (codes >> bits) > (smaller >> bits)
         normal = smaller >= 1 << bits if fmt.subnormals else np.ones_like(carried)
@@ -93,29 +88,20 @@ class Carry:
 class ReadyInputs(NamedTuple):
     """Inputs ready to be rounded.
 
-    Attributes:
-      clipped: their magnitudes after all steps before the rounding; 0 in place of Inf and NaN.
-      finite: mask of the finite inputs.
-      infinite, is_nan: masks of the infinite and of the NaN inputs; None if there are none.
+    clipped: their magnitudes after all steps before the rounding; 0 in place of Inf and NaN. finite, infinite, is_nan:
+    masks of such inputs; None if no input is infinite, or NaN.
     """
 
-    clipped: Doubles  # magnitudes; 0 in place of Inf and NaN
+    clipped: Doubles
     finite: Flags
-    infinite: Flags | None  # None if there is no Inf
+    infinite: Flags | None
     is_nan: Flags | None
 
 
 class RoundedInputs(NamedTuple):
-    """Rounded inputs, before values that are too large or special are treated.
-
-    Attributes:
-      ready: the inputs before rounding.
-      codes: their codes.
-      values: the magnitudes of the codes.
-      is_zero: mask of the inputs that are rounded to zero.
-    """
+    """Codes of inputs that were rounded, the magnitudes of these codes, and a mask of the zeros among them."""
 
     ready: ReadyInputs
     codes: Codes
-    values: Doubles  # the magnitudes of the codes
+    values: Doubles
     is_zero: Flags
