@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.testing.quantizers.report import Broken, broken_at
+from fpsim.testing.quantizers.report import Broken, input_fields
 from fpsim.testing.quantizers.stochastic.chance import level_of_one_test
 from fpsim.testing.quantizers.stochastic.report import AVERAGED, StochasticMeasurements
 from fpsim.testing.quantizers.stochastic.source import RandomSource
@@ -20,8 +20,7 @@ OF_RECIPE = 4096  # calls with the caller's array
 def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...], Broken | None]:
     """Return (correct bits of means of 1, 4, 16 and 64 calls with x, broken property "averaging" or None).
 
-    source: the quantizer. Correct bits are -1/2 log2 of the relative squared error, sum((mean - x)**2) / sum(x**2).
-    From each mean to the next, of 4 times as many calls, they must grow by 1, within chance.
+    Correct bits are -1/2 log2 of the relative squared error; with 4 times as many calls they must grow by 1.
     """
     exact = x.astype(np.float64).ravel()
     total = np.zeros(exact.size)
@@ -47,10 +46,9 @@ def gain_of_averaging(source: RandomSource, x: Array) -> tuple[tuple[float, ...]
 def recipe_means(
     source: RandomSource, x: Array, measured: StochasticMeasurements
 ) -> Iterator[tuple[str, Broken | None]]:
-    """Yield ("mean", broken property or None) from 4,096 calls with x: each element's mean must equal x within chance.
+    """Yield "mean" and "averaging" from 4,096 calls with x, each with the result that breaks it, or None if it holds.
 
-    If x has 64 elements or more, also yield "averaging": means of 4 times as many calls must have 1 more correct bit.
-    source: the quantizer. measured: the record in which the detectable bias and the correct bits of means are stored.
+    "averaging" needs 64 elements. measured: receives the detectable bias and the correct bits of means.
     """
     from scipy.special import ndtri
 
@@ -74,10 +72,9 @@ def recipe_means(
             f"the mean of {OF_RECIPE:,} calls is {mean[worst]:.6g} +- {deviation[worst]:.1g} for element {place}, "
             f"which is {float(exact[worst])!r}: {off:.0f} standard errors off"
         )
-        one = broken_at("mean", x.ravel()[[worst]], np.uint64(0), np.uint64(0), source.box.fmt, source.box.name)
         broken = Broken(
-            "mean", why, input_bits=one.input_bits, input=one.input, got=f"{mean[worst]:.6g}",
-            want=f"{exact[worst]:.6g}", count=int(wrong.sum()), of=exact.size,
+            "mean", why, **input_fields(x.ravel()[[worst]]), got=f"{mean[worst]:.6g}", want=f"{exact[worst]:.6g}",
+            count=int(wrong.sum()), of=exact.size,
         )  # fmt: skip
     yield "mean", broken
     if exact.size >= ENOUGH:

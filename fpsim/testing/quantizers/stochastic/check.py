@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
+from fpsim.casts.cast import encode
 from fpsim.errors import require_word
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
@@ -31,16 +32,10 @@ from fpsim.testing.quantizers.stochastic.dependence import (
     dependent_elements,
     seeds_alike,
 )
-from fpsim.testing.quantizers.stochastic.draws import CALLS, REPEATS, cells_of, counted_shares, drawn_shares
-from fpsim.testing.quantizers.stochastic.means import (
-    biased_mean,
-    deciding_bits,
-    fit_test,
-    means_in_binades,
-    shares_of_cells,
-)
+from fpsim.testing.quantizers.stochastic.draws import CALLS, REPEATS, cells_of, inputs_between, shares_away
+from fpsim.testing.quantizers.stochastic.means import biased_mean, deciding_bits, means_in_binades, wrong_shares
 from fpsim.testing.quantizers.stochastic.report import StochasticMeasurements, StochasticReport
-from fpsim.testing.quantizers.stochastic.shares import causes_of
+from fpsim.testing.quantizers.stochastic.shares import Shares, causes_of
 from fpsim.testing.quantizers.stochastic.source import DRIVEN, RandomSource, driver_of
 
 FRACTIONS = (1 / 64, *(k / 16 for k in range(1, 16)), 63 / 64)
@@ -96,7 +91,7 @@ def check_stochastic(
     require_word("random", driven, (*DRIVEN, "own"))
     source = RandomSource(fn, box, driven)
     findings = Findings()
-    measured = StochasticMeasurements({}, (), 0.0)
+    measured = StochasticMeasurements()
     try:
         properties = (
             _cast(source, target_fmt, measured) if x is None
@@ -106,13 +101,11 @@ def check_stochastic(
             findings.record(name, broken)
     except FunctionMisbehaved as refusal:
         findings.refuse(refusal)
-    broken_names = findings.broken
-    plain = [] if measured.causes else [PLAIN_CAUSES[name] for name in broken_names if name in PLAIN_CAUSES][:1]
+    causes = measured.causes or [PLAIN_CAUSES[name] for name in findings.broken if name in PLAIN_CAUSES][:1]
+    fields = vars(measured) | {"notes": tuple(measured.notes), "causes": tuple(causes) if findings.broken else ()}
     report = StochasticReport(
-        box.name, target_fmt, findings.names_held, tuple(findings.broken.values()), driven, measured.means,
-        measured.bits, measured.detects, FALSE_ALARM, measured.detects_in_binades, box.covered.coverage,
-        tuple(measured.notes), (*measured.causes, *plain) if broken_names else (), measured.random_bits,
-        measured.more_bits,
+        box.name, target_fmt, findings.names_held, tuple(findings.broken.values()), driven, false_alarm=FALSE_ALARM,
+        covered=box.covered.coverage, **fields,
     )  # fmt: skip
     if raises and not report.ok:
         raise AssertionError(str(report))
@@ -127,12 +120,6 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     calls with two seeds do not depend on each other. "repeats": equal random numbers give equal results. "averaging":
     means of more calls are more precise. A name may be yielded more than once.
 
-    Args:
-      source: the cast under test; source(x, n) calls it for x with the random numbers (or seed) of number n.
-      fmt: the format of its results.
-      measured: receives the shares of results rounded away from zero, the detectable bias, the correct bits of means,
-        the number of random bits, and the causes of broken properties.
-
     Raises:
       ValueError: the format has more than 16 bits, or values that float32 cannot represent.
     """
@@ -141,35 +128,25 @@ def _cast(source: RandomSource, fmt: Format, measured: StochasticMeasurements) -
     moves = _exact(source, fmt)
     yield "exact values", moves
     cells = cells_of(fmt)
-    x = np.array([[low + f * (high - low) for f in FRACTIONS] for low, high in cells])
-    narrow = x.astype(np.float32)
-    kept = narrow.astype(np.float64) == x  # inputs that float32 represents
-    lows, highs = (np.array([cell[end] for cell in cells])[:, None] + 0 * x for end in (0, 1))
-    fractions = np.array([FRACTIONS] * len(cells))
-    chosen = narrow[kept]
-    low, high, fraction = lows[kept], highs[kept], fractions[kept]
-    if source.driven in ("bits", "uniform"):
-        away, neighbours = counted_shares(source, chosen, low, high)
-        detects = 0.0
-    else:
-        away, neighbours = drawn_shares(source, chosen, low, high)
-        detects = detectable_bias(REPEATS * CALLS, chosen.size)
-    measured.detects = detects
+    x, low, high, fraction = inputs_between(cells, FRACTIONS)
+    away, neighbours = shares_away(source, x, low, high)
+    if not source.takes_words:
+        measured.detects = detectable_bias(REPEATS * CALLS, x.size)
     measured.means = {f: float(away[fraction == f].mean()) for f in FRACTIONS if (fraction == f).any()}
     yield "neighbours", neighbours
-    biased = biased_mean(source, chosen, away, fraction, detects)
+    biased = biased_mean(source, x, away, fraction)
     yield "mean", biased
     yield from means_in_binades(source, fmt, measured)
-    shares = shares_of_cells(away, fraction, chosen, low, fmt)
     if biased is not None or neighbours is not None:
-        measured.causes += causes_of(shares, fit_test(source.driven))
+        odd = (encode(low, fmt) & 1).astype(np.bool_)
+        shares = Shares(away, fraction, np.signbit(x), np.abs(low) < fmt.smallest_normal, odd)
+        measured.causes += causes_of(shares, lambda part, share: not wrong_shares(source, part.away, share).any())
     if moves is not None:
         measured.causes.append("moves values of the format")
     measured.random_bits, measured.more_bits = deciding_bits(source, cells, fmt)
     yield from _dependence(source, cells[0], measured)
     spread = np.random.default_rng(5).uniform(1, 2, 4096) * cells[0][0]
-    bits, failed = gain_of_averaging(source, spread.astype(np.float32))
-    measured.bits = bits
+    measured.bits, failed = gain_of_averaging(source, spread.astype(np.float32))
     yield "averaging", failed
 
 
@@ -178,12 +155,7 @@ def _dependence(
 ) -> Iterator[tuple[str, Broken | None]]:
     """Yield "elements", "calls", "seeds" and "repeats", each with the result that breaks it, or None if it holds.
 
-    "elements" and "calls": elements of a call, and two calls, must be rounded in the same direction in half of the
-    cases, within chance. "seeds" (only if fn takes seeds): two seeds must not give equal results. "repeats" (if fn
-    takes any random numbers): the same numbers must give the same results again.
-
-    source: the quantizer. cell: two neighbouring values of the format; the inputs are halfway between them. measured:
-    causes are added to it.
+    cell: two neighbouring values of the format, halfway between which the inputs are. measured: receives causes.
     """
     half = np.full(OF_LAGS, cell[0] + (cell[1] - cell[0]) / 2, np.float32)
     draws = [np.abs(source(half, number)) > abs(cell[0]) for number in range(8)]
@@ -203,23 +175,20 @@ def _dependence(
         yield "seeds", seeds_alike(source, half[:SEEDED], measured)
     if source.driven != "own":
         again = [source(half[:256], 3) for _ in range(2)]
-        same = bool((again[0].view(np.uint64) == again[1].view(np.uint64)).all())
-        why = "the same random numbers give other results the second time"
-        if not same:
+        broken = None
+        if (again[0].view(np.uint64) != again[1].view(np.uint64)).any():
             measured.causes.append(f"draws random numbers other than those of its {source.driven}")
-        yield "repeats", None if same else Broken("repeats", why)
+            broken = Broken("repeats", "the same random numbers give other results the second time")
+        yield "repeats", broken
 
 
 def _exact(source: RandomSource, fmt: Format) -> Broken | None:
-    """Return the broken property "exact values" if some random numbers change a value of the format, else None.
-
-    source: calls the stochastic quantizer with random numbers, made from a seed or given. fmt: the format of results.
-    """
+    """Return the broken property "exact values" if some random numbers change a value of the format, else None."""
     values = fmt.table()
     x = np.asarray(values[np.isfinite(values)], np.float32)
     want = words_of(QuantizerModel(fmt).values(taken_apart(x)))
     extremes: list[Array | None] = [None] * 4
-    if source.driven in ("bits", "uniform"):
+    if source.takes_words:
         extremes += [np.full(x.shape, word, np.uint32) for word in (0, 1 << 31, (1 << 32) - 1)]
     for number, words in enumerate(extremes):
         got = words_of(source(x, number, words))

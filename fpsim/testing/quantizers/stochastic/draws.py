@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,7 @@ REPEATS, CALLS = 2048, 32  # draws of each input: elements per call, and calls
 def cells_of(fmt: Format) -> list[tuple[float, float]]:
     """Return pairs of neighbouring values, smaller magnitude first, from all parts of a format's range.
 
-    One pair begins at 1, or at the smallest normal value in formats that lack 1; with mantissa bits, one follows it. In
-    formats with subnormals, pairs begin at 0 and at the smallest normal value. One pair ends at the largest value. In
-    signed formats, the first and the last pair are also returned with negative signs.
+    The first pair begins at 1, or at the smallest normal value in formats that lack 1.
     """
     one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
     unit = float(fmt.ulp(one))
@@ -43,17 +42,29 @@ def binades_of(fmt: Format) -> list[tuple[float, float]]:
     return positive + [(-low, -high) for low, high in positive if fmt.signed]
 
 
-def drawn_shares(
+def inputs_between(cells: list[tuple[float, float]], fractions: Sequence[float]) -> tuple[Array, ...]:
+    """Return (inputs, their lower neighbours, their upper neighbours, their fractions of the spacing), flat.
+
+    The inputs, float32, are at each of `fractions` between each pair of `cells`; float32 must represent them exactly.
+    """
+    low, high = (np.repeat(np.array(cells)[:, end], len(fractions)) for end in (0, 1))
+    fraction = np.tile(fractions, len(cells))
+    exact = low + fraction * (high - low)
+    x = exact.astype(np.float32)
+    kept = x.astype(np.float64) == exact
+    return x[kept], low[kept], high[kept], fraction[kept]
+
+
+def shares_away(
     source: RandomSource, x: Array, low: Values, high: Values, calls: int = CALLS
 ) -> tuple[Values, Broken | None]:
-    """Return (share of draws that round each input away from zero, broken property "neighbours" or None).
+    """Return (share of results that round each input away from zero, broken property "neighbours" or None).
 
-    Args:
-      source: the quantizer.
-      x: the inputs.
-      low, high: the neighbours of each input, smaller magnitude first.
-      calls: number of calls, with 2048 draws per input.
+    Shares are exact for quantizers that take random words; others are called `calls` times with 2,048 draws per input.
+    low, high: the neighbours of each input, smaller magnitude first.
     """
+    if source.takes_words:
+        return counted_shares(source, x, low, high)
     away = np.zeros(x.size)
     bad: Broken | None = None
     for number in range(calls):
@@ -64,10 +75,7 @@ def drawn_shares(
 
 
 def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Values) -> Broken | None:
-    """Return the broken property "neighbours" if a result is not a neighbour of its input, else None.
-
-    source: the quantizer. got: its results, (inputs, draws). low, high: the two neighbours of each of the inputs x.
-    """
+    """Return the broken property "neighbours" if one of the results `got`, (inputs, draws), is neither low nor high."""
     stray = (got != low[:, None]) & (got != high[:, None])
     if not stray.any():
         return None
@@ -79,16 +87,13 @@ def _stray(source: RandomSource, x: Array, got: Values, low: Values, high: Value
 
 
 def counted_shares(source: RandomSource, x: Array, low: Values, high: Values) -> tuple[Values, Broken | None]:
-    """Return (share of random numbers that round each input away from zero, broken property "neighbours" or None).
+    """Return (share of random words that round each input away from zero, broken property "neighbours" or None).
 
-    The share is exact, and found by bisection, if all random numbers below a threshold round an input to one neighbour
-    and all others to the other. If 129 evenly spaced random numbers show otherwise, it is estimated from these. The
-    share is float64, one for each of the inputs x. source: the quantizer. low, high: the neighbours of each input,
-    smaller magnitude first.
+    The share is exact if words below a threshold round an input to one neighbour and all others to the other. If 129
+    evenly spaced words show otherwise, it is estimated from these. low, high: neighbours, smaller magnitude first.
     """
     bits = WORD_BITS if source.driven == "bits" else 24
     shift = WORD_BITS - bits
-
     bad: Broken | None = None
 
     def goes(words: Any) -> Any:

@@ -88,9 +88,9 @@ class StochasticReport:
 class StochasticMeasurements:
     """Measurements of a check, which its steps fill in; the attributes are those of `StochasticReport`."""
 
-    means: dict[float, float]
-    bits: tuple[float, ...]
-    detects: float
+    means: dict[float, float] = field(default_factory=dict)
+    bits: tuple[float, ...] = ()
+    detects: float = 0.0
     detects_in_binades: float = 0.0
     notes: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Values = npt.NDArray[Any]
-Flags = npt.NDArray[np.bool_]
+from fpsim.display.wording import plural
+from fpsim.testing.quantizers.rounder import Flags
+from fpsim.testing.quantizers.stochastic.source import Values
+
 MOST_BITS, MOST_PLACES = 12, 4  # largest number of random bits, and of places by which they are shifted, to try
 
 
@@ -35,22 +36,21 @@ class Shares(NamedTuple):
         return Shares(*(array[chosen] for array in self))
 
 
-Share = Callable[[Shares], Values]
+Share = Callable[[Shares], Values]  # shares that a fault causes
 Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given ones, within chance
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
-    """Yield known faults: a clause without subject, and a function from Shares to the shares that the fault causes."""
+    """Yield known faults: a clause without subject, and the shares that the fault causes."""
     yield from _ALWAYS.items()
     for places in range(1, MOST_PLACES + 1):
-        said = f"{places} place{'s' if places > 1 else ''}"
         ends = f"fractions up to {1 - 2.0**-places:g} never go away from zero"
-        yield f"adds its random bits {said} too low: {ends}", _too_low(places)
+        yield f"adds its random bits {plural(places, 'place')} too low: {ends}", _too_low(places)
     for bits in range(1, MOST_BITS + 1):
-        said = f"{bits} random bit{'s' if bits > 1 else ''}"
-        yield f"compares {said}: it cuts the fraction to them", _to_bits(bits, np.floor)
-        yield f"compares {said}: it rounds the fraction up to them", _to_bits(bits, np.ceil)
-        yield f"rounds the fraction to {said.replace(' random', '')} first", _to_bits(bits, np.rint)
+        compares = f"compares {plural(bits, 'random bit')}"
+        yield f"{compares}: it cuts the fraction to them", _to_bits(bits, np.floor)
+        yield f"{compares}: it rounds the fraction up to them", _to_bits(bits, np.ceil)
+        yield f"rounds the fraction to {plural(bits, 'bit')} first", _to_bits(bits, np.rint)
     for bits in (*range(3, MOST_BITS + 1), 16, 23, 24, 31, 32):
         yield f"compares {bits} random bits by <=, not by <: it goes away 2**-{bits} too often", _one_more(bits)
 
@@ -75,52 +75,44 @@ _ALWAYS: dict[str, Share] = {
 
 
 def _too_low(places: int) -> Share:
-    """Return the function from `Shares` to the shares of a quantizer that adds random bits `places` bits too low."""
+    """Return the shares of a quantizer that adds its random bits `places` bits too low."""
     return lambda s: np.maximum(0.0, 1 - (1 - s.fraction) * 2**places)
 
 
 def _one_more(bits: int) -> Share:
-    """Return the function from `Shares` to the shares of a quantizer that compares `bits` random bits by <=, not <."""
+    """Return the shares of a quantizer that compares `bits` random bits by <=, not <."""
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
 def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
-    """Return the function from `Shares` to the shares of a quantizer that first reduces the fraction to `bits` bits.
-
-    cut: rounding of fraction * 2**bits to integers, such as np.floor.
-    """
+    """Return the shares of a quantizer that first reduces the fraction to `bits` bits by `cut`, such as np.floor."""
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
 
 def causes_of(shares: Shares, fits: Fits) -> tuple[str, ...]:
     """Return the fault that explains wrong shares, as a tuple of one clause; () if none does.
 
-    A fault explains the shares of all inputs, or, if all others are right, those of one class: negative, positive,
-    subnormal or normal. fits: function (shares, expected shares) -> whether the measured shares equal these.
+    The fault affects all inputs, or one class: negative, positive, subnormal or normal ones.
     """
-    for words, share in hypotheses():
-        if fits(shares, share(shares)):
-            return (words,)
     for chosen, where in (
-        (shares.negative, "for negative values"), (shares.subnormal, "where the result is subnormal"),
-        (~shares.subnormal, "where the result is a normal value"), (~shares.negative, "for positive values"),
+        (np.ones_like(shares.negative), ""), (shares.negative, ", for negative values"),
+        (shares.subnormal, ", where the result is subnormal"),
+        (~shares.subnormal, ", where the result is a normal value"), (~shares.negative, ", for positive values"),
     ):  # fmt: skip
         rest, part = shares.part(~chosen), shares.part(chosen)
         if not chosen.any() or not fits(rest, rest.fraction):
             continue
         for words, share in hypotheses():
             if fits(part, share(part)):
-                return (f"{words}, {where}",)
+                return (f"{words}{where}",)
     return ()
 
 
 def random_bits(places: Any, wrong: Flags, last: int) -> tuple[int, bool]:
     """Return (number of random bits that measured shares show, whether there may be more).
 
-    Args:
-      places: exponents j of the fractions 2**-j, ascending from 1, an integer array.
-      wrong: for each j, whether the share differs from 2**-j.
-      last: the largest j that can be measured.
+    places: the exponents j = 1, 2, ... of the fractions 2**-j. wrong: for each j, whether the share differs from 2**-j.
+    last: the largest j that can be measured.
     """
     for place, is_wrong in zip(places, wrong, strict=True):
         if place > last:

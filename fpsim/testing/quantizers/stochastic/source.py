@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.testing.quantizers.black_box import CalledQuantizer
+from fpsim.testing.quantizers.black_box import CalledQuantizer, parameters_of
 
 WORD_BITS = 32
 DRIVEN = {
@@ -24,18 +23,9 @@ Values = npt.NDArray[np.float64]
 
 
 def driver_of(fn: Callable[..., Any]) -> str:
-    """Return the kind of random numbers that the name of one of fn's parameters tells, else "own".
-
-    The kinds are "seed", "generator", "bits" and "uniform"; DRIVEN lists the names, such as "rng" for "generator".
-    """
-    try:
-        parameters = list(inspect.signature(fn).parameters)
-    except (TypeError, ValueError):
-        return "own"
-    for how, names in DRIVEN.items():
-        if any(name in names for name in parameters):
-            return how
-    return "own"
+    """Return the kind of random numbers, a key of DRIVEN, that the name of one of fn's parameters tells, else "own"."""
+    parameters = {parameter.name for parameter in parameters_of(fn)}
+    return next((kind for kind, names in DRIVEN.items() if parameters & {*names}), "own")
 
 
 class RandomSource:
@@ -45,24 +35,24 @@ class RandomSource:
       fn: the quantizer.
       box: the `CalledQuantizer` by which fn is called.
       driven: the kind of random numbers that fn takes: "seed", "generator", "bits", "uniform", or "own" for none.
+
+    Attributes:
+      takes_words: whether fn takes random bits or uniform numbers, so that shares over all of them can be counted.
     """
 
     def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
         self.fn, self.box, self.driven = fn, box, driven
-        try:
-            named = list(inspect.signature(fn).parameters)
-        except (TypeError, ValueError):
-            named = []
+        named = [parameter.name for parameter in parameters_of(fn)]
         self.parameter = next((name for name in named if name in DRIVEN.get(driven, ())), None)
         if driven != "own" and self.parameter is None and len(named) > 1:
             self.parameter = named[1]
+        self.takes_words = driven in ("bits", "uniform")
         self._settled = False
 
     def __call__(self, x: Array, number: int = 0, words: Array | None = None) -> Values:
         """Return the float64 results for x, flat.
 
-        number: seed of the random numbers that are passed. words: uint32 random bits, of x's shape, to pass instead; or
-        None.
+        number: seed of the random numbers that are passed. words: uint32 random bits to pass instead, of x's shape.
         """
         self.box.fn = lambda inputs: self._driven_call(inputs, number, words)
         if not self._settled:
@@ -71,32 +61,23 @@ class RandomSource:
         return self.box.call(x.copy(), new_values=number == 0).words.view(np.float64)
 
     def _driven_call(self, inputs: Any, number: int, words: Array | None) -> Any:
-        """Call fn with random numbers of the kind that it takes, made from `number`, and return its result unchanged.
+        """Call fn with random numbers of its kind, made from `number`, and return its result unchanged.
 
-        Args:
-          inputs: the array or tensor to round.
-          number: seed of the random bits, uniform numbers or generator, or the seed to pass.
-          words: uint32 random bits, of the shape of the inputs, to pass as bits or uniform numbers; None or another
-            shape makes them from `number`.
+        words: uint32 random bits to pass, as bits or uniform numbers, if they have the shape of the inputs.
         """
         if self.driven == "own":
             return self.fn(inputs)
         value: Any = number
+        torch = sys.modules["torch"] if self.box.takes == "torch" else None
         if self.driven == "generator":
-            value = self._generator(number)
-        elif self.driven in ("bits", "uniform"):
+            value = np.random.default_rng(number) if torch is None else torch.Generator().manual_seed(number)
+        elif self.takes_words:
             shape = tuple(inputs.shape)
             if words is None or words.shape != shape:
                 words = np.random.default_rng(number).integers(0, 1 << WORD_BITS, shape, dtype=np.uint32)
             value = (
                 words if self.driven == "bits" else (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
             )
-            if self.box.takes == "torch":
-                value = sys.modules["torch"].from_numpy(value.view(np.int32) if self.driven == "bits" else value)
+            if torch is not None:
+                value = torch.from_numpy(value.view(np.int32) if self.driven == "bits" else value)
         return self.fn(inputs, value) if self.parameter is None else self.fn(inputs, **{self.parameter: value})
-
-    def _generator(self, number: int) -> Any:
-        """Return a generator of torch or NumPy with the seed `number`."""
-        if self.box.takes == "torch":
-            return sys.modules["torch"].Generator().manual_seed(number)
-        return np.random.default_rng(number)
