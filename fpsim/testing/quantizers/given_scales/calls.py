@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, require_function
 from fpsim.testing.coverage import CoverageRecord
-from fpsim.testing.quantizers.black_box import read
+from fpsim.testing.quantizers.black_box import is_integer_dtype, parameters_of, read, require_shape
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, Values
 from fpsim.testing.quantizers.scales.results import is_packed, unpacked
 
@@ -39,19 +39,15 @@ class GivenScaleCall:
         self.covered = CoverageRecord()
         self.returns_values = False
         self.tensors = False
-        try:
-            parameters = list(inspect.signature(fn).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        needed = sum(one.kind in positional and one.default is one.empty for one in parameters)
+        positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        needed = sum(each.kind in positional and each.default is Parameter.empty for each in parameters_of(fn))
         self.more = max(min(needed - 1, 2), 0)
 
     def call(self, x: Array, layout: str = "") -> Values:
         """Return the integers or values that fn returns for x, as float64, in the shape of x.
 
-        If the promise has a scale for each tile of a matrix, x may be several such matrices stacked along the rows; fn
-        is called with each. layout: name of the memory layout in the report, "" for C order.
+        With a scale for each tile of a matrix, x may be several such matrices stacked along the rows, with each of
+        which fn is called. layout: name of the memory layout in the report, "" for C order.
 
         Raises:
           FunctionMisbehaved: fn raises, writes into its input, or returns neither codes nor values of x's shape.
@@ -78,10 +74,7 @@ class GivenScaleCall:
         return values
 
     def _run(self, x: Array, extras: list[Array]) -> Any:
-        """Call fn with x and further arguments `extras`, and return its result unchanged.
-
-        They are passed as arrays, or as tensors if fn raised on arrays before.
-        """
+        """Call fn with x and `extras`, as arrays, or as tensors if it raised on arrays, and return its result."""
         with np.errstate(all="ignore"):
             if not self.tensors:
                 return self.fn(x, *extras)
@@ -89,12 +82,9 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
-        """Return the codes or values `got` that fn returned for x, as float64 of x's shape.
+        """Return the codes, which may be packed, or values that fn returned for x, as float64 of x's shape.
 
-        Codes of 4 bits may be packed two per byte. The attribute `returns_values` is set to whether they are values.
-
-        Raises:
-          FunctionMisbehaved: `got` is neither codes nor values, or has another shape than x.
+        `returns_values` is set to whether they are values.
         """
         fmt = self.promise.fmt
         if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
@@ -108,13 +98,9 @@ class GivenScaleCall:
             raise FunctionMisbehaved("returns", f"fn must return codes or values; got {shown(got)}.", x) from error
         if is_packed(array, x.shape, fmt):
             array = unpacked(array, x.shape, fmt, high_first=False)
-        if array.shape != x.shape:
-            raise FunctionMisbehaved(
-                "shape", f"fn must return the shape of its input, {x.shape}; got {array.shape}.", x
-            )
-        integers = array.dtype.kind in "iu" or array.dtype.name in ("int4", "uint4")
+        require_shape(array, x)
         known = format_of(array.dtype)
-        self.returns_values = not integers and (isinstance(fmt, IntegerFormat) or known != fmt)
+        self.returns_values = not is_integer_dtype(array.dtype) and (isinstance(fmt, IntegerFormat) or known != fmt)
         if self.returns_values:
             if known is None:
                 raise FunctionMisbehaved("dtype", f"fn must return codes of {fmt} or values; got {array.dtype}.", x)
@@ -129,11 +115,6 @@ class GivenScaleCall:
         return 0.0 if isinstance(self.promise.fmt, IntegerFormat) else -0.0
 
     def wanted(self, promise: GivenScale, x: Array) -> Values:
-        """Return the right results for x as float64: codes, or values if the function returned values.
-
-        promise: the model of the right arithmetic.
-        """
+        """Return the results of a model for x as float64: codes, or values if the function returned values."""
         codes = promise.codes(x) + self._no_sign_of_zeros
-        if not self.returns_values:
-            return codes
-        return promise.values(codes) + self._no_sign_of_zeros
+        return promise.values(codes) + self._no_sign_of_zeros if self.returns_values else codes

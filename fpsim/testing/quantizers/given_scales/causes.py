@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,27 +30,14 @@ WRAPS: dict[str, dict[str, Any]] = {
 MANY = 1 << 16  # inputs that causes are tried on; those that reproduce their results are tried on all inputs
 
 
-class ScaleCause(NamedTuple):
-    """A cause that explains all results: its faults as clauses without subject, and the model with these faults."""
-
-    clauses: tuple[str, ...]
-    model: GivenScale
-
-
 def differing(got: Values, want: Values) -> Any:
-    """Return a bool mask of the results that differ between two float64 arrays.
-
-    NaN equals NaN, and -0.0 differs from 0.0.
-    """
+    """Return a mask of the float64 results that differ; NaN equals NaN, and -0.0 differs from 0.0."""
     same_sign = np.signbit(got) == np.signbit(want)
     return ~(((got == want) & same_sign) | (np.isnan(got) & np.isnan(want)))
 
 
 def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the known faults: a dict from a clause without subject to changed fields of the model `promise`.
-
-    They are wrong quotients, roundings, tiles, overflows, ends of the range, signs and zero points.
-    """
+    """Return the known faults: a dict from a clause without subject to changed fields of the model `promise`."""
     named: dict[str, dict[str, Any]] = {
         "multiplies by the reciprocal of the scale": {"quotient": "reciprocal"},
         "divides in float64": {"quotient": "float64"},
@@ -89,10 +76,7 @@ def changes_of(promise: GivenScale) -> dict[str, dict[str, Any]]:
 
 
 def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
-    """Return the faults of taking another tile's scale or zero point; {} without tiles.
-
-    The dict maps a clause without subject to the fields of the model `promise` that the fault changes.
-    """
+    """Return the faults of taking another tile's scale or zero point, as `changes_of` does; {} without tiles."""
     if promise.block is None or promise.scale.size == 1:
         return {}
     points = bool(promise.zero_point.ndim)
@@ -121,10 +105,12 @@ def _of_tiles(promise: GivenScale) -> dict[str, dict[str, Any]]:
     return changes
 
 
-def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> tuple[ScaleCause | None, int]:
-    """Return (the one or two faults that explain the results `got` for x, or None; how many others were tried).
+def cause_of(
+    promise: GivenScale, box: GivenScaleCall, x: Array, got: Values
+) -> tuple[tuple[str, ...], GivenScale, int]:
+    """Return (one or two faults that explain the results `got` for x, model with these, number of others tried).
 
-    promise: the model of the promised arithmetic. box: the quantizer. got: its results, float64 codes or values.
+    The faults are clauses without subject; () if none explain the results, with the promise as the model.
     """
     variants = changes_of(promise)
     few, few_got = x, got
@@ -141,19 +127,16 @@ def cause_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) ->
             if not differing(few_got, box.wanted(model, few)).any() and (
                 few is x or not differing(got, box.wanted(model, x)).any()
             ):
-                return ScaleCause(clauses, model), excluded
+                return clauses, model, excluded
             excluded += 1
-    return None, excluded
+    return (), promise, excluded
 
 
 def fields_of(promise: GivenScale, box: GivenScaleCall, x: Array, got: Values) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x.
-
-    promise: the model of the promised arithmetic. box: the quantizer. got: its results, float64 codes or values.
-    """
-    cause, excluded = cause_of(promise, box, x, got)
-    if cause is not None:
-        return {**explained(*cause.clauses), "excluded": excluded}
+    """Return the `QuantizerReport` fields that name the cause of wrong results `got` for x."""
+    clauses, _, excluded = cause_of(promise, box, x, got)
+    if clauses:
+        return {**explained(*clauses), "excluded": excluded}
     differ = int(differing(got, box.wanted(promise, x)).sum())
     tried = math.comb(len(changes_of(promise)), 2)
     text = f"none of the {tried:,} pairs of causes that were tried explains them"

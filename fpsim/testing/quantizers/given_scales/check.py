@@ -15,6 +15,7 @@ from fpsim.formats.element import Element
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.testing.black_box import FunctionMisbehaved, name_of
 from fpsim.testing.pasted import pasted
+from fpsim.testing.quantizers.black_box import attempted
 from fpsim.testing.quantizers.given_scales.calls import GivenScaleCall
 from fpsim.testing.quantizers.given_scales.causes import cause_of, differing, fields_of
 from fpsim.testing.quantizers.given_scales.inputs import LARGE, further_arrays, inputs_of
@@ -30,16 +31,9 @@ SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16, *(np.dtype(f"{kind}{bits}
 def check_given_scale(
     fn: Callable[..., Any], fmt: Element, scale: Any, zero_point: Any, block: Any, source: Any, cast: dict[str, Any]
 ) -> QuantizerReport:
-    """Return the report of `check_quantizer` with a scale, or on a cast to integers (scale None).
+    """Return the report for arguments of `check_quantizer`, with a scale, or on a cast to integers (scale None).
 
-    Args:
-      fn: the quantizer.
-      fmt: the format of its results.
-      scale: a positive number or an array of them; None for 1.
-      zero_point: an integer or an array of them; None for 0.
-      block: rows and columns of a tile, or None.
-      source: the dtype of the inputs; None for float32.
-      cast: rounding, overflow, subnormals and seed.
+    cast: rounding, overflow, subnormals and seed.
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.
@@ -60,14 +54,7 @@ def check_given_scale(
 
 
 class GivenScaleCheck(NamedTuple):
-    """Check of a quantizer with a given scale, on several arrays.
-
-    Attributes:
-      box: the quantizer.
-      promise: the model of the promised arithmetic.
-      findings: the record of properties that hold, and of broken ones.
-      fields: further fields of the report.
-    """
+    """Check of a quantizer `box` with a given scale, on several arrays; fields: further fields of the report."""
 
     box: GivenScaleCall
     promise: GivenScale
@@ -77,24 +64,18 @@ class GivenScaleCheck(NamedTuple):
     def compare_all(self, x: Array, zero_point: Any, is_cast: bool) -> None:
         """Compare the results for x, for a large array and for other layouts with the promise.
 
-        Broken properties are recorded in `findings`, causes are stored in `fields`.
-
-        Args:
-          x: the inputs.
-          zero_point: the caller's argument; None also allows a symmetric range.
-          is_cast: whether no scale was given; then a scale other than 1 is a possible cause.
-
-        Raises:
-          FunctionMisbehaved: the function raises, or returns neither codes nor values.
+        zero_point: the caller's argument; None also allows a symmetric range. is_cast: whether no scale was given; then
+        a scale other than 1 is a possible cause.
         """
         got = self.box.call(x)
         promise, note = _saturating(self.promise, zero_point, x, got, self.box)
         if note:
             self.findings.note(note)
         check = self._replace(promise=promise)
-        differ = differing(got, self.box.wanted(promise, x))
+        want = self.box.wanted(promise, x)
+        differ = differing(got, want)
         self.fields.update(differ=int(differ.sum()), of=differ.size)
-        self.findings.record("codes", check.broken("codes", x, got))
+        self.findings.record("codes", _broken("codes", x, got, want))
         again = self.box.call(x)
         self.findings.record("calls", _broken("calls", x, again, got, "the second call gives another result, "))
         check.compare_further(x, compares=not differ.any())
@@ -105,35 +86,22 @@ class GivenScaleCheck(NamedTuple):
             if is_cast and not self.fields.get("causes"):
                 self.fields.update(_hidden_scale(self.box, promise))
 
-    def broken(self, name: str, x: Array, got: Values, why: str = "") -> Broken | None:
-        """Return the broken property `name` if the results `got` for x, float64 codes or values, are wrong, else None.
-
-        why: text before "first at index ..." in the property's sentence.
-        """
-        return _broken(name, x, got, self.box.wanted(self.promise, x), why)
-
     def compare_further(self, x: Array, compares: bool) -> None:
         """Call fn with a large array of values of x, and with x in other memory layouts, and record broken properties.
 
         compares: True compares the results with the promise's; False only calls fn, to note the arrays that it refuses.
         """
         for name, array in further_arrays(self.promise, x, () if self.box.tensors else tuple(LAYOUTS)):
-            try:
-                got = self.box.call(array, "" if name == "large" else name)
-            except FunctionMisbehaved as refusal:
-                if refusal.rule != "runs":
-                    raise
-                self.findings.note(f"it refuses {name} arrays: {refusal.sentence}")
-                continue
-            if compares:
+            got, refusal = attempted(self.box.call, array, "" if name == "large" else name)
+            if got is None:
+                self.findings.note(f"it refuses {name} arrays: {refusal}")
+            elif compares:
                 kind = "size" if name == "large" else "layout"
-                self.findings.record(kind, self.broken(kind, array, got, f"an array that is {name}, "))
+                want = self.box.wanted(self.promise, array)
+                self.findings.record(kind, _broken(kind, array, got, want, f"an array that is {name}, "))
 
     def compare_large_matrix(self, x: Array) -> None:
-        """Compare the results for a large matrix that repeats x with the promise, and record whether they are right.
-
-        If fn takes no scales as an argument, or refuses the large matrix with repeated scales, add a note instead.
-        """
+        """Compare the results for a large matrix that repeats x, with repeated scales, with the promise."""
         promise = self.promise
         assert promise.matrix is not None
         rows, columns = promise.matrix
@@ -150,23 +118,16 @@ class GivenScaleCheck(NamedTuple):
             return
         below = [x[(row % (len(x) // rows)) * rows :][:rows] for row in range(times[0])]
         values = np.tile(np.concatenate(below), (1, across))
-        try:
-            got = box.call(values)
-        except FunctionMisbehaved as refusal:
-            if refusal.rule != "runs":
-                raise
-            self.findings.note(f"it refuses a matrix of shape {values.shape}: {refusal.sentence}")
+        got, refusal = attempted(box.call, values)
+        if got is None:
+            self.findings.note(f"it refuses a matrix of shape {values.shape}: {refusal}")
             return
         why = f"a matrix of shape {values.shape}, "
         self.findings.record("size", _broken("size", values, got, box.wanted(large, values), why))
 
 
 def _tile(block: Any) -> tuple[int, int]:
-    """Return the rows and columns of a tile from the argument `block`.
-
-    Raises:
-      ValueError: the argument is not a pair of positive integers.
-    """
+    """Return the argument `block` as rows and columns of a tile, or raise a ValueError."""
     numbers = block if isinstance(block, (tuple, list)) else ()
     whole = [isinstance(size, (int, np.integer)) and not isinstance(size, bool) and size > 0 for size in numbers]
     if len(whole) != 2 or not all(whole):
@@ -175,10 +136,7 @@ def _tile(block: Any) -> tuple[int, int]:
 
 
 def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}.
-
-    box: the function under test. promise: the model of the promised cast.
-    """
+    """Return the `QuantizerReport` fields on a scale other than 1 that explains all results of a cast; else {}."""
     for model in scales_of(box):
         x = inputs_of(model, np.dtype(np.float32))
         got = box.call(x)
@@ -187,20 +145,18 @@ def _hidden_scale(box: GivenScaleCall, promise: GivenScale) -> dict[str, Any]:
             words += (f"adds the zero point {int(model.zero_point)}: pass zero_point=",)
         if not differing(got, box.wanted(model, x)).any():
             return explained(*words)
-        cause, _ = cause_of(model, box, x, got)
-        if cause is not None:
-            return explained(*words, *cause.clauses)
+        clauses, _, _ = cause_of(model, box, x, got)
+        if clauses:
+            return explained(*words, *clauses)
     return {}
 
 
 def _saturating(
     promise: GivenScale, zero_point: Any, x: Array, got: Values, box: GivenScaleCall
 ) -> tuple[GivenScale, str]:
-    """Return (promise, note), where the promise may have a symmetric range such as -127 to 127.
+    """Return (promise, ""); or, if fewer results differ with a symmetric range, (promise with that, note on it).
 
-    The range is replaced if fewer results differ with it, in signed integer formats, and only if `zero_point`, the
-    caller's argument, is None. The note says that it was replaced; else it is "". x, got: the inputs and the results
-    (float64) of the quantizer `box`.
+    zero_point: the caller's argument; only None allows that range. got: results for x.
     """
     fmt = promise.fmt
     if not isinstance(fmt, IntegerFormat) or not fmt.signed or zero_point is not None:
@@ -210,10 +166,10 @@ def _saturating(
     return (symmetric, f"it saturates at {-fmt.highest}, not at {fmt.lowest}") if fewer else (promise, "")
 
 
-def _broken(name: str, x: Array, got: Values, want: Values, why: str) -> Broken | None:
+def _broken(name: str, x: Array, got: Values, want: Values, why: str = "") -> Broken | None:
     """Return the broken property `name` if the results `got` for x differ from the right ones `want`, else None.
 
-    got, want: float64 codes or values. why: text before "first at index ..." in the property's sentence.
+    why: text before "first at index ..." in the property's sentence.
     """
     differ = np.flatnonzero(differing(got, want))
     if not differ.size:

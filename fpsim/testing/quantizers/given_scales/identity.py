@@ -16,6 +16,7 @@ from fpsim.testing.quantizers.given_scales.causes import cause_of, differing
 from fpsim.testing.quantizers.given_scales.inputs import inputs_of
 from fpsim.testing.quantizers.given_scales.promise import GivenScale, given_scale
 from fpsim.testing.quantizers.given_scales.search import scales_of
+from fpsim.testing.quantizers.report import but
 from fpsim.testing.quantizers.rounder import rule_words
 
 POLICIES = tuple(name for name in NAMES if name != "stochastic")
@@ -67,10 +68,10 @@ class IntegerIdentity:
         ties = "takes ties away from zero" if self.rounding == "nearest_away" else f"rounds {self.rounding}"
         does = f"{self.fmt}: divides by {self.scale:.9g}, {ties}, adds {self.zero_point}, {self.overflow}s"
         does += f" at {self.lowest}" if self.lowest != self.fmt.lowest else ""
-        faults = f", but it {'; it '.join(self.faults)}" if self.faults else ""
+        does += but(self.faults)
         if self.exact:
-            return f"{does}{faults}. Each of {self.excluded:,} other faults would give another result."
-        return f"No cause gives all results. The nearest, {does}{faults}, differs in {self.differ:,} of {self.of:,}."
+            return f"{does}. Each of {self.excluded:,} other faults would give another result."
+        return f"No cause gives all results. The nearest, {does}, differs in {self.differ:,} of {self.of:,}."
 
 
 def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity:
@@ -85,16 +86,12 @@ def identify_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIden
     first = box.call(probe)
     if differing(first, box.call(probe)).any():
         raise FunctionMisbehaved("calls", "fn is not deterministic: the same call gave two results.", probe)
-    models = list(scales_of(box)) or [box.promise]
-    best: IntegerIdentity | None = None
-    for model in models:
-        identity = _identity(box, model)
-        if identity.exact:
-            return identity
-        if best is None or identity.differ < best.differ:
-            best = identity
-    assert best is not None
-    return best
+    identities: list[IntegerIdentity] = []
+    for model in list(scales_of(box)) or [box.promise]:
+        identities.append(_identity(box, model))
+        if identities[-1].exact:
+            return identities[-1]
+    return min(identities, key=lambda identity: identity.differ)
 
 
 def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
@@ -110,12 +107,12 @@ def _identity(box: GivenScaleCall, model: GivenScale) -> IntegerIdentity:
     faults: tuple[str, ...] = ()
     excluded, differ = sum(count > 0 for count in counts), min(counts)
     if differ:
-        cause, others = cause_of(start, box, x, got)
+        clauses, nearest, others = cause_of(start, box, x, got)
         excluded += others
-        if cause is not None:
-            nearest, differ = cause.model, 0
+        if clauses:
+            differ = 0
             policy = rule_words(nearest.rounding, start.rounding) if nearest.rounding in POLICIES else ""
-            faults = tuple(clause for clause in cause.clauses if clause != policy)
+            faults = tuple(clause for clause in clauses if clause != policy)
     overflow = "wrap" if nearest.wraps else "saturate"
     return IntegerIdentity(
         fmt, float(nearest.scale), int(nearest.zero_point), nearest.lowest, nearest.rounding, overflow, faults,

@@ -21,9 +21,7 @@ MOST = 1 << 22  # most elements of these calls together, unless two calls have m
 def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return the inputs of a check in `dtype`, at which results of a quantizer with a given scale change.
 
-    They are multiples of the scale near ties and ends of the range, random values, zeros, Inf, subnormals and large
-    values. With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are
-    flat. promise: the scale and format of the quantizer.
+    With scales along an axis, the inputs for each scale are along the other axis of a matrix; else they are flat.
     """
     if promise.block is not None:
         return _of_tiles(promise, dtype)
@@ -36,39 +34,28 @@ def inputs_of(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
         finite = points(fmt).astype(np.float64)
         levels = finite[np.isfinite(finite)]
         levels = levels if levels.size <= 4096 else rng.choice(levels, 4096, replace=False)
-    scales = np.atleast_1d(promise.scale).astype(np.float64)
+    scales, along = np.atleast_1d(promise.scale).astype(np.float64), promise.along
     with np.errstate(all="ignore"):
         column = np.concatenate([levels, rng.uniform(levels.min(), levels.max(), 512)])
-        if promise.scale.ndim:
-            x = column[None, :] * scales if promise.scale.shape[0] > 1 and promise.scale.ndim == 2 else (
-                column[:, None] * scales
-            )  # fmt: skip
-        else:
-            x = column * scales
+        x = (column if along is None else np.expand_dims(column, 1 - along)) * scales
         if dtype.kind in "iu":
             info = np.iinfo(dtype)
             low, high = max(info.min, -(1 << 24)), min(info.max, 1 << 24)
             near = np.rint(x)[..., None] + np.array([-1, 0, 1])
-            moved = near.reshape(*x.shape[:-1], -1) if promise.scale.ndim != 1 else np.moveaxis(near, -1, 0).reshape(
-                -1, x.shape[-1]
-            )  # fmt: skip
+            moved = np.moveaxis(near, -1, 0).reshape(-1, x.shape[-1]) if along == 0 else near.reshape(*x.shape[:-1], -1)
             return np.asarray(np.clip(moved, low, high).astype(dtype))
         single = x.astype(dtype)
         around = [single, *(_next(single, step) for step in (-2, -1, 1, 2))]
-        axis = 1 if promise.scale.ndim == 2 and promise.scale.shape[0] > 1 else 0
         special = np.array([0.0, -0.0, 1e30, -1e30, np.inf, -np.inf, 1e-45, -1e-45, -1e-40]).astype(dtype)
-        if single.ndim == 2:
-            lines = single.shape[1 - axis]
-            special = np.repeat(special[None, :], lines, 0) if axis else np.repeat(special[:, None], lines, 1)
-        return np.concatenate([*around, special], axis)
+        if along is not None:
+            special = np.expand_dims(special, 1 - along).repeat(single.shape[1 - along], 1 - along)
+        return np.concatenate([*around, special], along or 0)
 
 
 def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     """Return matrices of `dtype` stacked along the rows, in which each tile contains inputs for its scale.
 
-    All inputs for a scale occur in its tile, spread over as many matrices as that takes. There are at least 2 matrices,
-    at most CALLS, and with 3 or more at most MOST elements in all; some inputs are left out if that is too few.
-    promise: the scales of the tiles, and the format.
+    All inputs for a scale occur in its tile of one of the matrices, unless CALLS or MOST forbid as many.
     """
     assert promise.block is not None
     assert promise.matrix is not None
@@ -96,8 +83,6 @@ def _next(x: Array, steps: int) -> Array:
 def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Iterator[tuple[str, Array]]:
     """Yield pairs (name, array): x in each of the memory layouts `names` that fits its axes.
 
-    With one scale, x is cut to a multiple of 8 elements and reshaped to as many axes as the layout has. With a scale
-    per tile of a matrix, only the first two matrices of x are used. promise: the scales. x: inputs of `inputs_of`.
     ("large", array of about a million values of x) comes first, unless the promise has a scale per tile of a matrix.
     """
     layouts = {name: LAYOUTS[name] for name in names}
@@ -106,13 +91,13 @@ def further_arrays(promise: GivenScale, x: Array, names: tuple[str, ...]) -> Ite
         few = x[: 2 * promise.matrix[0]]
         yield from ((name, layout.make(few)) for name, layout in layouts.items() if layout.axes == 2)
         return
-    if not promise.scale.ndim:
+    along = promise.along
+    if along is None:
         yield "large", x[rng.integers(0, x.size, LARGE)]
         few = x[: x.size // 8 * 8]
         for name, layout in layouts.items():
-            yield name, layout.make(few.reshape({1: (-1,), 2: (4, -1), 3: (2, 2, -1)}[layout.axes]))
+            yield name, layout.make(few.reshape(layout.shape))
         return
-    along = 1 if promise.scale.ndim == 2 and promise.scale.shape[0] > 1 else 0
     count = -(-LARGE // x.shape[1 - along])
     yield "large", x.take(rng.integers(0, x.shape[along], count), along)
     for name, layout in layouts.items():

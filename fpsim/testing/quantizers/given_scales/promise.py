@@ -13,7 +13,7 @@ from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import rounding_mode
-from fpsim.testing.quantizers.rounder import RULES
+from fpsim.testing.quantizers.rounder import RULES, round_to_integers
 
 Values = Any  # float64
 WIDE = 2.0**31  # magnitude to which rounded quotients are limited, before the bits of a format are cut off
@@ -62,11 +62,15 @@ class GivenScale(NamedTuple):
             return None
         return self.scale.shape[0] * self.block[0], self.scale.shape[1] * self.block[1]
 
-    def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
-        """Return scales or zero points expanded to broadcast with inputs, repeated for matrices stacked along rows.
+    @property
+    def along(self) -> int | None:
+        """Axis of a matrix along which all elements have one scale; None with a single scale."""
+        if not self.scale.ndim:
+            return None
+        return 1 if self.scale.ndim == 2 and self.scale.shape[0] > 1 else 0
 
-        shape: the shape of the inputs.
-        """
+    def spread(self, of_scales: Array, shape: tuple[int, ...]) -> Array:
+        """Return scales or zero points expanded to broadcast with inputs of `shape`, which may be stacked matrices."""
         if self.block is None or of_scales.ndim == 0:
             return of_scales
         whole = of_scales.repeat(self.block[0], 0).repeat(self.block[1], 1)
@@ -84,10 +88,7 @@ class GivenScale(NamedTuple):
             moved = {"keep": moved, "drop": np.abs(moved), "flip": -moved}[self.sign]
             if self.before:
                 moved = (moved.astype(np.float32) + offset.astype(np.float32)).astype(np.float64)
-            magnitude = np.abs(np.clip(moved, -WIDE, WIDE))
-            whole = np.floor(magnitude)
-            away = RULES[self.rounding](whole % 2 == 1, magnitude - whole, np.signbit(moved))
-            rounded_off = np.copysign(whole + away, moved)
+            rounded_off = round_to_integers(np.clip(moved, -WIDE, WIDE), self.rounding)
             added = 0 if self.before else offset
             integers = rounded_off + added
             saturated = np.clip(integers, self.lowest, self.highest)
@@ -99,10 +100,7 @@ class GivenScale(NamedTuple):
             return np.where(saturates, saturated, cut)
 
     def _quotient(self, x: Array) -> Array:
-        """Return x divided by its scales, in the arithmetic that the attribute `quotient` names.
-
-        The result is float64 for "float64", else float32.
-        """
+        """Return x divided by its scales in the arithmetic that `quotient` names."""
         scale = self.spread(self.scale, x.shape)
         single = x.astype(np.float32)
         if self.quotient == "reciprocal":
@@ -127,12 +125,7 @@ def given_scale(
 ) -> GivenScale:
     """Return the model of a correct quantizer for arguments of `check_quantizer`.
 
-    Args:
-      fmt: the format of the results.
-      scale: a positive number or an array of them.
-      zero_point: an integer or an array of them; None for 0.
-      cast: {"rounding": ..., "overflow": ..., "subnormals": ...}; overflow None means "saturate_finite".
-      block: rows and columns of a tile, or None without tiles.
+    cast: {"rounding": ..., "overflow": ..., "subnormals": ...}; overflow None means "saturate_finite".
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.

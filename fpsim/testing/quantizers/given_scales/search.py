@@ -21,27 +21,21 @@ DIGITS = 7  # most significant digits of a decimal number; scales with the fewes
 def scales_of(box: GivenScaleCall) -> Iterator[GivenScale]:
     """Yield models of a quantizer with the scales and zero points that it may have, likely ones first.
 
-    If fn returns codes, a scale follows from two inputs at which codes step to the next integer, whatever the rounding.
-    If fn returns values, the scale is the smallest magnitude among them. Each float32 near it is tried. Float formats
-    have no models. box: the quantizer, called with its promised scale.
+    Float formats have no models. box: the quantizer, called with its promised scale.
     """
     fmt = box.promise.fmt
     if not isinstance(fmt, IntegerFormat):
         return
     sides = [_of_values(box, fmt) if box.returns_values else _of_codes(box, fmt, sign) for sign in (1, -1)]
-    for side in sides:
-        if side is None:
-            continue
-        scale, zero_point = side
+    for scale, zero_point in [side for side in sides if side is not None][:1]:
         for candidate in _likely(scale):
             yield box.promise._replace(scale=candidate, zero_point=np.asarray(zero_point, np.float64))
-        return
 
 
 def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float, int] | None:
     """Return (scale, zero point), found from codes for inputs of one sign; None if the codes have too few steps.
 
-    box: the quantizer. fmt: the format of the codes. sign: 1 for inputs above 0, -1 for those below.
+    The scale follows from two inputs at which codes step to the next integer, whatever the rounding.
     """
     zero_point = int(box.call(np.zeros(4, np.float32))[0])
     steps = (fmt.highest - zero_point if sign > 0 else zero_point - fmt.lowest) * 3 // 4
@@ -60,7 +54,7 @@ def _of_codes(box: GivenScaleCall, fmt: IntegerFormat, sign: int) -> tuple[float
 def _of_values(box: GivenScaleCall, fmt: IntegerFormat) -> tuple[float, int] | None:
     """Return (scale, zero point), found from values that a quantizer returns; None if all are 0.
 
-    The scale is the smallest magnitude above 0. box: the quantizer. fmt: the integer format of the results.
+    The scale is the smallest magnitude above 0.
     """
     everywhere = np.linspace(1, LARGEST, PATTERNS).astype(np.uint32).view(np.float32)
     ends = [box.call(sign * everywhere[-1:].repeat(4))[0] for sign in (np.float32(-1), np.float32(1))]
@@ -91,10 +85,9 @@ def _threshold(rises: Any, level: int) -> float | None:
 
 
 def _likely(scale: float) -> list[Any]:
-    """Return the NEAR float32 numbers below `scale`, it, and NEAR above, sorted by how simple they are in decimal.
+    """Return the NEAR float32 numbers below `scale`, it, and NEAR above.
 
-    Those come first that need the fewest decimal digits, for the number or its reciprocal; then those nearest to
-    `scale`.
+    Those come first that need the fewest decimal digits, for the number or its reciprocal.
     """
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
