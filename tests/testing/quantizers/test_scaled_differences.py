@@ -9,7 +9,7 @@ import numpy as np
 
 import fpsim as fp
 from fpsim.testing.quantizers.scales import differences
-from fpsim.testing.quantizers.scales.candidates import _candidates_for, _choices
+from fpsim.testing.quantizers.scales.candidates import candidates_for, choices_of
 from fpsim.testing.quantizers.scales.cases import cases_for, partial_cases, special_cases
 from fpsim.testing.quantizers.scales.differences import RecipeDifferences, elements_of, relevant
 from fpsim.testing.quantizers.scales.encoding import Case, KeptEncodings, RightEncoding
@@ -28,11 +28,11 @@ def test_what_is_left_out_for_a_matrix_changes_no_result(fmt: Any, scaling: fp.S
     plain = cases_for(scaling, fmt)
     matrices = {**plain, **partial_cases(plain, scaling), **special_cases(plain["ordinary tiles"], scaling)}
     draw, left_out = random.Random(0), 0
-    candidates = _candidates_for(fmt, not scaling.symmetric)
+    candidates = candidates_for(fmt, not scaling.symmetric)
     for name, x in matrices.items():
         special, smallest = not np.isfinite(x).all(), float(np.abs(x).min())
         for candidate in draw.sample(candidates, 8):
-            for whole in draw.sample(_choices(candidate), 3):
+            for whole in draw.sample(choices_of(candidate), 3):
                 part = relevant(whole, x.shape, special, smallest)
                 left_out += part != whole
                 want, got = (fp.encode_scaled(x, fmt, each) for each in (whole, part))

@@ -23,7 +23,7 @@ from fpsim.testing.quantizers.scales.comparing import RightParts
 from fpsim.testing.quantizers.scales.differences import RecipeDifferences, Results
 from fpsim.testing.quantizers.scales.encoding import KeptEncodings
 from fpsim.testing.quantizers.scales.identity import ScalingIdentity, difference, fault_beside, identified, unrounded
-from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
+from fpsim.testing.quantizers.scales.results import ReturnedParts, in_tiles, same_scales
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
 LISTED = 8  # rivals that a report lists
@@ -57,40 +57,33 @@ class ScaledResults:
         """All matrices with their results, as pairs."""
         return list(self.by_name.values())
 
-    @property
-    def of_recipes(self) -> dict[str, Any]:
-        """Keywords of the promised cast that every scaling accepts: rounding, subnormals and seed."""
-        return {name: self.cast[name] for name in ("rounding", "subnormals", "seed")}
-
     @cached_property
     def differences(self) -> RecipeDifferences:
         """Cache of the numbers of differences between recipes and these results."""
-        return RecipeDifferences(self.fmt, self.of_recipes)
+        accepted = {name: self.cast[name] for name in ("rounding", "subnormals", "seed")}  # by every scaling
+        return RecipeDifferences(self.fmt, accepted)
 
     @cached_property
     def kept(self) -> KeptEncodings:
         """Cache of correct encodings of the matrices, shared by searches for faults."""
         return KeptEncodings(x for x, _ in self.all)
 
-    def without(self, names: tuple[str, ...]) -> Results:
-        """Return the matrices, except those with the given names, with their results."""
-        return [result for name, result in self.by_name.items() if name not in names]
+    def usual(self) -> Iterator[tuple[tuple[str, ...], Results]]:
+        """Yield (names left out, other matrices with results): without Inf and NaN, then without extreme values too."""
+        for names in (UNUSUAL, (*UNUSUAL, *EXTREME)):
+            yield names, [result for name, result in self.by_name.items() if name not in names]
 
     def fault_of(self, results: Results, other: Scaling) -> dict[str, Any]:
         """Return `QuantizerReport` fields on a fault that explains `results`; {} if none does.
 
-        The fault is added to the promised recipe, to a copy of it with another rule for power-of-two scales, or to
-        `other`. results: pairs of a matrix and the quantizer's result for it.
+        The fault is added to the promised recipe, to one with another rule for power-of-two scales, or to `other`.
         """
         scalings = [self.scaling, *_akin(self.scaling), other]
         return fault_beside(results, self.fmt, scalings, self.cast, self.kept)
 
 
 def causes_of(results: ScaledResults) -> dict[str, Any]:
-    """Return `QuantizerReport` fields on the causes of wrong results of a quantizer with scales.
-
-    They also tell the number of recipes that the results exclude, and recipes that have the same results.
-    """
+    """Return `QuantizerReport` fields on the causes of wrong results, and on recipes that the results exclude."""
     fmt, scaling = results.fmt, results.scaling
     wrong = sum(results.counts.values()) > 0
     nearest = identified(results.all, results.differences, not scaling.symmetric)
@@ -111,10 +104,7 @@ def causes_of(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on the recipe nearest to the results, with causes only if it reproduces all.
-
-    nearest: that recipe. scaling: the promised scaling.
-    """
+    """Return the `QuantizerReport` fields on the recipe nearest to the results; scaling: the promised one."""
     if not nearest.exact:
         return {"diagnosis": f"no recipe that was tried explains all. {nearest}"}
     causes = difference(nearest.scaling, scaling)
@@ -129,14 +119,9 @@ def _cause(nearest: ScalingIdentity, scaling: Scaling) -> dict[str, Any]:
 
 
 def _usual_fault(results: ScaledResults) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}.
-
-    The results for matrices with Inf and NaN are left out. If nothing explains the remaining results, those for
-    matrices with extreme values are left out too.
-    """
+    """Return the `QuantizerReport` fields on a cause that explains the results for all usual matrices, or {}."""
     scaling = results.scaling
-    for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
-        kept = results.without(unusual)
+    for unusual, kept in results.usual():
         nearest = identified(kept, results.differences, not scaling.symmetric)
         if nearest.exact:
             nearest = replace(nearest, scaling=_nearest(kept, nearest.scaling, scaling, results.differences), names=())
@@ -182,14 +167,10 @@ def _cause_of_codes(results: ScaledResults) -> dict[str, Any]:
 
 
 def _cause_of_zero_points(results: ScaledResults, fmt: IntegerFormat) -> dict[str, Any]:
-    """Return the `QuantizerReport` fields if faults of elements or zero points explain all results; else {}.
-
-    The faults are wrong roundings, wrapping, and a wrong use of zero points. The results for matrices with Inf and NaN
-    are left out. If no fault explains the remaining results, those for matrices with extreme values are left out too.
-    """
+    """Return the `QuantizerReport` fields on faults of elements or zero points that explain usual results, or {}."""
     rounding = rounding_mode(results.cast["rounding"]).name.lower()
-    for unusual in (UNUSUAL, (*UNUSUAL, *EXTREME)):
-        causes = zero_point_causes(results.without(unusual), fmt, results.scaling, rounding)
+    for unusual, kept in results.usual():
+        causes = zero_point_causes(kept, fmt, results.scaling, rounding)
         if causes:
             left = sum(results.counts.get(name, 0) for name in unusual)
             names = " and ".join(unusual)
@@ -206,8 +187,8 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
     """Return ((zero points, right zero points), (codes, right codes)), flat; None if the scales or shapes differ."""
     if parts.zero_points is None or right.zero_points is None or parts.scales is None:
         return None
-    points = dict(layouts_of(parts.zero_points, right.zero_points.shape)).get("tiles")
-    scales = dict(layouts_of(parts.scales, right.scales.shape)).get("tiles")
+    points = in_tiles(parts.zero_points, right.zero_points.shape)
+    scales = in_tiles(parts.scales, right.scales.shape)
     if points is None or scales is None or not same_scales(np.ascontiguousarray(scales), right.scales).all():
         return None
     codes, right_codes = (words_.view(np.float64).astype(np.int64) for words_ in (parts.elements, right.codes))
@@ -215,10 +196,7 @@ def _points_and_codes(parts: ReturnedParts, right: RightParts) -> tuple[Pair, Pa
 
 
 def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
-    """Return the constant that was added to all right integers, saturated or not, or None if there is none.
-
-    pairs: (returned integers, right ones), in the range of `fmt`.
-    """
+    """Return the constant that was added to all right integers, saturated or not, or None if there is none."""
     got, want = (np.concatenate([pair[place] for pair in pairs]) for place in (0, 1))
     inner = (want > fmt.lowest) & (want < fmt.highest)
     shift = int(np.median((got - want)[inner])) if inner.any() else 0
@@ -227,16 +205,7 @@ def _shift(pairs: list[Pair], fmt: IntegerFormat) -> int | None:
 
 
 def _nearest(results: Results, scaling: Scaling, promised: Scaling, differences: RecipeDifferences) -> Scaling:
-    """Return a scaling that reproduces all results, made as similar to the promised one as they allow.
-
-    Each field in CHOICES gets its value in `promised`, unless the scaling then no longer reproduces all results.
-
-    Args:
-      results: pairs of a matrix and the quantizer's result for it.
-      scaling: a scaling that reproduces all results.
-      promised: the promised scaling.
-      differences: cache of the differences between recipes and these results.
-    """
+    """Return `scaling`, which reproduces all results, with as many CHOICES of `promised` as they allow."""
     for name in CHOICES:
         try:
             other = scaling.replace(**{name: getattr(promised, name)})

@@ -18,6 +18,7 @@ from fpsim.scaling.scaling import Scaling
 from fpsim.scaling.tiling import tiling
 from fpsim.testing.black_box import FunctionMisbehaved, name_of, require_function
 from fpsim.testing.coverage import CoverageRecord
+from fpsim.testing.quantizers.black_box import attempted
 from fpsim.testing.quantizers.layouts import LAYOUTS
 from fpsim.testing.quantizers.properties import SECONDS_OF_A_CALL
 from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport
@@ -36,14 +37,7 @@ def check_scaled(
     fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
     subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
-    """Return the report on a quantizer with scales, for arguments of `check_quantizer`.
-
-    Args:
-      fn: a function of a matrix.
-      fmt: the element format, or its name or dtype.
-      scaling: the promised scaling or its name.
-      rounding, overflow, subnormals, seed: the promised cast of elements; overflow and seed are None if not passed.
-    """
+    """Return the report on a quantizer with scales, for arguments of `check_quantizer`."""
     require_function(fn)
     scaling = scaling_of(scaling)
     element = coded_element(fmt)
@@ -63,13 +57,7 @@ def check_scaled(
 
 
 class ScaledCheck:
-    """Check of a quantizer with scales on many matrices, and the record of its findings.
-
-    Args:
-      fn: the quantizer.
-      fmt, scaling: the promised element format and scaling.
-      cast: keywords of the promised cast of elements.
-    """
+    """Check of a quantizer with scales on many matrices; cast: keywords of the promised cast of elements."""
 
     def __init__(self, fn: Callable[..., Any], fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> None:
         self.fn, self.name, self.fmt, self.scaling, self.cast = fn, name_of(fn), fmt, scaling, cast
@@ -80,15 +68,11 @@ class ScaledCheck:
         self.covered = CoverageRecord()
 
     def call(self, x: Array, layout: str = "") -> ReturnedParts:
-        """Return fn's result for the matrix x, read as its parts; layout: name of the memory layout, "" for C order."""
+        """Return the parts of fn's result for the matrix x; layout: name of its memory layout, "" for C order."""
         return called(self.fn, x, self.fmt, self.scaling, self.covered, layout)
 
     def compare_all(self) -> None:
-        """Compare the results for all matrices: small, with partial tiles, special, in other layouts, and large.
-
-        Raises:
-          FunctionMisbehaved: the function raises, or returns no codes, scales or values.
-        """
+        """Compare the results for all matrices: small, with partial tiles, special, in other layouts, and large."""
         plain = cases_for(self.scaling, self.fmt)
         for name, x in plain.items():
             self.compare(name, x)
@@ -104,11 +88,8 @@ class ScaledCheck:
     def compare(self, case: str, x: Array, may_refuse: str = "") -> None:
         """Compare the results for one matrix with the promise, and with those of a second call.
 
-        Args:
-          case: the matrix's name in reports.
-          x: the matrix.
-          may_refuse: property of x for which the function may raise, as text, such as "partial tiles"; an exception is
-            then only a note. "" if it must not raise.
+        case: the matrix's name in reports. may_refuse: property of x for which fn may raise, such as "partial tiles";
+        "" if it must not raise.
         """
         try:
             parts = self.call(x.copy())
@@ -127,21 +108,15 @@ class ScaledCheck:
         self.of += size
 
     def compare_layouts(self, x: Array) -> None:
-        """Compare the results for the matrix x in other memory layouts with those in C order.
-
-        Record in `self.findings` the property "layout", and a note on layouts that the function refuses.
-        """
+        """Compare the results for the matrix x in other memory layouts with those in C order."""
         want = self.call(x.copy())
         refused: dict[str, str] = {}
         for name, layout in LAYOUTS.items():
             if layout.axes != 2:
                 continue
-            try:
-                got = self.call(layout.make(x), name)
-            except FunctionMisbehaved as refusal:
-                if refusal.rule != "runs":
-                    raise
-                refused[name] = refusal.sentence
+            got, refusal = attempted(self.call, layout.make(x), name)
+            if got is None:
+                refused[name] = refusal
                 continue
             why = f"a matrix with the layout '{name}' gives other results than one in C order"
             self.findings.record("layout", None if same_parts(want, got) else Broken("layout", why))
@@ -149,11 +124,7 @@ class ScaledCheck:
             self.findings.note(f"it refuses the layouts {', '.join(refused)}: {next(iter(refused.values()))}")
 
     def compare_large(self, x: Array) -> None:
-        """Compare the results for a large matrix, copies of a small one, x, with the right results for x, repeated.
-
-        `self.findings` records the property "size"; as broken only if all small matrices are right. The matrix is
-        smaller for a slow function; with a seed, none is compared.
-        """
+        """Compare the results for copies of x that form a large matrix, unless the rounding is stochastic."""
         if self.cast["seed"] is not None:
             self.findings.note("stochastic rounding was compared on small matrices alone")
             return

@@ -15,17 +15,17 @@ from fpsim.formats.named import FP32
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.report import Broken, Findings, broken_at
+from fpsim.testing.quantizers.report import Broken, Findings, shown_result
 from fpsim.testing.quantizers.rounder import Words
 from fpsim.testing.quantizers.scales.differences import elements_of, values_of_scaled
-from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
+from fpsim.testing.quantizers.scales.results import ReturnedParts, in_tiles, same_scales
 
 
 class RightParts(NamedTuple):
     """The right results for a matrix.
 
     Attributes:
-      fmt, scaling: the element format and the scaling.
+      fmt: the element format.
       codes: value of each code, without scale, as bit patterns of float64, flat.
       values: value of each code times its scale, as bit patterns of float64, flat.
       scales: float32 scale of each tile, the product of both levels.
@@ -35,7 +35,6 @@ class RightParts(NamedTuple):
     """
 
     fmt: Element
-    scaling: Scaling
     codes: Words
     values: Words
     scales: Array
@@ -51,8 +50,9 @@ class RightParts(NamedTuple):
         if q.tensor_scale is not None and q.scale_codes is not None:
             blocks = np.asarray(decode(q.scale_codes, scaling.scale_format), np.float32)
         zero_points = q.zero_points if isinstance(fmt, IntegerFormat) else None  # LogFMT keeps its lowest levels there
-        elements, values = elements_of(q, fmt), values_of_scaled(q)
-        return RightParts(fmt, scaling, elements, values, q.scales, blocks, q.tensor_scale, zero_points)
+        return RightParts(
+            fmt, elements_of(q, fmt), values_of_scaled(q), q.scales, blocks, q.tensor_scale, zero_points
+        )  # fmt: skip
 
     def repeated(self, shape: tuple[int, ...], times: tuple[int, int], grid: tuple[int, ...]) -> RightParts:
         """Return the right results for a matrix that repeats this one.
@@ -69,14 +69,9 @@ class RightParts(NamedTuple):
 
 
 class ScaledComparison(NamedTuple):
-    """Comparison of a quantizer's result for one matrix with the right one.
+    """Comparison of a quantizer's result for a matrix x with the right one, which adds properties to `findings`.
 
-    Attributes:
-      call, case: names of the function and of the matrix in reports.
-      x: the matrix.
-      parts: the function's result.
-      right: the right result.
-      findings: the record to which properties are added.
+    call, case: names of the function and of the matrix in reports.
     """
 
     call: str
@@ -92,10 +87,10 @@ class ScaledComparison(NamedTuple):
         if parts.scales is None:
             return self._elements("values", right.values)
         counts = [self._elements("codes", right.codes)]
-        if parts.block_scales is None:
-            counts.append(self._tiles("scales", parts.scales, right.scales))
-        else:
-            counts.append(self._tiles("scales", parts.block_scales, right.block_scales))
+        scales = (parts.scales, right.scales)
+        if parts.block_scales is not None:
+            scales = (parts.block_scales, right.block_scales)
+        counts.append(self._tiles("scales", *scales))
         if parts.tensor_scale is not None and right.tensor_scale is not None:
             of_tensor = (np.full((1, 1), scale, np.float32) for scale in (parts.tensor_scale, right.tensor_scale))
             counts.append(self._tiles("tensor scale", *of_tensor))
@@ -110,28 +105,24 @@ class ScaledComparison(NamedTuple):
         return sum(wrong for wrong, _ in counts), sum(of for _, of in counts)
 
     def _tiles(self, name: str, got: Array, want: Array) -> tuple[int, int]:
-        """Record whether scales or zero points of tiles are right, and along the right axis.
+        """Record whether scales or zero points of tiles, float32, are right, and along the right axis.
 
-        name: "scales", "tensor scale" or "zero points". got, want: those that were returned and the right ones,
-        float32.
-
-        Returns:
-          The number of wrong ones, and of all.
+        Return (number of wrong ones, number of all). name: "scales", "tensor scale" or "zero points".
         """
-        readings = dict(layouts_of(got, want.shape))
-        if "tiles" not in readings:
+        of_tiles = in_tiles(got, want.shape)
+        if of_tiles is None:
             turned = ": they are along the other axis" if want.shape[::-1] == got.shape else ""
             why = f"{name} have shape {got.shape}, want {want.shape}{turned}"
             self.findings.record("axis", Broken("axis", why))
             return want.size, want.size
         self.findings.record("axis")
-        same = same_scales(np.ascontiguousarray(readings["tiles"]), want)
+        same = same_scales(np.ascontiguousarray(of_tiles), want)
         wrong = int((~same).sum())
         if not wrong:
             self.findings.record(name)
             return 0, want.size
         tile = tuple(int(i) for i in np.argwhere(~same)[0])
-        numbers = [float(of_tiles[tile]) for of_tiles in (readings["tiles"], want)]
+        numbers = [float(of_tiles[tile]), float(want[tile])]
         shown = [f"{n:g}" if name == "zero points" else f"{n.hex()} ({n!r})" for n in numbers]
         broken = Broken(
             name, f"with {self.case}, that of tile {tile}", got=shown[0], want=shown[1], count=wrong, of=same.size,
@@ -154,10 +145,9 @@ class ScaledComparison(NamedTuple):
         row, column = (int(i) for i in np.unravel_index(at, x.shape))
         if name == "codes":
             fmt = self.right.fmt if isinstance(self.right.fmt, Format) else FP32
-            one = broken_at(name, x.ravel()[[at]], got[at], want[at], fmt, self.call)
-            shown = one.got, one.want
+            shown = [shown_result(word, fmt) for word in (got[at], want[at])]
         else:
-            shown = repr(float(got[at].view(np.float64))), repr(float(want[at].view(np.float64)))
+            shown = [repr(float(word.view(np.float64))) for word in (got[at], want[at])]
         broken = Broken(
             name, f"with {self.case}, the element at {(row, column)}", input_bits=int(words(x.ravel())[at]),
             input=f"x[{row}, {column}] = {pasted(x.ravel()[at])}", got=shown[0], want=shown[1],

@@ -13,19 +13,16 @@ from fpsim.formats.float_format import Format
 from fpsim.scaling.scaled import Scaled, encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.rounder import Words, words_of
-from fpsim.testing.quantizers.scales.results import ReturnedParts, layouts_of, same_scales
+from fpsim.testing.quantizers.scales.results import ReturnedParts, in_tiles, same_scales
 
 Results = list[tuple[Array, ReturnedParts]]  # matrices with what a quantizer returned for each
 NO_NUMBER = -(1 << 31)  # number of an element that is the value of no code
 
 
 class CountedDifference(NamedTuple):
-    """Difference between a quantizer's results and a recipe's.
+    """Number of elements and scales of a quantizer that differ from a recipe's, and number of all.
 
-    Attributes:
-      wrong: number of elements and scales that differ.
-      of: number of all elements and scales.
-      layout: the layout of scales with the fewest differences, such as "tiles" or "transposed reciprocal".
+    layout: the layout of scales with the fewest differences, such as "tiles" or "transposed reciprocal".
     """
 
     wrong: int
@@ -36,12 +33,8 @@ class CountedDifference(NamedTuple):
 class ReadResult(NamedTuple):
     """A matrix with a quantizer's result, prepared for comparisons with hundreds of recipes.
 
-    Attributes:
-      x: the matrix.
-      parts: the quantizer's result.
-      numbers: an int32 for each returned element that identifies its value.
-      special: whether the matrix has an Inf or a NaN.
-      smallest: the smallest magnitude of an element of x; NaN if one is NaN.
+    numbers: an int32 for each returned element that identifies its value. special: whether x has an Inf or a NaN.
+    smallest: the smallest magnitude of an element of x; NaN if one is NaN.
     """
 
     x: Array
@@ -52,12 +45,7 @@ class ReadResult(NamedTuple):
 
 
 class RecipeDifferences:
-    """Cache of the differences between a quantizer's results and recipes, each counted once.
-
-    Args:
-      fmt: the element format.
-      cast: keywords of the cast of elements.
-    """
+    """Cache of the differences between a quantizer's results and recipes; cast: keywords of the cast of elements."""
 
     def __init__(self, fmt: Element, cast: dict[str, Any]) -> None:
         self.fmt, self.cast = fmt, cast
@@ -67,8 +55,7 @@ class RecipeDifferences:
     def of(self, results: Results, scaling: Scaling, enough: int | None = None) -> CountedDifference:
         """Return the difference between results and those of a scaling, summed over matrices.
 
-        results: pairs of a matrix and the quantizer's result for it. enough: number of differences above which the
-        remaining matrices are skipped; None compares all.
+        enough: number of differences above which the remaining matrices are skipped; None compares all.
         """
         total, of, layouts = 0, 0, set()
         for x, parts in results:
@@ -81,13 +68,13 @@ class RecipeDifferences:
         return CountedDifference(total, of, " or ".join(sorted(layouts)))
 
     def _of_matrix(self, x: Array, parts: ReturnedParts, scaling: Scaling) -> CountedDifference:
-        """Return the difference between a quantizer's result `parts` for a matrix x and a scaling's.
-
-        Scalings with equal results for the matrix share a cached difference.
-        """
+        """Return the difference for a matrix x; scalings with equal results for it share a cached one."""
         result = self._read.get(parts)
         if result is None:
-            result = self._read[parts] = _read(x, parts, self.fmt)
+            magnitudes = np.abs(x)
+            special, smallest = not np.isfinite(magnitudes).all(), float(magnitudes.min(initial=np.inf))
+            result = ReadResult(x, parts, _numbers(parts.elements, self.fmt), special, smallest)
+            self._read[parts] = result
         key = parts, relevant(scaling, x.shape, result.special, result.smallest)
         difference = self._kept.get(key)
         if difference is None:
@@ -98,24 +85,14 @@ class RecipeDifferences:
 def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: float) -> Scaling:
     """Return a scaling with the same results for a matrix, but fixed values in fields that do not affect these.
 
-    Scalings that differ only in such fields thus become equal, and share one entry of a cache.
-
-    Args:
-      scaling: the scaling.
-      shape: shape of the matrix.
-      special: whether the matrix has an Inf or a NaN.
-      smallest: the smallest magnitude of an element of the matrix.
+    shape: shape of the matrix. special: whether it has an Inf or a NaN. smallest: its smallest magnitude.
     """
     return _relevant(scaling, shape, special, smallest > 0, bool(scaling.amax_floor * (1 + 2.0**-20) < smallest))
 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return a scaling with fixed values in the fields that do not affect the results for a matrix; cached.
-
-    shape: shape of the matrix. special: whether it has an Inf or a NaN. positive: whether all its magnitudes exceed 0.
-    above_floor: whether all its magnitudes exceed the scaling's amax_floor.
-    """
+    """Return `relevant` for matrices whose magnitudes all exceed 0 (`positive`) or the amax_floor (`above_floor`)."""
     changes: dict[str, Any] = {}
     if len(scaling.block) == len(shape):
         changes["block"] = tuple(
@@ -135,13 +112,6 @@ def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive:
         return scaling
 
 
-def _read(x: Array, parts: ReturnedParts, fmt: Element) -> ReadResult:
-    """Return a matrix with a quantizer's result, prepared for comparisons with many recipes."""
-    magnitudes = np.abs(x)
-    special = not np.isfinite(magnitudes).all()
-    return ReadResult(x, parts, _numbers(parts.elements, fmt), special, float(magnitudes.min(initial=np.inf)))
-
-
 def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[str, Any]) -> CountedDifference:
     """Return the difference between a quantizer's result and a scaling's; cast: keywords of the cast of elements."""
     x, parts = result.x, result.parts
@@ -158,12 +128,15 @@ def _difference(result: ReadResult, fmt: Element, scaling: Scaling, cast: dict[s
 def _scales_apart(got: Array, want: Array) -> tuple[int, str]:
     """Return (number of scales that differ in the layout of `got` with the fewest differences, the layout's name).
 
-    got: returned scales. want: the right scales, float32, in the shape of the grid of tiles. The name is "tiles" or
-    "transposed", followed by " reciprocal" if `got` has 1 / scale; or "another shape".
+    want: the right scales, float32, in the shape of the grid of tiles. The name is "tiles" or "transposed", followed by
+    " reciprocal" if `got` has 1 / scale; or "another shape".
     """
     best, layout = want.size, "another shape"
-    for name, read_scales in layouts_of(got, want.shape):
-        contiguous = np.ascontiguousarray(read_scales)
+    transposed = got.T if want.ndim == 2 and got.shape == want.shape[::-1] else None
+    for name, scales_read in (("tiles", in_tiles(got, want.shape)), ("transposed", transposed)):
+        if scales_read is None:
+            continue
+        contiguous = np.ascontiguousarray(scales_read)
         for form in (name, f"{name} reciprocal"):
             scales = want
             if form != name:
@@ -192,10 +165,9 @@ def values_of_scaled(q: Scaled) -> Words:
 
 
 def _numbers(elements: Words, fmt: Element) -> Array:
-    """Return an int32 for each element that identifies its value, so that comparisons take less time.
+    """Return an int32 for each element, a bit pattern of float64, that identifies its value.
 
-    It is the value's index in `_values_of_codes`, for integer formats the value itself, and NO_NUMBER for values that
-    no code has. elements: bit patterns of float64.
+    It is the value's index in `_values_of_codes`, for integer formats the value itself; NO_NUMBER for other values.
     """
     if isinstance(fmt, Format):
         words, _ = _values_of_codes(fmt)

@@ -18,12 +18,12 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.scaling.recipes import BLOCK_128X128, MX, MX_CEIL, NVFP4, ROW, ROWS, TENSOR, TILE_1X128
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
+from fpsim.testing.quantizers.arrangement import reversed_groups
 from fpsim.testing.quantizers.family import deviations
 from fpsim.testing.quantizers.model import QuantizerModel, model_of
 from fpsim.testing.quantizers.rounder import SplitInputs, evenly_spread, in_elements, rule_words, taken_apart, words_of
 from fpsim.testing.quantizers.scales.encoding import (
     Case,
-    ElementsAt,
     Fault,
     FaultFunction,
     FaultOutcome,
@@ -43,11 +43,7 @@ FIRST = (TILE_1X128, BLOCK_128X128, ROW, TENSOR, MX, MX_CEIL, NVFP4)  # recipes 
 
 
 def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults with right scales and wrong elements, as (clause without subject, fault function).
-
-    recipe: the encoding that the quantizer promises. cases: matrices with results; their largest element is a limit to
-    try.
-    """
+    """Yield faults with right scales and wrong elements; the largest element of `cases` is a limit to try."""
     rounding = rounding_mode(recipe.cast.get("rounding") or "nearest_even").name.lower()
     for word in (mode.name.lower() for mode in Rounding if mode is not Rounding.STOCHASTIC):
         if word != rounding:
@@ -64,7 +60,8 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
     if isinstance(recipe.fmt, Format):
         if recipe.fmt.subnormals:
             yield "turns subnormal elements into zeros", _elements(subnormals="flush")
-        limit = _largest(cases)
+        values = np.concatenate([case.elements for case in cases]).view(np.float64)
+        limit = 0.0 if cases[0].scales is None else float(np.abs(values[np.isfinite(values)]).max(initial=0))
         if 0 < limit < recipe.fmt.max:
             yield f"limits elements to +-{limit:g}", _after(lambda values: np.clip(values, -limit, limit))
     yield "takes subnormals of the input for zeros", of_changed_input(flushed)
@@ -75,7 +72,7 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
             yield f"{said} along the {along}, as packed codes in the wrong order", _after(_reversed(group, axis))
     for scaling in dict.fromkeys((recipe.scaling, *FIRST)):
         for first in dict.fromkeys((recipe.fmt, E4M3, E5M2)):
-            name = _name(scaling)
+            name = next((f"fp.scalings.{name}" for name, row in ROWS.items() if row == scaling), repr(scaling))
             yield f"quantises twice, first to {first} by {name}", _twice(first, scaling)
     cast = {name: value for name, value in recipe.cast.items() if value is not None}
     if isinstance(recipe.fmt, Format):
@@ -90,29 +87,15 @@ def faults_of_elements(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fau
         yield from _of_model(QuantizerModel(recipe.fmt.magnitudes, rounding, "max", "max"))
 
 
-def _name(scaling: Scaling) -> str:
-    """Return the name of a scaling in fp.scalings as text, or its repr."""
-    names = [name for name, row in ROWS.items() if row == scaling]
-    return f"fp.scalings.{names[0]}" if names else repr(scaling)
-
-
 def _reversed(group: int, axis: int) -> Callable[[Array], Array]:
     """Return a function of a matrix that reverses each whole group of `group` elements along an axis."""
-
-    def change(values: Array) -> Array:
-        places = np.arange(values.shape[axis])
-        whole = places.size // group * group
-        places[:whole] = places[:whole].reshape(-1, group)[:, ::-1].ravel()
-        return values.take(places, axis)
-
-    return change
+    return lambda values: values.take(reversed_groups(values.shape[axis], group), axis)
 
 
 def _wrapping(largest: int | None) -> FaultFunction:
-    """Return the fault function for integers that lose their high bits instead of saturating.
+    """Return the fault of integers that lose their high bits instead of saturating.
 
-    A fault function maps (promised encoding, case) to the faulty result for the case's matrix. largest: None for right
-    scales; an integer for the scales amax / largest, which are then wrong too.
+    largest: None for right scales; an integer for the scales amax / largest, which are then wrong too.
     """
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
@@ -132,28 +115,19 @@ def _wrapping(largest: int | None) -> FaultFunction:
 
 
 def _twice(first: Element, scaling: Scaling) -> FaultFunction:
-    """Return the fault function for quantizing a matrix to `first` by `scaling` before it is encoded correctly.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
+    """Return the fault of quantizing a matrix to `first` by `scaling` before it is encoded correctly."""
     return of_changed_input(lambda x: np.asarray(encode_scaled(x, first, scaling).decode(), np.float32))
 
 
 def _of_model(model: QuantizerModel) -> Iterator[Fault]:
-    """Yield the known faults of the cast that rounds quotients to elements, as (clause, fault function).
-
-    model: the model of the correct cast.
-    """
+    """Yield the known faults of the cast that rounds quotients to elements; model: the correct cast."""
     shared = SharedQuotients()
     for fault in deviations(model, FP32, False):
         yield in_elements(fault.words), shared.changed(fault.apply(model))
 
 
 def _to_integers(largest: float) -> FaultFunction:
-    """Return the fault function for rounding quotients to integers up to +-`largest`, not to values of the format.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
+    """Return the fault of rounding quotients to integers up to +-`largest`, not to values of the format."""
 
     def integers(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         rounded = np.rint(quotients_of(recipe, case.x, scales)).astype(np.float64)
@@ -163,20 +137,13 @@ def _to_integers(largest: float) -> FaultFunction:
 
 
 class QuotientsOfCase(NamedTuple):
-    """A matrix divided by its right scales.
+    """A matrix x, the right scale of each tile, and the quotients `apart`, split into signs and magnitudes.
 
-    Attributes:
-      x: the matrix.
-      scales: the right scale of each tile.
-      quotients: the elements divided by their scales, float32.
-      apart: the quotients split into signs and magnitudes.
-      places: indices of some quotients, with wrong and with right results, that tell faults apart.
-      apart_some: the quotients at these indices, split into signs and magnitudes.
+    places, apart_some: indices of some quotients with wrong and with right results, and the quotients there.
     """
 
     x: Array
     scales: Array
-    quotients: Array
     apart: SplitInputs
     places: Array
     apart_some: SplitInputs
@@ -189,10 +156,7 @@ class SharedQuotients:
         self._kept: dict[tuple[int, Scaling], QuotientsOfCase] = {}
 
     def changed(self, model: QuantizerModel) -> FaultFunction:
-        """Return the fault function for rounding quotients to elements as `model` does.
-
-        It maps (promised encoding, case) to the faulty result for the case's matrix.
-        """
+        """Return the fault of rounding quotients to elements as `model` does."""
 
         def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
             of = self.of(recipe, case)
@@ -201,44 +165,35 @@ class SharedQuotients:
                 values = model.values(apart)
                 return values if isinstance(recipe.fmt, Format) else values + 0.0
 
-            def some() -> ElementsAt:
-                return ElementsAt(of.places, values(of.apart_some))
-
-            return FaultOutcome(lambda: values(of.apart).reshape(of.quotients.shape), of.scales, some)
+            return FaultOutcome(
+                lambda: values(of.apart).reshape(case.x.shape), of.scales,
+                lambda: (of.places, values(of.apart_some)),
+            )  # fmt: skip
 
         return fault
 
     def of(self, recipe: RightEncoding, case: Case) -> QuotientsOfCase:
-        """Return the right scales and the quotients of a case's matrix, from the cache if possible.
-
-        recipe: the encoding that the quantizer promises.
-        """
+        """Return the right scales and the quotients of a case's matrix, from the cache if possible."""
         key = id(case.x), recipe.scaling
         if key not in self._kept:
             scales = recipe.scales(case.x)
-            quotients = quotients_of(recipe, case.x, scales)
-            apart = taken_apart(quotients).with_steps()
+            apart = taken_apart(quotients_of(recipe, case.x, scales)).with_steps()
             wrong = words_of(recipe.values(case.x, scales).ravel()) != case.elements
             places = np.union1d(evenly_spread(np.flatnonzero(wrong), SOME), evenly_spread(np.flatnonzero(~wrong), SOME))
             some = apart.part(places).with_steps()
-            self._kept[key] = QuotientsOfCase(case.x, scales, quotients, apart, places, some)  # keeping x keeps its id
+            self._kept[key] = QuotientsOfCase(case.x, scales, apart, places, some)  # keeping x keeps its id
         return self._kept[key]
 
 
 def _elements(**cast: Any) -> FaultFunction:
-    """Return the fault function for casting elements with other keywords of `fpsim.encode` than promised.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix. cast: the keywords.
-    """
+    """Return the fault of casting elements with other keywords of `fpsim.encode` than promised."""
     return with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales, **cast))
 
 
 def _ties(rule: str) -> FaultFunction:
-    """Return the fault function for rounding ties between elements by `rule`, and all else correctly, to nearest even.
+    """Return the fault of rounding ties between elements by `rule`, and all else correctly, to nearest even.
 
-    It maps (promised encoding, case) to the faulty result for the case's matrix. rule: "nearest_zero", "nearest_up",
-    "nearest_down" or "nearest_odd"; or "negative_away" or "negative_zero", for the ties of negative elements alone,
-    away from or toward zero.
+    rule: a name in TIES_ALONE, or one in OF_NEGATIVE, for the ties of negative elements alone.
     """
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
@@ -258,18 +213,12 @@ def _ties(rule: str) -> FaultFunction:
 
 
 def _on_input(fmt: Format) -> FaultFunction:
-    """Return the fault function for rounding elements to `fmt` before they are divided by the right scales.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
+    """Return the fault of rounding elements to `fmt` before they are divided by the right scales."""
     return with_right_scales(lambda recipe, case, scales: recipe.values(rounded_to(case.x, fmt), scales))
 
 
 def _on_quotient(fmt: Format) -> FaultFunction:
-    """Return the fault function for rounding quotients to `fmt` before they are rounded to elements.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
+    """Return the fault of rounding quotients to `fmt` before they are rounded to elements."""
 
     def elements(recipe: RightEncoding, case: Case, scales: Array) -> Array:
         quotients = rounded_to(quotients_of(recipe, case.x, scales), fmt)
@@ -279,16 +228,5 @@ def _on_quotient(fmt: Format) -> FaultFunction:
 
 
 def _after(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault function for applying `change` to the right elements, float64 values before scaling.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
+    """Return the fault of applying `change` to the right elements, float64 values before scaling."""
     return with_right_scales(lambda recipe, case, scales: change(recipe.values(case.x, scales)))
-
-
-def _largest(cases: list[Case]) -> float:
-    """Return the largest finite magnitude among the elements of all results; 0 if results are values without scales."""
-    if cases[0].scales is None:
-        return 0.0
-    values = np.concatenate([case.elements for case in cases]).view(np.float64)
-    return float(np.abs(values[np.isfinite(values)]).max(initial=0))

@@ -43,9 +43,6 @@ class KeptEncodings:
 
     Format, keywords of the cast and results of the quantizer must be the same for all entries.
 
-    Args:
-      matrices: the matrices.
-
     Attributes:
       outcomes: (fault, scaling, matrix, matrix before) -> whether the fault reproduces the result.
     """
@@ -109,13 +106,6 @@ class RightEncoding(NamedTuple):
         return self.kept.once(x, ("values", self.scaling, *cast.items()), encoded)
 
 
-class ElementsAt(NamedTuple):
-    """Some elements of a faulty quantizer's result: indices into the flattened matrix, and float64 values."""
-
-    places: Array
-    values: Array
-
-
 class FaultOutcome(NamedTuple):
     """Result of a faulty quantizer for a matrix.
 
@@ -123,14 +113,16 @@ class FaultOutcome(NamedTuple):
       elements: function that returns the values of all elements, float64, not multiplied by scales; it is called only
         if `scales` equal those that the quantizer under test returned, or if that returned none.
       scales: float32 scale of each tile that the faulty quantizer returns.
-      some: function that returns some of the elements in less time, or None.
+      some: function that returns (indices into the flattened matrix, the elements there) for some of the elements in
+        less time, or None.
     """
 
     elements: Callable[[], Array]
     scales: Array
-    some: Callable[[], ElementsAt] | None = None
+    some: Callable[[], tuple[Array, Array]] | None = None
 
 
+# Function of the promised encoding and a case that returns the faulty result for the case's matrix.
 FaultFunction = Callable[[RightEncoding, Case], FaultOutcome]
 Fault = tuple[str, FaultFunction]  # clause without subject, and the fault's function
 
@@ -141,10 +133,7 @@ def spread_over(scales: Array, x: Array, recipe: RightEncoding) -> Array:
 
 
 def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -> FaultFunction:
-    """Return the fault function with right scales, whose elements are `elements(recipe, case, scales)`.
-
-    A fault function maps (recipe, case) to the outcome of the fault for the case's matrix.
-    """
+    """Return the fault of right scales with the elements `elements(recipe, case, scales)`."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         scales = recipe.scales(case.x)
@@ -154,10 +143,7 @@ def with_right_scales(elements: Callable[[RightEncoding, Case, Array], Array]) -
 
 
 def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
-    """Return the fault function for applying `change` to the matrix before encoding it correctly.
-
-    A fault function maps (promised encoding, case) to the faulty result for the case's matrix.
-    """
+    """Return the fault of applying `change` to the matrix before encoding it correctly."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         x = change(case.x)
@@ -168,10 +154,9 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return the elements of the matrix x for given scales, float64, not multiplied by the scales.
+    """Return `RightEncoding.values` without a cache.
 
-    recipe: the encoding, with keywords of the elements' cast; `cast` replaces some of them. Negative scales change the
-    signs of elements. Infinite scales make elements 0, or NaN where x is Inf or NaN.
+    Negative scales change the signs of elements. Infinite scales make elements 0, or NaN where x is Inf or NaN.
     """
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)
@@ -196,10 +181,7 @@ def rounded_to(x: Array, fmt: Format) -> Array:
 
 
 def quotients_of(recipe: RightEncoding, x: Array, scales: Array) -> Array:
-    """Return the elements of x divided by their scales, or multiplied by reciprocals if the recipe does so, in float32.
-
-    scales: one per tile.
-    """
+    """Return x divided by its scales, or multiplied by their reciprocals if the recipe does so, in float32."""
     spread = spread_over(scales, x, recipe)
     divides = recipe.scaling.division == "divide"
     return np.asarray(x / spread if divides else x * (np.float32(1) / spread), np.float32)

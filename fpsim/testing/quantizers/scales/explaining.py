@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,25 +23,26 @@ from fpsim.testing.quantizers.scales.encoding import (
     FaultOutcome,
     RightEncoding,
     spread_over,
+    with_right_scales,
 )
 from fpsim.testing.quantizers.scales.scale_faults import faults_of_scales
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 
 def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[str, Scaling]]:
-    """Return the faults that reproduce all results as (clause, scaling).
+    """Return the faults that reproduce all results as (clause without subject, scaling).
 
-    The scaling is the recipe's, with the treatment of Inf and NaN that the results show; faults with an unchanged one
-    come first. A clause has no subject, such as "drops the sign, in its elements". cases: matrices with results.
-    recipe: the encoding that the quantizer promises.
+    The scaling is that of `recipe`, the promised encoding, with the treatment of Inf and NaN that the results show;
+    faults with an unchanged one come first.
     """
     plain = [case for case in (*cases[1:], *cases[:1]) if not case.special]
-    plain.sort(key=lambda case: _gives(_right, recipe, case))  # cases with wrong results exclude most faults
+    right = with_right_scales(lambda recipe, case, scales: recipe.values(case.x, scales))
+    plain.sort(key=lambda case: _gives(right, recipe, case))  # cases with wrong results exclude most faults
     special = [case for case in cases if case.special]
-    treatments = [
-        treated for infinity in ("skip", "propagate", "one") for nan in ("tile", "element")
-        if (treated := _treated(recipe, infinity, nan)) is not None
-    ]  # fmt: skip
+    treatments = []
+    for infinity, nan in itertools.product(("skip", "propagate", "one"), ("tile", "element")):
+        with suppress(ValueError):  # no such combination
+            treatments.append(recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan)))
     treatments.sort(key=lambda treated: treated.scaling != recipe.scaling)
     matches: dict[str, Scaling] = {}
     numbers: Counter[str] = Counter()  # clause -> number of faults with this clause so far
@@ -53,19 +56,10 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
     return sorted(matches.items(), key=lambda pair: pair[1] != recipe.scaling)
 
 
-def _treated(recipe: RightEncoding, infinity: str, nan: str) -> RightEncoding | None:
-    """Return a recipe whose `fp.Scaling` has the given fields `infinity` and `nan`; None if these are not valid."""
-    try:
-        return recipe._replace(scaling=recipe.scaling.replace(infinity=infinity, nan=nan))
-    except ValueError:
-        return None
-
-
 def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
     """Return whether a fault reproduces the result of a case; the answer is cached.
 
-    name: clause of the fault, and its number among faults with that clause. fault: function from (recipe, case) to the
-    faulty result. recipe: the encoding that the quantizer promises.
+    name: clause of the fault, and its number among faults with that clause.
     """
     if recipe.kept is None:
         return _gives(fault, recipe, case)
@@ -76,10 +70,7 @@ def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, ca
 
 
 def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other.
-
-    fault: function from (recipe, case) to the faulty result. recipe: the encoding that the quantizer promises.
-    """
+    """Return whether a fault reproduces the result of a case; NaN scales are equal to each other."""
     try:
         with np.errstate(all="ignore"):
             got = fault(recipe, case)
@@ -97,10 +88,9 @@ def _gives(fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
 
 
 def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether elements, float64 values, equal those of a case's result.
+    """Return whether elements, float64 values for given scales, equal those of a case's result.
 
-    places: the indices of the elements in the flattened matrix, or a slice. If the case has no returned scales, the
-    elements are multiplied by `scales` (one per tile) in float32 first.
+    places: the indices of the elements in the flattened matrix, or a slice.
     """
     if case.scales is None:
         spread = spread_over(scales, case.x, recipe).ravel()[places].astype(np.float64)
@@ -108,21 +98,14 @@ def _same_elements(elements: Array, scales: Array, places: Any, recipe: RightEnc
     return bool((words_of(elements) == case.elements[places]).all())
 
 
-def _right(recipe: RightEncoding, case: Case) -> FaultOutcome:
-    """Return the result of a quantizer without faults for the case's matrix; recipe: the promised encoding."""
-    scales = recipe.scales(case.x)
-    return FaultOutcome(lambda: recipe.values(case.x, scales), scales)
-
-
 def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield every known fault of quantizers with scales, as (clause without subject, fault function).
-
-    recipe: the encoding that the quantizer promises. cases: matrices with results; they suggest a factor of scales and
-    a limit of elements to try.
-    """
+    """Yield every known fault of quantizers with scales; `cases` suggest a factor of scales and a limit of elements."""
     yield from faults_of_scales(recipe, cases)
     yield from faults_of_elements(recipe, cases)
-    yield from _of_zeros()
+    for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
+        parts = [f"elements {shown(element)}"] if element is not None else []
+        parts += [f"the scale {shown(scale)}"] if scale is not None else []
+        yield f"gives tiles of zeros {' and '.join(parts)}", _zeros(element, scale)
     if cases[0].scales is None and recipe.scaling.block[:-1] == (1,):
         yield "cuts tiles from the flattened array, across the ends of rows", _flattened
 
@@ -130,8 +113,7 @@ def _faults(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
 def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
     """Return the result of a quantizer whose tiles continue from the end of a row at the start of the next row.
 
-    The elements are values, already multiplied by their scales, so all scales of the result are 1. recipe: the promised
-    encoding. case: the matrix.
+    The elements are values, already multiplied by their scales, so all scales of the result are 1.
     """
     row = case.x.reshape(1, -1)
     values = encode_scaled(row, recipe.fmt, recipe.scaling, **recipe.cast).decode().reshape(case.x.shape)
@@ -139,22 +121,8 @@ def _flattened(recipe: RightEncoding, case: Case) -> FaultOutcome:
     return FaultOutcome(lambda: values.astype(np.float64), ones)
 
 
-def _of_zeros() -> Iterator[Fault]:
-    """Yield faults as (clause without subject, fault function): tiles of zeros get NaN elements, or a wrong scale."""
-    for element, scale in ((np.nan, None), (np.nan, np.nan), (None, np.nan), (None, 0.0), (np.nan, 0.0), (None, 1.0)):
-        parts = [
-            *([f"elements {shown(element)}"] if element is not None else []),
-            *([f"the scale {shown(scale)}"] if scale is not None else []),
-        ]
-        yield f"gives tiles of zeros {' and '.join(parts)}", _zeros(element, scale)
-
-
 def _zeros(element: float | None, scale: float | None) -> FaultFunction:
-    """Return the fault function for giving tiles of zeros wrong elements or a wrong scale.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix. element, scale: the value of every
-    element, and the scale, of such a tile; None for the right ones.
-    """
+    """Return the fault of giving every tile of zeros these elements and this scale; None for the right ones."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         right = recipe.scales(case.x)

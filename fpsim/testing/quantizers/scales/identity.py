@@ -16,18 +16,20 @@ from fpsim.formats.element import Element, ElementLike, coded_element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.rounding import Rounding
-from fpsim.scaling.recipes import ANY_ELEMENT
-from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.recipes import ANY_ELEMENT, ROWS
+from fpsim.scaling.scaling import Scaling, scaling_fields
 from fpsim.scaling.tiling import tiling
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.quantizers.report import explained
-from fpsim.testing.quantizers.scales.candidates import CHOICES, found_scaling, names_of
-from fpsim.testing.quantizers.scales.differences import RecipeDifferences, Results
+from fpsim.testing.quantizers.scales.candidates import CHOICES, candidates_for, choices_of
+from fpsim.testing.quantizers.scales.differences import CountedDifference, RecipeDifferences, Results
 from fpsim.testing.quantizers.scales.encoding import Case, KeptEncodings, RightEncoding
 from fpsim.testing.quantizers.scales.explaining import explaining_faults
-from fpsim.testing.quantizers.scales.results import called, layouts_of, values_of
+from fpsim.testing.quantizers.scales.results import called, in_tiles, values_of
 from fpsim.testing.quantizers.scales.zero_point_faults import zero_point_causes
 
+FINALISTS = 32  # recipes that are compared for every matrix
+CARRIED = 6  # best recipes that are kept; recipes that differ from them in one field are tried next
 AFFINE_TENSOR = Scaling(block=(-1, -1), symmetric=False)
 OPERATORS = {(AFFINE_TENSOR, "UINT8"): "ONNX's DynamicQuantizeLinear"}  # (recipe, element format) of operators
 
@@ -126,13 +128,9 @@ def identify_scaling(
 
 
 def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
-    """Return the recipe that reproduces what a quantizer returns for some matrices, or the nearest one and its faults.
+    """Return the recipe that reproduces what a quantizer returns for matrices, or the nearest one and its faults.
 
-    Args:
-      fn: the quantizer.
-      element: the element format.
-      arrays: the matrices.
-      cast: keywords of the elements' cast.
+    cast: keywords of the elements' cast.
 
     Raises:
       FunctionMisbehaved: the function raises or returns no result.
@@ -145,7 +143,8 @@ def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], c
         return nearest
     fitting = [
         row for row in (AFFINE_TENSOR, *ANY_ELEMENT.values())
-        if all(parts.scales is None or _fits(parts.scales, x, row) for x, parts in results)
+        if all(parts.scales is None or in_tiles(parts.scales, tiling(x.shape, row.block).grid) is not None
+               for x, parts in results)
     ]  # fmt: skip
     for scaling in dict.fromkeys([nearest.scaling, *fitting]):
         if affine and scaling.symmetric:
@@ -178,23 +177,49 @@ def telling_matrices(fmt: IntegerFormat) -> list[Array]:
     return [np.asarray(matrix, np.float32) for matrix in matrices]
 
 
-def _fits(scales: Array, x: Array, scaling: Scaling) -> bool:
-    """Return whether `scales` has one number for each tile of the matrix x under a scaling, in the grid of tiles."""
-    return any(layout == "tiles" for layout, _ in layouts_of(scales, tiling(x.shape, scaling.block).grid))
-
-
 def identified(results: Results, differences: RecipeDifferences, affine: bool) -> ScalingIdentity:
-    """Return the recipe with which the fewest returned codes and scales differ.
+    """Return the recipe with which the fewest returned codes and scales differ, a named one if possible.
 
-    results: pairs of a matrix and what the quantizer returned for it. differences: cache of the differences between
-    recipes and these results. affine: whether the results have zero points.
+    differences: cache of the differences between recipes and these results. affine: whether they have zero points.
     """
-    match = found_scaling(results, differences, affine)
-    rivals = () if match.differ else tuple(scaling for scaling in match.fitting if scaling != match.scaling)
+    seen: dict[Scaling, CountedDifference] = {}
+    first = results[1:2] or results  # a matrix at which most recipes differ
+    candidates = candidates_for(differences.fmt, affine)
+    roughly = {scaling: differences.of(first, scaling).wrong for scaling in candidates}
+
+    telling = results[::-1]  # the last matrices, with NaN, Inf and ties, exclude more recipes
+    least: list[int] = []  # the CARRIED smallest counts of differences so far
+
+    def score(scaling: Scaling) -> None:
+        if scaling not in seen:
+            seen[scaling] = differences.of(telling, scaling, least[-1] if len(least) == CARRIED else None)
+            least[:] = sorted([*least, seen[scaling].wrong])[:CARRIED]
+
+    for scaling in sorted(roughly, key=lambda scaling: roughly[scaling])[:FINALISTS]:
+        score(scaling)
+    best = sorted(seen, key=lambda scaling: seen[scaling].wrong)[:CARRIED]
+    for _ in range(len(CHOICES)):  # change one field at a time, from the best so far
+        for changed in [changed for scaling in best[:3] for changed in choices_of(scaling)]:
+            score(changed)
+        ranked = sorted(seen, key=lambda scaling: (seen[scaling].wrong, len(scaling_fields(scaling))))
+        if ranked[:3] == best[:3]:
+            break
+        best = ranked[:CARRIED]
+    least_wrong = seen[best[0]].wrong
+    fitting = tuple(scaling for scaling in seen if seen[scaling].wrong == least_wrong)
+    names = names_of(fitting)
+    nearest = ROWS[names[0]] if names else min(fitting, key=lambda scaling: len(scaling_fields(scaling)))
+    differ, of, layout = seen[nearest]
+    rivals = () if differ else tuple(scaling for scaling in fitting if scaling != nearest)
+    excluded = len(roughly.keys() | seen.keys()) - len(fitting)
     return ScalingIdentity(
-        match.scaling, names_of(match.fitting), match.differ == 0, match.differ, match.of, match.layout, rivals,
-        match.excluded, element=differences.fmt.name,
+        nearest, names, differ == 0, differ, of, layout, rivals, excluded, element=differences.fmt.name
     )  # fmt: skip
+
+
+def names_of(scalings: tuple[Scaling, ...]) -> tuple[str, ...]:
+    """Return the names in `fp.scalings` of those of the given recipes that are named."""
+    return tuple(name for name, row in ROWS.items() if row in scalings)
 
 
 def unrounded(results: Results) -> bool:
@@ -207,21 +232,16 @@ def fault_beside(
 ) -> dict[str, Any]:
     """Return the `QuantizerReport` fields on a fault with which one of `scalings` explains all results; else {}.
 
-    Args:
-      results: pairs of a matrix and the quantizer's result for it.
-      fmt: the element format.
-      scalings: the promised scaling, then others to try.
-      cast: keywords of the cast of elements.
-      kept: cache of encodings for the same matrices, results, format and cast.
+    scalings: the promised scaling, then others to try. cast: keywords of the cast of elements. kept: cache of encodings
+    for the same matrices, results, format and cast.
     """
     cases: list[Case] = []
     for number, (x, parts) in enumerate(results):
         scales = parts.scales
         if scales is not None:
-            readings = dict(layouts_of(scales, tiling(x.shape, scalings[0].block).grid))
-            if "tiles" not in readings:
+            scales = in_tiles(scales, tiling(x.shape, scalings[0].block).grid)
+            if scales is None:
                 return {}
-            scales = readings["tiles"]
         cases.append(Case(x, parts.elements, scales, results[number - 1][0] if number else None))
     for scaling in dict.fromkeys(scalings):
         if cases[0].scales is not None and tiling(cases[0].x.shape, scaling.block).grid != cases[0].scales.shape:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, format_of, is_torch, packed_as_bytes, without_gradient
+from fpsim.arrays import Array, as_array, format_of, packed_as_bytes, without_gradient
 from fpsim.casts.cast import decode
 from fpsim.errors import shown
 from fpsim.formats.element import Element
@@ -18,7 +18,7 @@ from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.coverage import CoverageRecord
-from fpsim.testing.quantizers.black_box import read
+from fpsim.testing.quantizers.black_box import is_integer_dtype, read, require_cpu, require_shape
 from fpsim.testing.quantizers.rounder import Words, words_of
 
 WANTED = "an fp.Scaled, (codes, scales), (codes, scales, tensor scale or zero points) or values"
@@ -30,17 +30,11 @@ def called(
 ) -> ReturnedParts:  # fmt: skip
     """Return the parts of fn's result for a matrix; fn receives a NumPy array or, if it raises, a torch tensor.
 
-    Args:
-      fn: the quantizer.
-      x: the matrix.
-      fmt: the promised element format.
-      scaling: the promised scaling; None if it is unknown.
-      covered: the record of inputs to which the call is added, or None.
-      layout: the name of the memory layout of x in that record, "" for C order.
+    fmt, scaling: the promised element format and scaling; None for an unknown scaling. covered: the record of inputs to
+    which the call is added, or None. layout: name of the memory layout of x in that record, "" for C order.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its input, or does not return an fp.Scaled, (codes, scales), (codes,
-        scales, tensor scale or zero points) or values.
+      FunctionMisbehaved: fn raises, writes into its input, or returns something else than WANTED says.
     """
     before = x.tobytes()
     try:
@@ -61,10 +55,7 @@ def called(
             ) from second  # fmt: skip
     if x.tobytes() != before:
         raise FunctionMisbehaved("leaves its input alone", f"fn writes into its input of shape {x.shape}.", x)
-    if is_torch(got) and got.device.type != "cpu":
-        raise FunctionMisbehaved(
-            "device", f"fn must return a tensor on the CPU, as its input is; got one on {got.device}.", x
-        )
+    require_cpu(got, x)
     parts = ReturnedParts(got, x, fmt, scaling)
     if covered is not None:
         covered.note(x, layout)
@@ -77,8 +68,7 @@ class ReturnedParts:
     Args:
       got: the result.
       x: the input matrix.
-      fmt: the element format.
-      scaling: the promised scaling; None if it is unknown.
+      fmt, scaling: the promised element format and scaling; None for an unknown scaling.
 
     Attributes:
       elements: the returned values; if scales are returned, the values of the codes, not multiplied by the scales. They
@@ -91,8 +81,7 @@ class ReturnedParts:
       zero_points: int64 zero points, or None.
 
     Raises:
-      FunctionMisbehaved: the result is not an fp.Scaled, (codes, scales), (codes, scales, tensor scale or zero points)
-        or values.
+      FunctionMisbehaved: the result is something else than WANTED says.
     """
 
     def __init__(self, got: Any, x: Array, fmt: Element, scaling: Scaling | None = None) -> None:
@@ -115,19 +104,13 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Store the third part of the returned tuple `got`, a tensor scale or zero points, in the attributes.
-
-        Nothing is stored if there is no third part. x: the input. scaling: the promised scaling; None if it is unknown.
-
-        Raises:
-          FunctionMisbehaved: the part is neither of the two, the scaling has neither, or the tuple has more parts.
-        """
+        """Store the third part of the returned tuple `got`, a tensor scale or zero points, if there is one."""
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return
         if len(got) > 3:
             raise FunctionMisbehaved("returns", f"fn must return {WANTED}; got {len(got)} parts.", x)
         third = as_array(without_gradient(got[2]), "the third part")
-        integers = third.dtype.kind in "iu" or third.dtype.name in ("int4", "uint4")
+        integers = is_integer_dtype(third.dtype)
         if (scaling is None and integers) or (scaling is not None and not scaling.symmetric):
             if not integers:
                 raise FunctionMisbehaved("zero points", f"fn must return integer zero points; got {third.dtype}.", x)
@@ -145,20 +128,7 @@ class ReturnedParts:
             )  # fmt: skip
 
     def _read_elements(self, elements: Any, x: Array, fmt: Element) -> None:
-        """Store the elements that a quantizer returned in the attributes `elements` and `swapped`.
-
-        Without scales, `elements` gets the returned values; with scales, the values of the returned codes. Codes packed
-        two to a byte are unpacked twice: for `elements` with the low half of a byte first, for `swapped` with the high
-        half first.
-
-        Args:
-          elements: an array or tensor of values or codes.
-          x: the input, whose shape the elements must have.
-          fmt: the element format.
-
-        Raises:
-          FunctionMisbehaved: the elements have another shape, or are neither values nor codes.
-        """
+        """Store returned elements, an array or tensor of values or codes, in `elements` and `swapped`."""
         if self.scales is None:
             self.elements = values_of(elements, x)
             return
@@ -196,26 +166,15 @@ def unpacked(codes: Array, shape: tuple[int, ...], fmt: Element, high_first: boo
 
 
 def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
-    """Return the values of codes, one per element of x, as bit patterns of float64, flat.
-
-    Raises:
-      FunctionMisbehaved: the codes have another shape than x, or are not codes of the format.
-    """
+    """Return the values of codes, one per element of x, as bit patterns of float64, flat."""
     if isinstance(fmt, Format):
         return read(codes, x, fmt).words
-    if codes.shape != x.shape:
-        raise FunctionMisbehaved("shape", f"fn must return the shape of its input, {x.shape}; got {codes.shape}.", x)
+    require_shape(codes, x)
     return words_of(codes.ravel().astype(np.float64))
 
 
 def values_of(elements: Any, x: Array) -> Words:
-    """Return values as bit patterns of float64, flat.
-
-    elements: an array or tensor of floats. x: the input, whose shape they must have.
-
-    Raises:
-      FunctionMisbehaved: the elements are not floats, or have another shape.
-    """
+    """Return values for the input x, an array or tensor of floats, as bit patterns of float64, flat."""
     array = as_array(without_gradient(elements), "the result")
     if array.shape != x.shape or format_of(array.dtype) is None:
         raise FunctionMisbehaved("returns", f"fn must return {WANTED}; got {shown(elements)}.", x)
@@ -223,13 +182,7 @@ def values_of(elements: Any, x: Array) -> Words:
 
 
 def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
-    """Return (scales as float32, whether they were returned in their promised format `fmt`, as codes or values).
-
-    scales: an array or tensor. x: the input, for errors.
-
-    Raises:
-      FunctionMisbehaved: the scales are neither floats nor codes of `fmt`.
-    """
+    """Return (scales as float32, whether they were returned in their promised format `fmt`, as codes or values)."""
     array = as_array(without_gradient(scales), "scales")
     if array.dtype.kind in "iu" and array.dtype.itemsize == fmt.storage.itemsize and fmt.bits <= 16:
         return np.asarray(decode(np.ascontiguousarray(array).view(fmt.storage), fmt), np.float32), True
@@ -238,17 +191,14 @@ def _scales(scales: Any, x: Array, fmt: Format) -> tuple[Array, bool]:
     return np.asarray(array, np.float32), format_of(array.dtype) == fmt and fmt.bits <= 16
 
 
-def layouts_of(scales: Array, grid: tuple[int, ...]) -> Iterator[tuple[str, Array]]:
-    """Yield (name, scales in the grid's shape) for each reading of an array of scales as one per tile of a grid.
+def in_tiles(of_tiles: Array, grid: tuple[int, ...]) -> Array | None:
+    """Return an array with a number for each tile, in the shape of the grid of tiles; None if its shape is another.
 
-    The names are "tiles", for an array of the grid's shape or size, and "transposed". Other arrays yield nothing.
+    Axes of one element may be left out or added, and the array may be flat.
     """
-    squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (scales.shape, grid))
-    whole = scales.size == int(np.prod(grid)) and squeezed in (of_grid, (scales.size,))
-    if scales.shape == grid or whole:
-        yield "tiles", scales.reshape(grid)
-    if len(grid) == 2 and scales.shape == grid[::-1]:
-        yield "transposed", scales.T
+    squeezed, of_grid = (tuple(size for size in shape if size != 1) for shape in (of_tiles.shape, grid))
+    whole = of_tiles.size == int(np.prod(grid)) and squeezed in (of_grid, (of_tiles.size,))
+    return of_tiles.reshape(grid) if of_tiles.shape == grid or whole else None
 
 
 def same_scales(got: Array, want: Array) -> Any:

@@ -26,14 +26,13 @@ from fpsim.testing.quantizers.scales.tiles import reduced_tiles
 
 ADDED = (1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 LIMITS = (240.0, 448.0, 57344.0, 28.0, 7.5, 6.0, 4.0, 127.0)  # largest values of formats, by which amax is divided
-ScaleChange = Callable[[RightEncoding, Case], Array]
+ScaleChange = Callable[[RightEncoding, Case], Array]  # function that returns the wrong float32 scale of each tile
 
 
 def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault]:
-    """Yield faults of wrong scales, used for elements, returned, or both, as (clause without subject, fault function).
+    """Yield faults of wrong scales, which are used for elements, returned, or both.
 
-    recipe: the encoding that the quantizer promises. cases: matrices with results; the ratio of returned and right
-    scales, if constant, is a factor to try.
+    The ratio of returned and right scales of `cases`, if constant, is a factor to try.
     """
     changes: list[tuple[str, ScaleChange]] = [
         ("those of the call before", _stale),
@@ -46,11 +45,17 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
         for by, where in ((1, "before"), (-1, "after")):
             changes += [
                 (f"those of the tile {where} along the {along}", _from_tiles(axis, partial(_neighbours, by))),
-                (f"those of the tile {where} along the {along}, around the end", _rolled(by, axis)),
+                (
+                    f"those of the tile {where} along the {along}, around the end",
+                    _changed(partial(np.roll, shift=by, axis=axis)),
+                ),
             ]
         changes += [
             (f"that of the first tile of each {along}", _from_tiles(axis, lambda count: 0 * np.arange(count))),
-            (f"that of the tile before in the last tile of each {along}", _from_tiles(axis, _last_again)),
+            (
+                f"that of the tile before in the last tile of each {along}",
+                _from_tiles(axis, lambda count: [*range(count - 1), max(count - 2, 0)]),
+            ),
             (f"those without the last element of each tile along the {along}", _without_last(axis)),
         ]
     changes += [("that of the first tile for all", _changed(lambda s: np.full_like(s, s.flat[0])))]
@@ -77,11 +82,7 @@ def faults_of_scales(recipe: RightEncoding, cases: list[Case]) -> Iterator[Fault
 
 
 def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False) -> FaultFunction:
-    """Return the fault function for wrong scales, those that `change` computes.
-
-    It maps (promised encoding, case) to the faulty result for the case's matrix. used: whether elements are divided by
-    the wrong scales, not by the right ones. returned: whether the wrong scales are returned.
-    """
+    """Return the fault of the wrong scales of `change`; used, returned: whether they scale elements, are returned."""
 
     def fault(recipe: RightEncoding, case: Case) -> FaultOutcome:
         changed = change(recipe, case)
@@ -93,20 +94,17 @@ def _with_scales(change: ScaleChange, used: bool = False, returned: bool = False
 
 
 def _changed(change: Callable[[Array], Any]) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that applies `change` to the right scales."""
+    """Return the function that applies `change` to the right scales."""
     return lambda recipe, case: np.asarray(change(recipe.scales(case.x)), np.float32)
 
 
 def _of_input(change: Callable[[Array], Array]) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that computes the scales of the matrix after `change`."""
+    """Return the function that computes the scales of the matrix after `change`."""
     return lambda recipe, case: recipe.scales(change(case.x))
 
 
 def _from_tiles(axis: int, places: Callable[[int], Any]) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that takes the right scales of other tiles.
-
-    Tile i along the axis gets the scale of tile `places(number of tiles)[i]`.
-    """
+    """Return the function that gives tile i along an axis the right scale of tile `places(number of tiles)[i]`."""
     return _changed(lambda scales: scales.take(places(scales.shape[axis]), axis))
 
 
@@ -115,24 +113,8 @@ def _neighbours(by: int, count: int) -> Array:
     return np.clip(np.arange(count) - by, 0, count - 1)
 
 
-def _last_again(count: int) -> list[int]:
-    """Return the indices of `count` tiles, with the last replaced by the one before."""
-    return [*range(count - 1), max(count - 2, 0)]
-
-
-def _rolled(by: int, axis: int) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that rotates the right scales along an axis.
-
-    by: the number of tiles, as for np.roll.
-    """
-    return _changed(lambda scales: np.roll(scales, by, axis))
-
-
 def _stale(recipe: RightEncoding, case: Case) -> Array:
-    """Return the right float32 scales of the previous call's matrix if it has as many tiles, else the case's own.
-
-    recipe: the encoding that the quantizer promises. case: the matrices of this call and of the previous one.
-    """
+    """Return the right scales of the previous call's matrix if it has as many tiles, else the case's own."""
     right = recipe.scales(case.x)
     before = right if case.before is None else recipe.scales(case.before)
     return before if before.shape == right.shape else right
@@ -144,35 +126,26 @@ def _signed(x: Array, sign: int) -> Array:
 
 
 def _with_sign(recipe: RightEncoding, case: Case) -> Array:
-    """Return float32 scales computed from the largest value of each tile; they are negative where that value is.
-
-    recipe: the encoding that the quantizer promises. case: the matrix.
-    """
+    """Return scales computed from the largest value of each tile; they are negative where that value is."""
     largest = reduced_tiles(np.maximum, case.x, recipe.scaling.block)
     magnitudes = recipe.scales(spread_over(np.abs(largest), case.x, recipe))
     return np.where(largest < 0, -magnitudes, magnitudes)
 
 
 def _exact(recipe: RightEncoding, case: Case) -> Array:
-    """Return float32 scales of tiles that are not rounded to the scale format: amax / largest value of an element.
-
-    recipe: the encoding that the quantizer promises, here without a tensor scale. case: the matrix.
-    """
+    """Return scales that are not rounded to the scale format: amax / largest value of an element."""
     fields = {"scale_rule": "amax", "scale_format": FP32, "scale_rounding": None, "tensor_scale": False}
     return recipe._replace(scaling=recipe.scaling.replace(**fields)).scales(case.x)
 
 
 def _nearest_logarithm(recipe: RightEncoding, case: Case) -> Array:
-    """Return float32 powers of two as scales of tiles: 2**round(log2(amax / largest value of an element)).
-
-    recipe: the encoding that the quantizer promises. case: the matrix.
-    """
+    """Return powers of two as scales: 2**round(log2(amax / largest value of an element))."""
     exponents = np.clip(np.rint(np.log2(_exact(recipe, case).astype(np.float64))), -127, 127)
     return np.asarray(np.exp2(exponents), np.float32)
 
 
 def _without_last(axis: int) -> ScaleChange:
-    """Return the scale function, (recipe, case) -> scales, that ignores the last element of each tile along an axis."""
+    """Return the function that ignores the last element of each tile along an axis."""
 
     def scales(recipe: RightEncoding, case: Case) -> Array:
         block = recipe.scaling.block
@@ -191,26 +164,15 @@ def _enlarged(added: float, x: Array) -> Array:
 def _ratio(recipe: RightEncoding, cases: list[Case]) -> float:
     """Return (returned scale) / (right scale) if it is the same number, other than 1, in all tiles; else 0.
 
-    "The same" allows for a relative difference of 1e-6. The tiles are those of the second case.
+    The tiles are those of the second case. The ratio is a quotient of two of LIMITS if it is near one.
     """
-    for case in cases[1:2]:
-        if case.scales is None:
-            continue
-        with np.errstate(all="ignore"):
-            ratios = (case.scales.astype(np.float64) / recipe.scales(case.x)).ravel()
-        middle = float(np.median(ratios))
-        if np.isfinite(middle) and middle > 0 and (np.abs(ratios / middle - 1) < 1e-6).all():
-            return _plain(middle) if middle != 1 else 0.0
-    return 0.0
-
-
-def _plain(ratio: float) -> float:
-    """Return the quotient of two formats' largest values that a ratio equals within 1e-6, else the ratio in float32.
-
-    LIMITS lists the largest values.
-    """
-    for one in LIMITS:
-        for other in LIMITS:
-            if abs(one / other / ratio - 1) < 1e-6:
-                return one / other
-    return float(np.float32(ratio))
+    scales = cases[1].scales if len(cases) > 1 else None
+    if scales is None:
+        return 0.0
+    with np.errstate(all="ignore"):
+        ratios = (scales.astype(np.float64) / recipe.scales(cases[1].x)).ravel()
+    ratio = float(np.median(ratios))
+    if not np.isfinite(ratio) or ratio <= 0 or ratio == 1 or (np.abs(ratios / ratio - 1) >= 1e-6).any():
+        return 0.0
+    quotients = (largest / other for largest, other in itertools.product(LIMITS, LIMITS))
+    return next((quotient for quotient in quotients if abs(quotient / ratio - 1) < 1e-6), float(np.float32(ratio)))

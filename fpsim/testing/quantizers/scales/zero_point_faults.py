@@ -13,7 +13,7 @@ from fpsim.scaling.scaled import encode_scaled
 from fpsim.scaling.scaling import Scaling
 from fpsim.testing.quantizers.given_scales.causes import changes_of
 from fpsim.testing.quantizers.given_scales.promise import GivenScale
-from fpsim.testing.quantizers.rounder import RULES, TIES, in_elements, rule_words
+from fpsim.testing.quantizers.rounder import RULES, TIES, in_elements, round_to_integers, rule_words
 from fpsim.testing.quantizers.scales.results import ReturnedParts
 from fpsim.testing.quantizers.scales.tiles import reduced_tiles, spread_tiles
 
@@ -21,13 +21,9 @@ ZERO_POINT_RULES = ("nearest_away", "nearest_up", "nearest_zero", "toward_zero",
 
 
 class AffineCase(NamedTuple):
-    """A matrix with a quantizer's result, whose scales are right.
+    """A matrix with the codes (float64), zero points and scales of a quantizer whose scales are right.
 
-    Attributes:
-      x: the matrix.
-      codes: the returned codes, float64, in the matrix's shape.
-      zero_points: the returned zero point of each tile; None if none were returned.
-      scales: the right scale of each tile.
+    zero_points: the returned zero point of each tile; None if none were returned.
     """
 
     x: Array
@@ -41,10 +37,8 @@ def zero_point_causes(
 ) -> tuple[str, ...]:
     """Return the faults that reproduce all codes and zero points, as clauses without subject; () if none do.
 
-    Args:
-      cases: matrices and the result for each; () is returned unless all are finite and have right scales.
-      fmt, scaling: the promised element format and scaling.
-      rounding: name of the promised rounding of elements.
+    cases: matrices and the result for each; () is returned unless all are finite and have right scales. rounding: name
+    of the promised rounding of elements.
     """
     affine = [_case(x, parts, fmt, scaling) for x, parts in cases]
     comparable = [case for case in affine if case is not None]
@@ -77,18 +71,15 @@ def _faults(
     """Yield known faults, as (clauses without subject, rounding rule of zero points, changes).
 
     Changes are fields of the `GivenScale` that models the elements -> other values; {} if only zero points are wrong.
-    fmt, scaling, rounding: the promised element format, scaling and rounding of elements.
     """
     changes = changes_of(_model(cases[0], fmt, scaling, rounding, np.ones_like(cases[0].scales)))
     kept = {words: change for words, change in changes.items() if "zero_point" not in change}
     for words, change in kept.items():
         yield (in_elements(words),), "nearest_even", change
     for rule in ZERO_POINT_RULES:
-        how = (
-            f"takes ties of zero points {TIES[rule]}"
-            if rule in TIES
-            else f"{rule_words(rule, rounding)}, in zero points"
-        )
+        how = f"{rule_words(rule, rounding)}, in zero points"
+        if rule in TIES:
+            how = f"takes ties of zero points {TIES[rule]}"
         yield (how,), rule, {}
         for words, change in kept.items():
             yield (in_elements(words), how), rule, change
@@ -97,24 +88,20 @@ def _faults(
 def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, points: Array) -> GivenScale:
     """Return the model of a correct quantizer for a case, with a scale and a zero point for each element.
 
-    fmt, scaling, rounding: the promised element format, scaling and rounding of elements. points: zero points of the
-    tiles.
+    points: zero points of the tiles.
     """
     tiles = (case.scales, points.astype(np.float64))
     scales, offsets = (spread_tiles(of_tiles, case.x.shape, scaling.block) for of_tiles in tiles)
     quotient = "float32" if scaling.division == "divide" else "reciprocal"
-    return GivenScale(
-        fmt, scales, offsets, rounding, {}, quotient=quotient, lowest=fmt.lowest, highest=fmt.highest
-    )  # fmt: skip
+    return GivenScale(fmt, scales, offsets, rounding, {}, quotient=quotient, lowest=fmt.lowest, highest=fmt.highest)
 
 
 def _gives(
     case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, for_points: str, changes: dict[str, object]
 ) -> bool:
-    """Return whether zero points rounded by `for_points`, and codes of a changed model, are those of a case.
+    """Return whether zero points rounded by the rule `for_points`, and codes of a changed model, are those of a case.
 
-    fmt, scaling, rounding: the promised element format, scaling and rounding of elements. for_points: rule by which
-    zero points are rounded. changes: fields of the model of a correct quantizer -> other values.
+    changes: fields of the model of a correct quantizer -> other values.
     """
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
@@ -133,7 +120,4 @@ def _zero_points(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rule: s
         divides = scaling.division == "divide"
         quotients = lows / case.scales if divides else lows * (np.float32(1) / case.scales)
     values = np.float32(fmt.lowest) - quotients.astype(np.float32)
-    magnitudes = np.abs(values.astype(np.float64))
-    whole = np.floor(magnitudes)
-    away = RULES[rule](whole % 2 == 1, magnitudes - whole, values < 0)
-    return np.asarray(np.clip(np.copysign(whole + away, values), fmt.lowest, fmt.highest))
+    return np.asarray(np.clip(round_to_integers(values.astype(np.float64), rule), fmt.lowest, fmt.highest))
