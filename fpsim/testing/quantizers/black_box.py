@@ -6,7 +6,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,12 +19,11 @@ from fpsim.formats.named import FP64
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of, require_function
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.pasted import pasted
-from fpsim.testing.quantizers.rounder import Words, words_of
+from fpsim.testing.quantizers.rounder import Made, Words, words_of
 
 PATIENCE = 60.0  # seconds of processor time that all calls of a check may take
 TOO_SLOW = 1.0  # seconds for a few values
 CALLS = 40  # approximate number of calls of a check with all inputs
-Made = TypeVar("Made")
 
 
 def parameters_of(fn: Callable[..., Any]) -> list[inspect.Parameter]:

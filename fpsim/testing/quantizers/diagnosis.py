@@ -58,11 +58,13 @@ def _entries(got: Words, want: Words, fmt: Format) -> tuple[str, ...]:
     changed = distinct(want[got != want])
     if changed.size > FEW:
         return ()
-    results = [distinct(got[want == one]) for one in changed]
-    if any(one.size > 1 for one in results):
-        return ()
-    pairs = zip(changed, results, strict=True)
-    return tuple(f"gives {shown_result(one[0], fmt)} for {shown_result(right, fmt)}, always" for right, one in pairs)
+    clauses = []
+    for right in changed:
+        wrong = distinct(got[want == right])
+        if wrong.size > 1:
+            return ()
+        clauses.append(f"gives {shown_result(wrong[0], fmt)} for {shown_result(right, fmt)}, always")
+    return tuple(clauses)
 
 
 def _others(match: FoundModel) -> str:

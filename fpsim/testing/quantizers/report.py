@@ -108,7 +108,7 @@ class QuantizerReport:
             lines.append(f"{self.differ:,} of {self.of:,} results differ.{why}")
         if self.ok and (self.excluded or self.rivals):
             lines.append(certificate(self.excluded, self.rivals))
-        lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
+        lines += [f"  {line}" for broken in self.broken for line in str(broken).splitlines()]
         lines.append(f"  held: {', '.join(self.held) or 'nothing'}")
         lines += [f"  covered: {self.covered}"] if self.covered.calls else []
         lines += [f"  note: {note}" for note in self.notes]

@@ -229,7 +229,8 @@ def round_to_integers(values: Doubles, rule: str) -> Doubles:
     """Return values rounded to integers by a rule, a name in RULES."""
     magnitudes = np.abs(values)
     whole = np.floor(magnitudes)
-    return np.copysign(whole + RULES[rule](whole % 2 == 1, magnitudes - whole, np.signbit(values)), values)
+    away = RULES[rule](whole % 2 == 1, magnitudes - whole, np.signbit(values))
+    return np.asarray(np.copysign(whole + away, values))
 
 
 def magnitudes_of(codes: Codes, grid: FractionGrid) -> Doubles:

@@ -189,7 +189,7 @@ class ModelSearch:
         """
         model = _with(start, faults)
         excluded, rivals = self.certificate(start, model, cached=True) if differ == 0 else (0, ())
-        plain = [other for other in others if len(other) > 1 and not any(seldom(one.words) for one in other)]
+        plain = [other for other in others if len(other) > 1 and not any(seldom(fault.words) for fault in other)]
         words = [f"it {sentence(other)}" for other in plain if _with(start, other) != model]
         return FoundModel(model, faults, differ, self.tried, excluded, tuple(dict.fromkeys([*words, *rivals])))
 
@@ -254,7 +254,7 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
     """
     faults = deviations(model, source, codes=False)
     named = {f"rounds to {name} first" for name in ("FP16", "BF16", "TF32")}
-    first = [one for one in faults if one.words in named]
+    first = [fault for fault in faults if fault.words in named]
     rivals: dict[QuantizerModel, str] = {}
     for (plain, words), before in itertools.product(
         plain_models(model.fmt, model.source_normal).items(), [None, *first]
@@ -262,9 +262,9 @@ def rival_models(model: QuantizerModel, source: Format) -> dict[str, QuantizerMo
         name = f"it has {', '.join(f'{word}={value!r}' for word, value in words.items())}"
         other, name = (plain, name) if before is None else (before.apply(plain), f"{name} and {before.words}")
         rivals.setdefault(other, name)
-    for one in faults:
-        if not seldom(one.words):
-            rivals.setdefault(one.apply(model), f"it {one.words}")
+    for fault in faults:
+        if not seldom(fault.words):
+            rivals.setdefault(fault.apply(model), f"it {fault.words}")
     return {words: other for other, words in rivals.items()}
 
 

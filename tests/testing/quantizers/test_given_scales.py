@@ -48,6 +48,7 @@ RIGHT: dict[str, tuple[Callable[..., Any], str, dict[str, Any]]] = {
     "float16": (lambda x: linear(x, 0.1), "int8", {"scale": 0.1, "source": "float16"}),
     "bfloat16": (lambda x: linear(x, 0.1), "int8", {"scale": 0.1, "source": "bfloat16"}),
     "int32": (lambda x: linear(x, 3.0), "int8", {"scale": 3.0, "source": "int32"}),
+    "int32, of columns": (lambda x, s: linear(x, s), "int8", {"scale": SCALES[None], "source": "int32"}),
     "uint8 to INT8": (lambda x: linear(x, 3.0, -7), "int8", {"scale": 3.0, "zero_point": -7, "source": np.uint8}),
     "E4M3": (
         lambda x: fp.encode(x / np.float32(0.1), "e4m3", overflow="saturate_finite"), "e4m3", {"scale": 0.1}

@@ -40,7 +40,7 @@ class GivenScaleCall:
         self.returns_values = False
         self.tensors = False
         positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        needed = sum(each.kind in positional and each.default is Parameter.empty for each in parameters_of(fn))
+        needed = sum(p.kind in positional and p.default is Parameter.empty for p in parameters_of(fn))
         self.more = max(min(needed - 1, 2), 0)
 
     def call(self, x: Array, layout: str = "") -> Values:
@@ -79,7 +79,7 @@ class GivenScaleCall:
             if not self.tensors:
                 return self.fn(x, *extras)
             torch = sys.modules["torch"]
-            return self.fn(*(torch.from_numpy(np.ascontiguousarray(one)) for one in (x, *extras)))
+            return self.fn(*(torch.from_numpy(np.ascontiguousarray(array)) for array in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
         """Return the codes, which may be packed, or values that fn returned for x, as float64 of x's shape.
@@ -87,7 +87,7 @@ class GivenScaleCall:
         `returns_values` is set to whether they are values.
         """
         fmt = self.promise.fmt
-        if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(one, "dtype") for one in got):
+        if isinstance(got, (tuple, list)) and len(got) in (2, 3) and all(hasattr(part, "dtype") for part in got):
             raise FunctionMisbehaved(
                 "returns", f"fn must return codes or values; got {len(got)} arrays. {FINDS_ITS_OWN}", x
             )

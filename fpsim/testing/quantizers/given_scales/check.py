@@ -175,9 +175,9 @@ def _broken(name: str, x: Array, got: Values, want: Values, why: str = "") -> Br
     if not differ.size:
         return None
     at = int(differ[0])
-    one = x.ravel()[at]
+    value = x.ravel()[at]
     return Broken(
-        name, f"{why}first at index {at:,}", input=f"x = {float(one)!r}, {pasted(one)}", got=f"{got.ravel()[at]:g}",
+        name, f"{why}first at index {at:,}", input=f"x = {float(value)!r}, {pasted(value)}", got=f"{got.ravel()[at]:g}",
         input_bits=None if x.dtype.kind in "iu" else int(x.ravel()[[at]].view(f"u{x.itemsize}")[0]),
         want=f"{want.ravel()[at]:g}", count=differ.size, of=got.size,
     )  # fmt: skip

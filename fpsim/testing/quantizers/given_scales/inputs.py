@@ -64,7 +64,7 @@ def _of_tiles(promise: GivenScale, dtype: np.dtype[Any]) -> Array:
     rows, columns = promise.scale.shape
     single = promise._replace(block=None)
     for_scales = {scale: inputs_of(single._replace(scale=scale), dtype) for scale in np.unique(promise.scale)}
-    inputs = max(one.size for one in for_scales.values())
+    inputs = max(array.size for array in for_scales.values())
     calls = int(np.clip(-(-inputs // (height * width)), 2, CALLS))
     calls = max(min(calls, MOST // (promise.matrix[0] * promise.matrix[1])), 2)
     x = np.empty((calls, rows, height, columns, width), dtype)

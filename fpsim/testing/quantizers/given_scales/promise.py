@@ -88,7 +88,7 @@ class GivenScale(NamedTuple):
             moved = {"keep": moved, "drop": np.abs(moved), "flip": -moved}[self.sign]
             if self.before:
                 moved = (moved.astype(np.float32) + offset.astype(np.float32)).astype(np.float64)
-            rounded_off = round_to_integers(np.clip(moved, -WIDE, WIDE), self.rounding)
+            rounded_off: Values = round_to_integers(np.clip(moved, -WIDE, WIDE), self.rounding)
             added = 0 if self.before else offset
             integers = rounded_off + added
             saturated = np.clip(integers, self.lowest, self.highest)

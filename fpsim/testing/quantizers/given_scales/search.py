@@ -92,8 +92,8 @@ def _likely(scale: float) -> list[Any]:
     near = np.float32(scale)
     pattern = int(near.view(np.uint32))
     patterns = [pattern + step for step in range(-NEAR, NEAR + 1) if pattern + step > 0]
-    floats = [np.uint32(one).view(np.float32) for one in patterns]
-    return sorted(floats, key=lambda one: (min(_digits(float(one)), _digits(1 / float(one))), abs(float(one) - scale)))
+    floats = [np.uint32(bits).view(np.float32) for bits in patterns]
+    return sorted(floats, key=lambda f: (min(_digits(float(f)), _digits(1 / float(f))), abs(float(f) - scale)))
 
 
 def _digits(number: float) -> int:

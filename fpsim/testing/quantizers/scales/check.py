@@ -25,7 +25,6 @@ from fpsim.testing.quantizers.report import Broken, Findings, QuantizerReport
 from fpsim.testing.quantizers.scales.cases import cases_for, partial_cases, special_cases
 from fpsim.testing.quantizers.scales.causes import ScaledResults, causes_of
 from fpsim.testing.quantizers.scales.comparing import RightParts, ScaledComparison, same_parts
-from fpsim.testing.quantizers.scales.encoding import KeptEncodings
 from fpsim.testing.quantizers.scales.identity import fault_beside
 from fpsim.testing.quantizers.scales.results import ReturnedParts, called
 
@@ -153,10 +152,9 @@ class ScaledCheck:
     def causes(self) -> dict[str, Any]:
         """Return the `QuantizerReport` fields on the causes that explain wrong results; {} without readable results."""
         broken = self.findings.broken
+        results = ScaledResults(self.results, self.counts, self.fmt, self.scaling, self.cast)
         if "calls" in broken:
-            results = list(self.results.values())
-            kept = KeptEncodings(x for x, _ in results)
-            return fault_beside(results, self.fmt, [self.scaling], self.cast, kept)
+            return fault_beside(results.all, self.fmt, [self.scaling], self.cast, results.kept)
         if not self.results or any(rule in broken for rule in UNREADABLE):
             return {}
-        return causes_of(ScaledResults(self.results, self.counts, self.fmt, self.scaling, self.cast))
+        return causes_of(results)

@@ -157,16 +157,16 @@ class ScaledComparison(NamedTuple):
         return int(differ.sum()), x.size
 
 
-def same_parts(one: ReturnedParts, other: ReturnedParts) -> bool:
+def same_parts(first: ReturnedParts, second: ReturnedParts) -> bool:
     """Return whether two results have the same elements, scales, tensor scale and zero points, bit for bit.
 
     NaNs in elements and scales are equal to each other; scales must also have the same shape.
     """
-    if (one.elements != other.elements).any() or one.tensor_scale != other.tensor_scale:
+    if (first.elements != second.elements).any() or first.tensor_scale != second.tensor_scale:
         return False
-    points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (one, other)]
+    points = [np.zeros(0) if parts.zero_points is None else parts.zero_points for parts in (first, second)]
     if not np.array_equal(points[0], points[1]):
         return False
-    if one.scales is None or other.scales is None:
-        return one.scales is other.scales
-    return one.scales.shape == other.scales.shape and bool(same_scales(one.scales, other.scales).all())
+    if first.scales is None or second.scales is None:
+        return first.scales is second.scales
+    return first.scales.shape == second.scales.shape and bool(same_scales(first.scales, second.scales).all())

@@ -21,9 +21,9 @@ def cells_of(fmt: Format) -> list[tuple[float, float]]:
 
     The first pair begins at 1, or at the smallest normal value in formats that lack 1.
     """
-    one = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
-    unit = float(fmt.ulp(one))
-    cells = [(one, one + unit), (one + unit, one + 2 * unit)] if fmt.mantissa_bits else [(one, 2 * one)]
+    start = 1.0 if fmt.smallest_normal <= 1 <= fmt.max / 4 else fmt.smallest_normal
+    ulp = float(fmt.ulp(start))
+    cells = [(start, start + ulp), (start + ulp, start + 2 * ulp)] if fmt.mantissa_bits else [(start, 2 * start)]
     if fmt.subnormals:
         low = fmt.smallest_subnormal
         cells += [(0.0, low), (fmt.smallest_normal, fmt.smallest_normal + float(fmt.ulp(fmt.smallest_normal)))]

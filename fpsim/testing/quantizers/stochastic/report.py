@@ -73,7 +73,7 @@ class StochasticReport:
         if self.random_bits is not None:
             least = "at least " if self.more_bits else ""
             lines.append(f"  random bits that decide results: {least}{self.random_bits}")
-        lines += [f"  {line}" for one in self.broken for line in str(one).splitlines()]
+        lines += [f"  {line}" for broken in self.broken for line in str(broken).splitlines()]
         if self.bits:
             shown_bits = ", ".join(f"{bits:.2f}" for bits in self.bits)
             counts = ", ".join(map(str, AVERAGED[: len(self.bits)]))

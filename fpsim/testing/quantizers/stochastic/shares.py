@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.display.wording import plural
 from fpsim.testing.quantizers.rounder import Flags
-from fpsim.testing.quantizers.stochastic.source import Values
 
 MOST_BITS, MOST_PLACES = 12, 4  # largest number of random bits, and of places by which they are shifted, to try
 
@@ -25,8 +25,8 @@ class Shares(NamedTuple):
       odd: whether the code of that neighbour is odd.
     """
 
-    away: Values
-    fraction: Values
+    away: Array
+    fraction: Array
     negative: Flags
     subnormal: Flags
     odd: Flags
@@ -36,8 +36,8 @@ class Shares(NamedTuple):
         return Shares(*(array[chosen] for array in self))
 
 
-Share = Callable[[Shares], Values]  # shares that a fault causes
-Fits = Callable[[Shares, Values], bool]  # whether measured shares equal given ones, within chance
+Share = Callable[[Shares], Array]  # shares that a fault causes
+Fits = Callable[[Shares, Array], bool]  # whether measured shares equal given ones, within chance
 
 
 def hypotheses() -> Iterator[tuple[str, Share]]:
@@ -84,7 +84,7 @@ def _one_more(bits: int) -> Share:
     return lambda s: np.minimum(1.0, (np.floor(s.fraction * 2.0**bits) + 1) / 2.0**bits)
 
 
-def _to_bits(bits: int, cut: Callable[[Values], Values]) -> Share:
+def _to_bits(bits: int, cut: Callable[[Array], Array]) -> Share:
     """Return the shares of a quantizer that first reduces the fraction to `bits` bits by `cut`, such as np.floor."""
     return lambda s: cut(s.fraction * 2**bits) / 2**bits
 
