@@ -81,10 +81,11 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel, as `launch` does, with `shared` bytes of dynamic shared memory per block; return whether it ran.
+    """Run a kernel, as `launch` does, with `shared` bytes of dynamic shared memory per block.
 
-    It does not if the GPU does not allow so much shared memory. Every block first fills its shared memory, so there are
-    only as many blocks as the multiprocessors hold at once. Raises a GpuError if a launch with at most 48 KiB fails.
+    Return False, without running it, if the GPU does not allow so much. Every block first fills its shared memory, so
+    there are only as many blocks as the multiprocessors hold at once. Raises a GpuError if a launch with at most 48 KiB
+    fails.
     """
     if size == 0:
         return True

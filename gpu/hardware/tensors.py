@@ -41,7 +41,7 @@ def tensor(x: Any, kind: str) -> Any:
     """
     torch = torch_module()
     dtype = getattr(torch, DTYPES[kind])
-    array = x.detach() if is_torch(x) else np.ascontiguousarray(x)
+    array: Any = x.detach() if is_torch(x) else np.ascontiguousarray(x)
     size = array.dtype.itemsize
     if size != dtype.itemsize:
         raise TypeError(f"operands of {kind} must have {dtype.itemsize} bytes per element; got {array.dtype}.")

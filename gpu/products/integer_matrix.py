@@ -194,7 +194,7 @@ class IntegerMatrices(FloatMatrices):
         return result
 
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
-        """Write `total`, integers or `floats`, to the array `target` of an integer dtype; floats may be overwritten."""
+        """Write `total`, integers or (if `floats`) float32 bits, to the array `target` of an integer dtype."""
         if not floats:
             self.copied(total, target)
             return
