@@ -158,48 +158,42 @@ def run_case(
     began = time.monotonic()
     share = (deadline - began) / (len(backends) + 2)
     fields = {"steps": case.steps, "width": case.width, "measure": 0, "text": text}
-    steps = _Steps(case, fields, began + 2 * share)  # the emulator takes most of the time
-    base, row = steps.taken("emulated", None)
+    base, row = _logged(case, "emulated", fields, began + 2 * share, None)  # the emulator takes most of the time
     each_row(replace(row, equal=None))
     for number, backend in enumerate(backends):
-        steps = steps._replace(end=began + (3 + number) * share)
-        each_row(steps.taken(backend, base)[1])
+        each_row(_logged(case, backend, fields, began + (3 + number) * share, base)[1])
     if case.beside_torch and set(backends) & set(BACKENDS):
         for name, trainer in torch_trainers.TRAINERS.items():
             each_row(_torch_row(case, name, trainer, text, len(base)))
 
 
-class _Steps(NamedTuple):
-    """A case to train, with keyword arguments of `fpsim.train.Settings`, until `end` of time.monotonic()."""
+def _logged(
+    case: TrainingCase, backend: str, fields: dict[str, Any], end: float, base: list[dict[str, Any]] | None
+) -> tuple[list[dict[str, Any]], TrainingRow]:
+    """Train a case on a backend; return (log of each step: loss, digest, seconds; the report row of the run).
 
-    case: TrainingCase
-    fields: dict[str, Any]
-    end: float
-
-    def taken(self, backend: str, base: list[dict[str, Any]] | None) -> tuple[list[dict[str, Any]], TrainingRow]:
-        """Train on a backend; return (log of each step: loss, digest, seconds; the report row of the run).
-
-        base: the logs of the emulated run, with whose digests those of each step are compared until one differs; None
-        for the emulated run itself.
-        """
-        train = public().train
-        result = TrainingRow(self.case.name, backend)
-        rows: list[dict[str, Any]] = []
-        try:
-            recipe = self.case.made
-            trainer = train.Trainer(recipe, train.Settings(backend=backend, **self.fields))
-            result = replace(result, kept=int(public().analysis.ledger(trainer.model, recipe).bytes))
-            total = self.case.steps if base is None else len(base)
-            while len(rows) < total and not trainer.stopped and time.monotonic() < self.end:
-                rows.append(trainer.step())
-                if base is not None and rows[-1]["digest"] != base[len(rows) - 1]["digest"]:
-                    losses = [row["loss"] for row in base]
-                    run = train.Run(recipe, train.Settings(**self.fields), losses, math.nan, base, [], [])
-                    difference = str(train.replay(run, backend=backend))
-                    return rows, replace(_summed(result, rows), equal=False, difference=difference)
-        except Exception as reason:
-            return rows, replace(_summed(result, rows), error=said_of(reason))
-        return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
+    fields: keyword arguments of `fpsim.train.Settings`. end: the time of time.monotonic() at which training ends. base:
+    the logs of the emulated run, with whose digests those of each step are compared until one differs; None for the
+    emulated run itself.
+    """
+    train = public().train
+    result = TrainingRow(case.name, backend)
+    rows: list[dict[str, Any]] = []
+    try:
+        recipe = case.made
+        trainer = train.Trainer(recipe, train.Settings(backend=backend, **fields))
+        result = replace(result, kept=int(public().analysis.ledger(trainer.model, recipe).bytes))
+        total = case.steps if base is None else len(base)
+        while len(rows) < total and not trainer.stopped and time.monotonic() < end:
+            rows.append(trainer.step())
+            if base is not None and rows[-1]["digest"] != base[len(rows) - 1]["digest"]:
+                losses = [row["loss"] for row in base]
+                run = train.Run(recipe, train.Settings(**fields), losses, math.nan, base, [], [])
+                difference = str(train.replay(run, backend=backend))
+                return rows, replace(_summed(result, rows), equal=False, difference=difference)
+    except Exception as reason:
+        return rows, replace(_summed(result, rows), error=said_of(reason))
+    return rows, replace(_summed(result, rows), equal=base is not None and bool(rows), error=trainer.stopped)
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
