@@ -244,8 +244,15 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
     if not listed:
         raise ValueError("batches must hold at least one micro-batch; got none.")
     grads = [_gradient(model, batch, function) for batch in listed]
-    sizes = np.array([_size(batch) for batch in listed], np.float64)
-    return np.stack(grads), _gradient(model, _joined(listed), function), sizes
+    sizes = []
+    for batch in listed:
+        leaves = _leaves(batch)
+        if not leaves:
+            raise TypeError(
+                f"batches must be tensors, or tuples or dicts of them, with a batch axis; got {shown(batch)}."
+            )
+        sizes.append(float(leaves[0].shape[0]))
+    return np.stack(grads), _gradient(model, _joined(listed), function), np.array(sizes)
 
 
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
@@ -271,17 +278,6 @@ def _leaves(batch: Any) -> list[Any]:
     if isinstance(batch, (tuple, list)):
         return [leaf for value in batch for leaf in _leaves(value)]
     return [batch] if hasattr(batch, "shape") and len(batch.shape) else []
-
-
-def _size(batch: Any) -> int:
-    """Return the number of examples of a batch: the size of its first tensor's first axis.
-
-    Raises TypeError if the batch holds no tensor with an axis.
-    """
-    leaves = _leaves(batch)
-    if not leaves:
-        raise TypeError(f"batches must be tensors, or tuples or dicts of them, with a batch axis; got {shown(batch)}.")
-    return int(leaves[0].shape[0])
 
 
 def _joined(batches: Sequence[Any]) -> Any:

@@ -60,7 +60,7 @@ def batch_invariance(
     sizes = _checked_sizes(batches)
     require_integer("rows", rows, 1)
     require_integer("seed", seed, 0)
-    runner = _Runner(fn, x, rows, seed)
+    runner, describe = _Runner(fn, x, rows, seed), getattr(fn, "describe", None)
     references = [runner.result(row, sizes[0], 0) for row in range(rows)]
     compared = []
     last, group, thresholds = references, 0, []
@@ -86,7 +86,7 @@ def batch_invariance(
                 by_neighbours=max(beside) if size > 1 else 0.0,
                 by_repetition=max(again),
                 group=group,
-                description=runner.describe(size),
+                description=str(describe(size)) if callable(describe) else "",
             )
         )
     return BatchInvariance(tuple(compared), tuple(thresholds), sum(result.size for result in references))
@@ -133,11 +133,6 @@ class _Runner:
             else:
                 high = middle
         return high
-
-    def describe(self, size: int) -> str:
-        """Return `fn.describe(size)`, a text on the order of additions, or "" if fn has no such method."""
-        describe = getattr(self._fn, "describe", None)
-        return str(describe(size)) if callable(describe) else ""
 
 
 def _checked_sizes(batches: Any) -> list[int]:
