@@ -14,7 +14,7 @@ import typer
 import fpsim
 from fpsim.cli.app import command
 from fpsim.cli.functions import function_at
-from fpsim.cli.terminal import scaling_named, shown
+from fpsim.cli.terminal import echo_lines, scaling_named, shown
 from fpsim.exact_json import to_json
 
 
@@ -57,8 +57,7 @@ def check(
     if as_json:
         typer.echo(json.dumps(_fields(report), indent=1))
     else:
-        for line in str(report).splitlines():
-            typer.echo(_shown_line(line))
+        echo_lines(str(report))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -90,31 +89,25 @@ def check_vectors(
 ) -> None:
     """Recompute the vectors of a file, and check another program with --run. The exit code is 1 if some differ."""
     report = fpsim.testing.conformance.check(path, run, only=only, timeout=timeout)
-    for line in str(report).splitlines():
-        typer.echo(_shown_line(line))
+    echo_lines(str(report))
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _shown_line(line: str) -> str:
-    """Return a line of untrusted text made safe for a terminal, keeping its indentation."""
-    text = line.lstrip(" ")
-    return " " * (len(line) - len(text)) + shown(text)
-
-
 def _fields(report: Any) -> dict[str, Any]:
-    """Return a report of `fpsim.testing.check_quantizer` as plain values for JSON.
-
-    Formats and scalings become their names, tuples become lists.
-    """
+    """Return a report of `fpsim.testing.check_quantizer` for JSON: formats and scalings as names, tuples as lists."""
     fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     fields |= {"ok": report.ok, "fmt": str(report.fmt), "broken": [dataclasses.asdict(one) for one in report.broken]}
-    covered = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(report.covered).items()}
-    fields["covered"] = covered | {"shapes": [list(shape) for shape in report.covered.shapes]}
+    shapes = [list(shape) for shape in report.covered.shapes]
+    fields["covered"] = _without_tuples(vars(report.covered)) | {"shapes": shapes}
     fields["asked"] = {
         word: value if value is None or isinstance(value, (bool, int, float)) else str(value)
         for word, value in report.asked.items()
     }
-    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
-    values: dict[str, Any] = to_json(plain)
+    values: dict[str, Any] = to_json(_without_tuples(fields))
     return values
+
+
+def _without_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with lists for tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}

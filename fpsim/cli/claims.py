@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fpsim.cli.terminal import refuse_bad_folder, shown
+from fpsim.cli.terminal import new_table, print_line, refuse_bad_folder
 from fpsim.display.progress import bar
 from fpsim.display.wording import plural
 from fpsim.files import write_whole
@@ -52,7 +51,7 @@ def claims(
     if not only:
         report.save(out / "claims.json")
         write_whole(out / "claims.md", report.to_markdown())
-        console.print(Text(f"{shown(str(out / 'claims.md'))}: the page"), soft_wrap=True)
+        print_line(console, f"{out / 'claims.md'}: the page")
     if page is not None:
         write_whole(page, report.to_markdown())
     if not report.ok:
@@ -70,10 +69,7 @@ def _print_names(console: Console) -> None:
 
 
 def _print_report(console: Console, report: Any) -> None:
-    """Print the verdict and the values of every row of a ClaimsReport, and the number of rows with each verdict.
-
-    console: rich's console.
-    """
+    """Print the verdict and the values of every row of a ClaimsReport, and the number of rows with each verdict."""
     table = _table("number", "name", "verdict", "figures")
     for row in report:
         text = row.text if row.text and row.verdict not in ("differs here", "failed") else row.reason
@@ -85,7 +81,7 @@ def _print_report(console: Console, report: Any) -> None:
 
 def _table(*names: str) -> Table:
     """Return an empty table with the column heads `names`, whose last column wraps."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = new_table()
     for name in names[:-1]:
         table.add_column(name, no_wrap=name == "number", overflow="fold")
     table.add_column(names[-1], overflow="fold", ratio=1)

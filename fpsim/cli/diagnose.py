@@ -6,25 +6,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 import fpsim
 from fpsim.cli.functions import function_at
-from fpsim.cli.terminal import refuse_bad_folder, shown
+from fpsim.cli.terminal import new_table, print_line, refuse_bad_folder, shown
 from fpsim.display.optional import require
 from fpsim.display.progress import bar
 
-NEEDED = (
-    "torch",
-    "cattrs",
-    "tomli_w",
-    "pandas",
-    "jinja2",
-    "matplotlib",
-)  # by the measurement, and by the files that it writes
+# Packages that the measurement and its files need.
+NEEDED = ("torch", "cattrs", "tomli_w", "pandas", "jinja2", "matplotlib")
 
 
 def diagnose(
@@ -71,11 +63,7 @@ def diagnose(
 
 
 def _diagnosed(path: str) -> tuple[Any, Any, Any]:
-    """Return the model, the batches and the loss (or None) from calling the user's function, named MODULE:FUNCTION.
-
-    Raises:
-      ValueError: the function raises an error, or returns something else.
-    """
+    """Return the model, the batches and the loss (or None) from calling the user's function, named MODULE:FUNCTION."""
     make = function_at(path, such_as="my_model:setup")
     try:
         returned = make()
@@ -94,13 +82,10 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
 
 
 def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
-    """Print the answer, a table with a row for each layer, and the names of the files that were written.
-
-    diagnosis: the result of `fp.analysis.diagnose`. files: the page first, then the others.
-    """
+    """Print the answer, a table with a row for each layer, and the names of `files`, of which the first is the page."""
     for i, line in enumerate(diagnosis.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = new_table()
     heads = diagnosis.heads[1:-1]
     table.add_column("layer", overflow="fold")
     for head in heads:
@@ -115,6 +100,5 @@ def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> Non
     for line in diagnosis.notes:
         console.print(Text(shown(line), style="dim"))
     page, *others = files
-    console.print(Text(f"{shown(str(page))}: the report", style="bold"), soft_wrap=True)
-    names = ", ".join(file.name for file in others)
-    console.print(Text(f"{shown(str(page.parent))}: {names}"), soft_wrap=True)
+    print_line(console, f"{page}: the report", "bold")
+    print_line(console, f"{page.parent}: {', '.join(file.name for file in others)}")

@@ -6,12 +6,12 @@ import math
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 import fpsim
+from fpsim.cli.terminal import new_table
+from fpsim.display.wording import power_of_two
 from fpsim.formats.table_format import TABLES, table_format
 
 TABLE_BITS = 6  # formats up to this width have few enough values to list
@@ -23,17 +23,10 @@ def formats(
     ] = None,
 ) -> None:
     """List the number formats, or describe one."""
-    from fpsim.display.wording import power_of_two
-
-    console = Console()
     if name is not None:
-        known_table = table_format(name)
-        if known_table is not None:
-            _print_table(known_table)
-        else:
-            _print_format(fpsim.format(name))
+        _print_format(table_format(name) or fpsim.format(name))
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    console, table = Console(), new_table()
     table.add_column("format", no_wrap=True)
     for head in ("bits", "layout", "bias", "max", "normal from", "smallest", "Inf", "NaN"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -54,18 +47,17 @@ def formats(
     )
 
 
-def _print_table(fmt: fpsim.TableFormat) -> None:
-    """Print the properties of a table format, and its finite values if its codes have at most TABLE_BITS bits."""
+def _print_format(fmt: fpsim.Format | fpsim.TableFormat) -> None:
+    """Print the properties of a format, and its values if its codes have at most TABLE_BITS bits.
+
+    Of a `Format` only values >= 0 are printed, of a `TableFormat` all finite values.
+    """
     typer.echo(repr(fmt))
     if fmt.bits <= TABLE_BITS:
-        typer.echo("values " + ", ".join(f"{value:g}" for value, _ in fmt.finite))
-
-
-def _print_format(fmt: fpsim.Format) -> None:
-    """Print the properties of a format, and its values >= 0 if its codes have at most TABLE_BITS bits."""
-    typer.echo(repr(fmt))
-    if fmt.bits <= TABLE_BITS:
-        values = sorted({value for value in fmt.table().tolist() if value >= 0})
+        if isinstance(fmt, fpsim.TableFormat):
+            values = [value for value, _ in fmt.finite]
+        else:
+            values = sorted({value for value in fmt.table().tolist() if value >= 0})
         typer.echo("values " + ", ".join(f"{value:g}" for value in values))
 
 
@@ -83,21 +75,14 @@ def explain(
     seed: Annotated[int | None, typer.Option(help="Seed of stochastic rounding.")] = None,
 ) -> None:
     """Explain how one value is rounded: its neighbours, the dropped bits, the result and the reason."""
-    typer.echo(
-        str(
-            fpsim.explain(
-                _number(value), format, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed
-            )
-        )
+    explanation = fpsim.explain(
+        _number(value), format, rounding=rounding, overflow=overflow, subnormals=subnormals, seed=seed
     )
+    typer.echo(str(explanation))
 
 
 def _number(text: str) -> float:
-    """Return the number that a decimal or hexadecimal text stands for, such as "0.3", "inf" or "0x1.8p3".
-
-    Raises:
-      ValueError: text is not a number, or beyond the range of float64.
-    """
+    """Return the number that a decimal or hexadecimal text stands for; raise a ValueError for another text."""
     try:
         value = float.fromhex(text) if "0x" in text.lower() else float(text)
     except OverflowError:

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from fpsim.cli.exit_codes import BAD_INPUT
-from fpsim.cli.terminal import shown
+from fpsim.cli.terminal import print_line, shown
 
 
 def export(
@@ -41,9 +40,9 @@ def export(
     )
     console = Console()
     first, *lines = str(report).splitlines()
-    console.print(Text(shown(first), style="bold"), soft_wrap=True)
+    print_line(console, first, "bold")
     for line in lines:
-        console.print(Text(shown(line), style="dim" if line in report.notes else ""), soft_wrap=True)
+        print_line(console, line, "dim" if line in report.notes else "")
 
 
 def verify(
@@ -70,10 +69,10 @@ def verify(
         typer.echo(json.dumps({**content, "findings": findings}, indent=1))
     else:
         console = Console()
-        console.print(Text(shown(report.verdict), style="bold green" if report.ok else "bold red"), soft_wrap=True)
+        print_line(console, report.verdict, "bold green" if report.ok else "bold red")
         for line in report.problems:
-            console.print(Text(shown(line)), soft_wrap=True)
+            print_line(console, line)
         for line in report.notes:
-            console.print(Text(shown(line), style="dim"), soft_wrap=True)
+            print_line(console, line, "dim")
     if not report.ok:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ import typer
 
 import fpsim
 from fpsim.cli.functions import function_at
-from fpsim.cli.terminal import shown
+from fpsim.cli.terminal import echo_lines, shown
 from fpsim.errors import unknown
 
 PROBES = ("sum", "dot", "matmul")
@@ -34,8 +34,7 @@ def probe(
     else:
         make = fpsim.probe.dot if kind == "dot" else fpsim.probe.matmul
         model = make(fn, terms, a=a, b=a if b is None else b)
-    for line in model.explain().splitlines():
-        typer.echo(shown(line))
+    echo_lines(model.explain())
     if not model.found:
         raise typer.Exit(1)
     if out is not None:

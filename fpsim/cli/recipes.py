@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
+
+from fpsim.cli.terminal import new_table
 
 
 def recipes(
@@ -24,13 +24,14 @@ def recipes(
     if name is not None:
         typer.echo(find_recipe(name).to_toml(), nl=False)
         return
-    console = Console()
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    console, table = Console(), new_table()
     table.add_column("recipe", no_wrap=True)
     table.add_column("operands", no_wrap=True)
     table.add_column("source", overflow="fold")
     for recipe in TRAINING.values():
-        table.add_row(recipe.name, _operands(recipe.linear), Text(recipe.source, style="dim"))
+        linear = recipe.linear
+        fmts = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
+        table.add_row(recipe.name, "/".join(dict.fromkeys(fmts)), Text(recipe.source, style="dim"))
     console.print(table)
     console.print(
         Text(
@@ -40,12 +41,3 @@ def recipes(
             style="dim",
         )
     )
-
-
-def _operands(linear: Any) -> str:
-    """Return the formats of a linear layer's input, weight and gradient, joined by slashes, each listed once.
-
-    linear: a LinearRecipe.
-    """
-    names = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
-    return "/".join(dict.fromkeys(names))

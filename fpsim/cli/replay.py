@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
-from fpsim.cli.terminal import shown
+from fpsim.cli.terminal import print_line
 from fpsim.display.progress import bar
 
 
@@ -36,8 +35,8 @@ def replay(
         again = train_again(run, backend=backend, arithmetic=arithmetic, text=text, steps=steps, progress=progress)
     first, *lines = str(again).splitlines()
     console = Console()
-    console.print(Text(shown(first), style="bold green" if again.equal else "bold red"), soft_wrap=True)
+    print_line(console, first, "bold green" if again.equal else "bold red")
     for line in lines:
-        console.print(Text(shown(line)), soft_wrap=True)
+        print_line(console, line)
     if not again.equal:
         raise typer.Exit(1)

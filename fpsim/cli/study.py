@@ -13,8 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fpsim.cli.exit_codes import BAD_INPUT
-from fpsim.cli.terminal import figure, refuse_bad_folder, scaling_named, shown
+from fpsim.cli.terminal import figure, print_line, refuse_bad_folder, scaling_named, shown
+from fpsim.display.optional import load
 from fpsim.display.progress import bar
+from fpsim.display.wording import decibels, percent, plural
 
 HARDEST = 12  # tensors that the terminal shows; report.html has them all
 BESIDE = 58  # columns of a row after the tensor's name
@@ -73,7 +75,10 @@ def study(
 
     refuse_bad_folder(out)
     try:
-        with _client(scheduler) as client, bar(lines=True) as progress:
+        joined: Any = contextlib.nullcontext()
+        if scheduler is not None:
+            joined = load("distributed", "--scheduler").Client(scheduler)
+        with joined as client, bar(lines=True) as progress:
             report = run_study(
                 tensors or None,
                 formats=formats,
@@ -100,31 +105,19 @@ def study(
         console.print(Text(shown(line), style="dim"))
     pages = [file for file in files if file.suffix == ".html"]
     for file in pages:
-        console.print(Text(f"{shown(str(file))}: the report", style="bold"), soft_wrap=True)
-    tables = ", ".join(file.name for file in files if file not in pages)
-    console.print(Text(f"{shown(str(out))}: {tables}"), soft_wrap=True)
+        print_line(console, f"{file}: the report", "bold")
+    print_line(console, f"{out}: {', '.join(file.name for file in files if file not in pages)}")
     if report.problems:
         raise typer.Exit(BAD_INPUT)
 
 
-def _client(scheduler: str | None) -> Any:
-    """Return a context manager that yields a client of the dask scheduler at the address `scheduler`; None for None."""
-    from fpsim.display.optional import load
-
-    if scheduler is None:
-        return contextlib.nullcontext()
-    return load("distributed", "--scheduler").Client(scheduler)
-
-
 def _print_study(console: Console, report: Any) -> None:
-    """Print the answer, recommendations for groups of tensors, and the operands that are hardest to store.
+    """Print the answer of a StudyReport, recommendations for groups of tensors, and the operands hardest to store.
 
-    report: a StudyReport. The hardest operands have no good format, or the largest deficit: how far their SQNR is below
-    that of normally distributed numbers in the same format.
+    These have no good format, or the SQNR that is farthest below that of normally distributed numbers.
     """
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials
-    from fpsim.display.wording import decibels, percent, plural
 
     console.print(Text(report.answer, style="bold"))
     table = _study_table("tensors", "choice", "SQNR", "bits", "values")
@@ -163,8 +156,5 @@ def _study_table(first: str, second: str, *numbers: str) -> Table:
 
 
 def _style(met: bool, kept: bool) -> str:
-    """Return the terminal style of a recommendation, such as "green".
-
-    met: whether it meets the requirements. kept: whether the tensor keeps its dtype, as no format does.
-    """
+    """Return a recommendation's style; met: it meets the requirements; kept: the tensor keeps its dtype instead."""
     return "green" if met else "yellow" if kept else "dim"

@@ -1,4 +1,4 @@
-"""Helpers shared by commands: text and numbers for a terminal, names of scalings, folders for results."""
+"""Helpers shared by commands: text, numbers and tables for a terminal, names of scalings, folders for results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 import fpsim
 from fpsim.display.wording import short
 from fpsim.errors import unknown
@@ -16,6 +22,22 @@ from fpsim.errors import unknown
 def shown(text: str, width: int = 10_000) -> str:
     """Return untrusted text made safe for a terminal, cut to `width` characters."""
     return short(text, width)
+
+
+def echo_lines(text: str) -> None:
+    """Print untrusted text line by line."""
+    for line in text.splitlines():
+        typer.echo(shown(line))
+
+
+def print_line(console: Console, line: str, style: str = "") -> None:
+    """Print one line of untrusted text, which the terminal wraps."""
+    console.print(Text(shown(line), style=style), soft_wrap=True)
+
+
+def new_table() -> Table:
+    """Return an empty table with a line below its heads."""
+    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def figure(words: Callable[[float], str], value: float) -> str:
@@ -34,8 +56,6 @@ def refuse_bad_folder(out: Path) -> None:
 
 def scaling_named(word: str) -> Any:
     """Return the scaling that `word` names: None for "none", "amax" for "amax", else one of fp.scalings.
-
-    Capitals do not matter.
 
     Raises:
       ValueError: there is no such scaling.

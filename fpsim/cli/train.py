@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fpsim.cli.exit_codes import BAD_INPUT
-from fpsim.cli.terminal import figure, refuse_bad_folder, shown
+from fpsim.cli.terminal import figure, new_table, print_line, refuse_bad_folder, shown
 from fpsim.display.progress import bar
-from fpsim.display.wording import plural
+from fpsim.display.wording import percent, plural
 from fpsim.errors import require_word
 
 # Columns that are left out if they are empty, and from the last one on in a narrow terminal.
@@ -95,7 +94,9 @@ def train(
                 f"the comparison is written to {out}. Nothing was trained."
             )
         chosen = [find_recipe(word) for word in words]
-        again = _recompute(Recompute, recompute, recompute_by, slices, recompute_layers)
+        if not recompute and (recompute_by != "layer" or slices != 1 or recompute_layers):
+            raise ValueError("--recompute-by, --slices and --recompute-layers need --recompute, such as --recompute 1.")
+        again = Recompute(recompute, recompute_by, slices, tuple(recompute_layers) if recompute_layers else None)
         warnings.simplefilter("ignore", RuntimeWarning)  # a run that was stopped is in the table
         with bar(lines=True, quiet=ranks.rank > 0) as progress:
             comparison = compare(
@@ -107,25 +108,11 @@ def train(
         _print_comparison(Console(), comparison, out)
 
 
-def _recompute(kind: Any, share: float, by: str, slices: int, layers: list[str] | None) -> Any:
-    """Return the recomputation of activations that the options describe, an `fp.train.Recompute`.
-
-    kind: that class. share, by, slices, layers: the values of --recompute, --recompute-by, --slices and
-    --recompute-layers.
-
-    Raises:
-      ValueError: options of slices without --recompute.
-    """
-    if not share and (by != "layer" or slices != 1 or layers):
-        raise ValueError("--recompute-by, --slices and --recompute-layers need --recompute, such as --recompute 1.")
-    return kind(share, by, slices, tuple(layers) if layers else None)
-
-
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
     """Exit silently from a `with` block on an error that another process of the training reports.
 
-    rank: number of this process. Rank 0 reports errors, or rank 1 if rank 0 is lost; only other ranks exit silently.
+    Rank 0 reports errors, or rank 1 if rank 0 is lost.
     """
     try:
         yield
@@ -140,12 +127,7 @@ def _silent(rank: int) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
-    """Print a table with a row for each recipe, the answer, and the path of the report.
-
-    comparison: the result of `fp.train.compare`. out: the folder of the report.
-    """
-    from fpsim.display.wording import percent
-
+    """Print the result of `fp.train.compare`: a row for each recipe, the answer, and the report's path in `out`."""
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
     rows = comparison.rows()
     columns: dict[str, list[str | Text]] = {
@@ -168,14 +150,11 @@ def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
             table = _table(columns, dropped)
     console.print(table)
     console.print(Text(shown(comparison.answer), style="bold"))
-    console.print(Text(f"{shown(str(out / 'report.html'))}: the report"), soft_wrap=True)
+    print_line(console, f"{out / 'report.html'}: the report")
 
 
 def _above(comparison: Any, row: dict[str, Any]) -> str:
-    """Return the loss of a recipe minus that of the baseline as text, or "baseline" or "diverged".
-
-    comparison: the result of `fp.train.compare`. row: the recipe's row of its table.
-    """
+    """Return a recipe's loss minus the baseline's as text, or "baseline" or "diverged"; row: its row of the table."""
     from fpsim.train.comparisons.answer import signed
 
     if row["verdict"] == "diverged":
@@ -184,11 +163,8 @@ def _above(comparison: Any, row: dict[str, Any]) -> str:
 
 
 def _table(columns: dict[str, list[str | Text]], dropped: list[str]) -> Table:
-    """Return a table of the columns that are not in `dropped`; heads of two words are printed on two lines.
-
-    columns: {head: cells}.
-    """
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    """Return a table of the columns {head: cells} except `dropped`; heads of two words are printed on two lines."""
+    table = new_table()
     kept = {name: cells for name, cells in columns.items() if name not in dropped}
     for name in kept:
         first = name == "recipe"

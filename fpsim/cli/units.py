@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 import fpsim
+from fpsim.cli.exit_codes import BAD_INPUT
+from fpsim.cli.terminal import new_table
 from fpsim.errors import require_word
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
@@ -44,7 +44,7 @@ def units(
     rows = [[unit] for unit in listed] if every else _alike(listed)
     console = Console()
     wide = console.width >= WIDE
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = new_table()
     table.add_column("unit", no_wrap=wide)
     for head in ("terms", "bits"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -78,10 +78,7 @@ def units(
 
 
 def _alike(units: tuple[Unit, ...]) -> list[list[Unit]]:
-    """Return the units in groups; those of one group differ only in the formats of their operands.
-
-    Float units whose operands have one format and those with two formats form separate groups.
-    """
+    """Return the units in groups whose units differ only in the formats of their operands."""
     classes: dict[tuple[object, ...], list[Unit]] = {}
     arches = list(dict.fromkeys(unit.arch for unit in units))
     for unit in sorted(units, key=lambda unit: arches.index(unit.arch)):
@@ -102,10 +99,7 @@ def _named(unit: Unit, operands: str) -> str:
 
 
 def _names(row: list[Unit], below: list[str]) -> Group:
-    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`.
-
-    row: the units of the group. below: further lines.
-    """
+    """Return a table cell: the name of a group of units, then dimmed lines with its operands' formats and `below`."""
     first, name = row[0], row[0].name
     if len(row) > 1:
         name = _named(first, "<a>" if first.a == first.b else "<a>x<b>")
@@ -117,11 +111,7 @@ def _names(row: list[Unit], below: list[str]) -> Group:
 
 
 def _rounding(unit: Unit) -> str:
-    """Return an abbreviation for how a unit rounds its result.
-
-    "RNE": to nearest even. "RZ": toward zero. "RZ13": toward zero, to 13 mantissa bits of a format that has more.
-    "RZ+RNE": in two passes (`Rule.TWO_PASSES`). For integers "sat" if the unit saturates, else "wrap" (modulo 2**32).
-    """
+    """Return an abbreviation for how a unit rounds its result, which UNIT_WORDS explains."""
     if isinstance(unit, IntegerUnit):
         return "sat" if unit.saturates else "wrap"
     if unit.rounding == "nearest_even":
@@ -147,24 +137,15 @@ def validate(
 ) -> None:
     """Compare the emulator with this machine's GPU or processor bit by bit; the exit code is 1 if something differs."""
     if cpu:
-        raise typer.Exit(_validated_cpu(out, minutes, part, values))
+        try:
+            report = fpsim.cpu.validate(part or None, values=values, minutes=minutes, out=out)
+        except (fpsim.cpu.CpuError, ValueError) as reason:
+            typer.echo(str(reason), err=True)
+            raise typer.Exit(BAD_INPUT) from None
+        typer.echo(str(report))
+        raise typer.Exit(0 if report.ok else 1 if report.rows else BAD_INPUT)
     from fpsim.gpu.experiments.validate import NAMES, main
 
     for word in part or ():
         require_word("part", word, NAMES)
     raise typer.Exit(main(["--out", str(out), "--minutes", str(minutes), *(["--parts", *part] if part else [])]))
-
-
-def _validated_cpu(out: Path, minutes: float, parts: list[str] | None, values: int) -> int:
-    """Compare the processor's instructions with the emulator, print the report, and return the exit code.
-
-    0: all equal; 1: some differ; 2: nothing could be compared. out: folder of the report. minutes: time limit. parts:
-    instructions, or None for all. values: results to compare for each.
-    """
-    try:
-        report = fpsim.cpu.validate(parts or None, values=values, minutes=minutes, out=out)
-    except (fpsim.cpu.CpuError, ValueError) as reason:
-        typer.echo(str(reason), err=True)
-        return 2
-    typer.echo(str(report))
-    return 0 if report.ok else 1 if report.rows else 2
