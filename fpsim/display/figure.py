@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from html import escape
 from typing import Any
 
 from fpsim.display.optional import Axes, load
@@ -15,29 +16,17 @@ matplotlib = load("matplotlib", "drawing")
 
 
 WIDTH = 4.0  # inches; a figure fills a phone's screen, and a few fit side by side on a desktop's
-
-
 INK, QUIET, GRID = "#222222", "#666666", "#dddddd"
-
-
 DATA = "#4d5a66"
-
-
 # Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLORS = {"E4M3": "#0072B2", "E5M2": "#D55E00", "FP16": "#009E73", "BF16": "#CC79A7", "E2M1": "#E69F00"}
-
-
 INTEGER_COLORS = {"INT8": "#56B4E9", "INT4": "#7A5C00"}
-
-
 OTHER_COLORS = ("#8A4FBF", "#8DB600", "#A3324F", "#2F8F9D")
 
-
-# Colour -> the CSS variable that replaces it, so that figures follow a page's light or dark theme.
+# Colour, in lower case -> the CSS variable that replaces it, so that figures follow a page's light or dark theme.
 THEME = {INK: "ink", QUIET: "quiet", GRID: "grid", DATA: "data", "#ffffff": "paper"} | {
-    value: name.lower() for name, value in (COLORS | INTEGER_COLORS).items()
+    value.lower(): name.lower() for name, value in (COLORS | INTEGER_COLORS).items()
 }
-
 
 STYLE = {
     "font.family": ["DejaVu Sans"],
@@ -58,10 +47,7 @@ STYLE = {
 
 
 def color(name: str, formats: Sequence[str]) -> str:
-    """Return the colour (#rrggbb) of the format `name` in figures that compare `formats`.
-
-    Common formats have fixed colours; others, which must be in `formats`, get one by their order there.
-    """
+    """Return the colour (#rrggbb) of the format `name`, fixed for common formats, else by its place in `formats`."""
     known = COLORS | INTEGER_COLORS
     if name in known:
         return known[name]
@@ -94,13 +80,10 @@ def plain_axes(ax: Axes) -> None:
 
 
 def to_svg(figure: Any, name: str, title: str) -> str:
-    """Return a matplotlib figure as an <svg> element to be put into an HTML page.
+    """Return a matplotlib figure as an <svg> element for an HTML page, whose CSS variables give colours and fonts.
 
-    name: beginning of all ids in it. title: text that screen readers read. Colours and fonts are CSS variables of the
-    page.
+    name: beginning of all ids in it. title: text that screen readers read.
     """
-    from html import escape
-
     text = io.StringIO()
     with figure_style():
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
@@ -120,15 +103,12 @@ def to_svg(figure: Any, name: str, title: str) -> str:
 
 def _themed(value: str) -> str:
     """Return a colour, #rrggbb, as a CSS variable of the page with the colour as fallback; other colours unchanged."""
-    for known, name in THEME.items():
-        if known.lower() == value:
-            return f"var(--{name}, {value})"
-    return value
+    return f"var(--{THEME[value]}, {value})" if value in THEME else value
 
 
 def blank_figure(height: float, layout: str = "constrained") -> Any:
     """Return a matplotlib figure without axes or window, `height` inches high.
 
-    layout: matplotlib's layout engine, by which axes are moved to make room for labels; "none" never moves them.
+    layout: matplotlib's layout engine; "none" never moves axes to make room for labels.
     """
     return load("matplotlib.figure", "drawing").Figure(figsize=(WIDTH, height), layout=layout)

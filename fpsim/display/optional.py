@@ -37,13 +37,12 @@ def load(module: str, purpose: str) -> Any:
       [1, 2]
     """
     package = module.partition(".")[0]
-    name = DISTRIBUTIONS.get(package, package)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.partition(".")[0] != package:
             raise  # the package is installed, but something that it imports is not
-        raise _missing(package, name, purpose) from None
+        raise _missing(package, purpose) from None
 
 
 def require(packages: Sequence[str], purpose: str) -> None:
@@ -57,14 +56,12 @@ def require(packages: Sequence[str], purpose: str) -> None:
     """
     for package in packages:
         if sys.modules.get(package) is None and importlib.util.find_spec(package) is None:
-            raise _missing(package, DISTRIBUTIONS.get(package, package), purpose)
+            raise _missing(package, purpose)
 
 
-def _missing(package: str, name: str, purpose: str) -> ImportError:
-    """Return the ImportError for a package that is not installed.
-
-    package: its name in Python. name: its name on PyPI. purpose: the feature that needs it.
-    """
+def _missing(package: str, purpose: str) -> ImportError:
+    """Return the ImportError for a package that is not installed; purpose: the feature that needs it."""
+    name = DISTRIBUTIONS.get(package, package)
     how = install(EXTRAS[package]) if package in EXTRAS else f"pip install {name}"
     return ImportError(f"{purpose} needs {name}, which is not installed: {how}")
 

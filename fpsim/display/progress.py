@@ -32,15 +32,14 @@ def bar(title: str = "", *, lines: bool = False, quiet: bool = False) -> Iterato
       >>> with bar("sweep") as progress:
       ...     progress(0.5, "1 of 2")
     """
-    if quiet:
-        yield lambda share, activity: None
-    elif not sys.stderr.isatty():
-        yield _Lines(title) if lines else lambda share, activity: None
-    elif importlib.util.find_spec("rich") is None:
-        yield lambda share, activity: None
-    else:
+    terminal = sys.stderr.isatty()
+    if terminal and not quiet and importlib.util.find_spec("rich") is not None:
         with _drawn(title) as progress:
             yield progress
+    elif lines and not terminal and not quiet:
+        yield _Lines(title)
+    else:
+        yield lambda share, activity: None
 
 
 class _Lines:
@@ -62,10 +61,7 @@ class _Lines:
 
 @contextmanager
 def _drawn(title: str) -> Iterator[Progress]:
-    """Return a context manager for a function (share done, activity) that draws a bar on stderr.
-
-    title: text before every activity. When the block ends, the bar is filled and then erased.
-    """
+    """Return a context manager for a function (share done, activity) that draws a bar on stderr, erased at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
