@@ -217,43 +217,29 @@ Why = Callable[[int, int], str]
 
 
 def _first(place: _Place, x: Array, y: Array, cause: Cause, why: Why, *, codes: Any = None) -> Divergence:
-    """Return the divergence at the first element in which two float matrices differ.
+    """Return the divergence at the first element in which the matrices x and y of two runs differ.
 
-    place: layer, product, operand, names of runs. x, y: matrices of both runs. cause: as in `Divergence`. why: function
-    (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype.
+    why: function (row, column) -> text on the cause. codes: format of the elements; None for that of their dtype.
     """
     if codes is None:
         codes = format_of(np.result_type(x.dtype, y.dtype)) or FP32
     differ = differing(x, y)
     row, column = (int(i) for i in np.argwhere(differ)[0])
     values = float(x[row, column]), float(y[row, column])
-    bits = tuple(int(encode(np.float64(value), codes)) for value in values)
-    text = [_headline(place, (row, column), codes, bits, values, int(differ.sum()), differ.size)]
-    text.append(why(row, column))
-    return Divergence(
-        place.step, place.layer, place.product, place.operand, (row, column), (bits[0], bits[1]), values, codes,
-        int(differ.sum()), differ.size, _largest(x, y), cause, "\n".join(text), place.names,
-    )  # fmt: skip
-
-
-def _headline(
-    place: _Place, element: tuple[int, int], fmt: Any, bits: tuple[int, ...], values: tuple[float, ...], count: int,
-    size: int,
-) -> str:  # fmt: skip
-    """Return the sentence on the first of `count` different elements among `size`.
-
-    place: where it is, and the names of both runs. element: (row, column). fmt: format of the codes `bits`. bits,
-    values: code and value of the element in both runs.
-    """
-    digits = -(-fmt.bits // 4)
+    bits = int(encode(np.float64(values[0]), codes)), int(encode(np.float64(values[1]), codes))
+    count, digits = int(differ.sum()), -(-codes.bits // 4)
     shown = [
         f"0x{code:0{digits}X} ({value!r}) on {name}"
         for code, value, name in zip(bits, values, place.names, strict=True)
     ]
-    return (
-        f"{place}: element {element} of the {place.array} is {shown[0]} and {shown[1]}, in {fmt}; {count} of {size} "
-        "elements differ."
+    text = (
+        f"{place}: element {(row, column)} of the {place.array} is {shown[0]} and {shown[1]}, in {codes}; {count} of "
+        f"{differ.size} elements differ.\n{why(row, column)}"
     )
+    return Divergence(
+        place.step, place.layer, place.product, place.operand, (row, column), bits, values, codes, count, differ.size,
+        _largest(x, y), cause, text, place.names,
+    )  # fmt: skip
 
 
 def _largest(x: Array, y: Array) -> float:
@@ -268,10 +254,7 @@ def _largest(x: Array, y: Array) -> float:
 
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Return a divergence of cause "order" if products x and y differ in name or shape, or one is None; else None.
-
-    names: names of both runs. step: the training step, or None.
-    """
+    """Return a divergence of cause "order" if products x and y differ in name or shape, or one is None; else None."""
     descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
@@ -291,11 +274,7 @@ def _said(x: Product | None) -> str:
 
 
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
-    """Return the first difference between two products of one name and shape, with its cause, or None.
-
-    names: names of both runs. step: the training step, or None. after: name of the last product or tensor before these
-    that was compared and equal; "" if there was none.
-    """
+    """Return the first difference between two products of one name and shape, or None; see `first_divergence`."""
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
         if not same_bits(p.source, q.source):
@@ -347,15 +326,10 @@ def _same_operand(x: OperandLike, y: OperandLike) -> bool:
     if p.fmt is None and q.fmt is None:
         return True
     if (p.fmt, p.scaling) != (q.fmt, q.scaling):
-        return same_bits(*_both_values(x, y))
+        return same_bits(x.values, y.values)
     if p.scales is not None and q.scales is not None and not same_bits(p.scales, q.scales):
         return False
-    return bool((p.codes == q.codes).all()) or same_bits(*_both_values(x, y))  # codes of two NaNs
-
-
-def _both_values(x: OperandLike, y: OperandLike) -> tuple[Array, Array]:
-    """Return the float32 or float64 values of two operands after their casts, as (those of x, those of y)."""
-    return x.values, y.values
+    return bool((p.codes == q.codes).all()) or same_bits(x.values, y.values)  # codes of two NaNs
 
 
 def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
@@ -368,7 +342,6 @@ def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
             f"The {place.operand} is the same, and {p.scaling!r} gives it other scales, so they come from elsewhere, "
             "such as the amax of earlier steps."
         ))  # fmt: skip
-    values = _both_values(x, y)
 
     def words(row: int, column: int) -> str:
         value = x.source[row, column]
@@ -376,7 +349,7 @@ def _of_cast(place: _Place, x: OperandLike, y: OperandLike) -> Divergence:
         return "\n".join([*lines, *(_cast_words(operand, value, row, column, name)
                                     for operand, name in zip((x, y), place.names, strict=True))])  # fmt: skip
 
-    return _first(place, *values, "cast", words)
+    return _first(place, x.values, y.values, "cast", words)
 
 
 def _cast_words(x: OperandLike, value: Any, row: int, column: int, name: str) -> str:

@@ -103,10 +103,9 @@ class Product(NamedTuple):
 
 
 class LinePair(NamedTuple):
-    """The operands of one element of a product: a row of a, a column of b, and a bias or None.
+    """The operands of an element of a product, as `fpsim.matmul` takes them: a row of a, a column of b, a bias or None.
 
-    They are arrays (1, K), (K, n) and (n,) that `fpsim.matmul` takes. n is 1 if b has one column; else it is 2, and
-    column and bias are repeated, because some schedules add a single column in another order.
+    If b has two or more columns, column and bias are repeated, as some schedules add a single column in another order.
     """
 
     a: Any
@@ -155,9 +154,8 @@ def _line(x: OperandLike, index: int, axis: int, times: int, unit: MatrixUnit | 
         return np.repeat(read.take([index], axis), times, axis)
     block = x.encoded.scaling.block[axis]
     tile = 0 if block < 0 else index // block
-    parts = {name: getattr(x.encoded, name) for name in ("codes", "scales", "scale_codes", "zero_points")}
-    parts = {name: part.take([index if name == "codes" else tile], axis) for name, part in parts.items()
-             if part is not None}  # fmt: skip
+    arrays = x.encoded._arrays().items()
+    parts = {name: part.take([index if name == "codes" else tile], axis) for name, part in arrays}
     scaling = x.encoded.scaling
     if unit.scale is not None:
         scaling = scaling.replace(block=(1, scaling.block[1]) if axis == 0 else (scaling.block[0], 1))
@@ -173,8 +171,7 @@ def repeated(x: Any, axis: int, times: int) -> Any:
         return np.repeat(x, times, axis)
     block = x.scaling.block[axis]
     tiles = 1 if block < 0 else -(-times // block)
-    parts = {name: getattr(x, name) for name in ("scales", "scale_codes", "zero_points")}
-    parts = {name: np.repeat(part, tiles, axis) for name, part in parts.items() if part is not None}
+    parts = {name: np.repeat(part, tiles, axis) for name, part in x._per_tile().items()}
     return dataclasses.replace(x, codes=np.repeat(x.codes, times, axis), **parts)
 
 
@@ -218,9 +215,7 @@ class FirstTerm(NamedTuple):
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
     """Return the first k for which the sums of terms 0..k of one element differ, with both sums; None if all are equal.
 
-    first, second: the products. row, column: the element. The terms after k are replaced by zeros. With more than 4096
-    terms, sums are compared every 256 terms first, then term by term within the 256 in which they first differ, because
-    comparing all sums takes time proportional to K squared.
+    With more than 4096 terms, sums are compared every 256 terms first, as their number times K grows as K squared.
     """
     both = [(of, lines(of, row, column)) for of in (first, second)]
     k = first.a.source.shape[1]
@@ -268,10 +263,7 @@ def _cut_columns(x: Any, stop: int) -> Any:
 
 
 def why(first: Product, second: Product, row: int, column: int, names: tuple[str, str]) -> tuple[Reason, str]:
-    """Return (cause, text) on why results of two products with equal operands differ at the element (row, column).
-
-    "output": equal sums, unlike formats; "arithmetic": unequal sums. names: names of the runs of `first` and `second`.
-    """
+    """Return (cause, text) on why results of two products with equal operands differ at the element (row, column)."""
     said = [f"Both read the same numbers. {_name(first, names[0])}; {_name(second, names[1])}."]
     pairs = ((first, names[0]), (second, names[1]))
     strays = [line for of, name in pairs for line in _stray(of, row, column, name)]
@@ -286,36 +278,37 @@ def why(first: Product, second: Product, row: int, column: int, names: tuple[str
         if term is not None:
             before = f"The sums of terms 0..{term.k - 1} are equal, {term.before!r}; with" if term.k else "With"
             said.append(f"{before} term {term.k} {names[0]} has {term.first!r} and {names[1]} {term.second!r}.")
-        said.append(_whole(first, row, column, tuple(zip(names, sums, strict=True))))
+        said.append(_whole(first, column, list(zip(names, sums, strict=True))))
         return "arithmetic", "\n".join(said)
     if not first.is_emulated and not second.is_emulated and first.adds.out_fmt != second.adds.out_fmt:
         return "output", "\n".join([*said, f"{_rounded(first, names[0])}, {_rounded(second, names[1])}."])
-    said += [_arithmetic(of, name) for of, name in pairs if of.is_emulated and of.adds.unit is not None]
+    said += [
+        f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
+        for of, name in pairs if (unit := of.adds.unit) is not None
+    ]  # fmt: skip
     with np.errstate(all="ignore"):
         exact = math.fsum(first.a.values[row].astype(np.float64) * first.b.values[:, column].astype(np.float64))
     known = [(name, result_of(of, row, column, whole=False)) for of, name in pairs if of.is_emulated]
-    said.append(_whole(first, row, column, known, exact))
+    said.append(_whole(first, column, known, exact))
     return "arithmetic", "\n".join(said)
 
 
-def _whole(
-    of: Product, row: int, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None
-) -> str:  # fmt: skip
-    """Return the sentence on the sums of element (row, column) of a product, its bias, and the values with the bias.
+def _whole(of: Product, column: int, sums: Sequence[tuple[str, Array]], exact: float | None = None) -> str:
+    """Return the sentence on the sums of an element of `column` of a product, its bias, and the values with the bias.
 
     sums: pairs of a run's name and its sum, (1,). exact: the sum computed in float64, or None to leave it out.
     """
-    bias = 0.0 if of.bias is None else float(of.bias[column])
     parts = [f"{name}'s sum is {float(total[0])!r}" for name, total in sums]
+    values = [float(total[0]) for _, total in sums]
     if exact is not None:
         parts.append(f"in float64 it is {exact:.9g}")
+        values.append(exact)
     said = " and ".join(parts)
     if of.bias is not None:
-        totals = [f"{float(total[0]) + bias:.9g}" for _, total in sums] + (
-            [] if exact is None else [f"{exact + bias:.9g}"]
-        )
-        said += f"; with the bias {bias!r} {'that makes' if len(totals) == 1 else 'these make'} {' and '.join(totals)}"
-    return f"{said[0].upper() if exact is not None and not sums else said[0]}{said[1:]}."
+        bias = float(of.bias[column])
+        makes = "that makes" if len(values) == 1 else "these make"
+        said += f"; with the bias {bias!r} {makes} {' and '.join(f'{value + bias:.9g}' for value in values)}"
+    return f"{said[0] if sums else said[0].upper()}{said[1:]}."
 
 
 def _name(of: Product, name: str) -> str:
@@ -329,13 +322,6 @@ def _name(of: Product, name: str) -> str:
     schedule = schedule_of(of)
     how = "in one chain" if schedule == FLAT else f"by {schedule}"
     return f"{name} adds on {adds.unit.name} {how}{place}"
-
-
-def _arithmetic(of: Product, name: str) -> str:
-    """Return the sentence on how many products one instruction of the unit of run `name` adds, and how it rounds."""
-    unit = of.adds.unit
-    assert unit is not None
-    return f"An instruction of {name} adds {unit.terms} products, {arithmetic_of(unit).words}."
 
 
 def _stray(of: Product, row: int, column: int, name: str) -> list[str]:
