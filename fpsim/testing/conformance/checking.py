@@ -18,7 +18,6 @@ from fpsim.testing.conformance.pipe import answers
 from fpsim.testing.conformance.vectors import Vectors, Words, text_of
 
 LISTED = 20  # sets with wrong answers that a text lists
-FPSIM = "fpsim"
 
 
 @dataclass(frozen=True)
@@ -129,13 +128,12 @@ def check(
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
         raise ValueError(f"timeout must be seconds above 0; got {shown(timeout)}.")
     sets = _selected(load(path), only)
-    own_report = _report(
-        FPSIM, sets, [(_computed(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
-    )
+    all_cases = [(_computed(vectors, path), np.arange(len(vectors.inputs), dtype=np.uint64)) for vectors in sets]
+    own_report = _report("fpsim", sets, all_cases)
     if command is None:
         return own_report
-    if any(row.wrong for row in own_report.rows):
-        first = next(row for row in own_report.rows if row.wrong)
+    first = next((row for row in own_report.rows if row.wrong), None)
+    if first is not None:
         raise ValueError(
             f"{path}: its outputs are not those of this fpsim: {first.wrong} of {first.cases} differ in {first.set!r}, "
             f"first {first.first}. Make the file again."
@@ -144,9 +142,7 @@ def check(
 
 
 def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
-    """Return the sets of test vectors that `only` selects; all of them if it is None.
-
-    only: kinds such as "cast", or kinds with a format, unit or rounding, such as "cast:E5M2".
+    """Return the sets of test vectors that `only` selects, as for `check`.
 
     Raises:
       ValueError: the kind is unknown, or no set of that kind has that format, unit or rounding.
@@ -168,13 +164,7 @@ def _selected(sets: list[Vectors], only: Sequence[str] | None) -> list[Vectors]:
 
 
 def _computed(vectors: Vectors, path: object) -> Words:
-    """Return this fpsim's outputs for a set of test vectors: codes, uint64, (cases, numbers).
-
-    path: the file of the set, which errors name.
-
-    Raises:
-      ValueError: this fpsim cannot compute the set.
-    """
+    """Return this fpsim's outputs for a set, as `computed`; raise a ValueError with the file's path if it has none."""
     try:
         return computed(vectors)
     except (ValueError, TypeError) as problem:
@@ -182,18 +172,12 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    """Return the report on an implementation called `name`.
-
-    results: for each set of test vectors, (outputs of the answered cases, indices of these cases).
-    """
+    """Return the report on an implementation; results: for each set, (outputs of answered cases, their indices)."""
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 
 def _row(vectors: Vectors, result: tuple[Words, Words]) -> ConformanceRow:
-    """Return the row of the report for one set of test vectors.
-
-    result: (outputs of the answered cases, codes (cases, numbers); indices of these cases).
-    """
+    """Return the row of the report for one set; result: (outputs of answered cases, their indices)."""
     got, answered = result
     want = vectors.outputs[answered.astype(np.int64)]
     differ = (got != want) & ~(is_nan(got, vectors.gives) & is_nan(want, vectors.gives))

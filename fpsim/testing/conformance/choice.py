@@ -1,7 +1,4 @@
-"""Standard sets of test vectors and their inputs.
-
-These depend only on the sets' names, so every call makes the same file.
-"""
+"""Standard sets of test vectors and their inputs, which depend on the sets' names alone."""
 
 from __future__ import annotations
 
@@ -22,8 +19,9 @@ from fpsim.matrix_units.catalogue import float_units as units
 from fpsim.matrix_units.catalogue import integer_units
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
+from fpsim.scaling import recipes
 from fpsim.testing.boundary_points import points
-from fpsim.testing.conformance.kinds import OPERATIONS, computed, matrix_fields, unit_fields
+from fpsim.testing.conformance.kinds import COUNTS, OPERATIONS, computed, matrix_fields, unit_fields
 from fpsim.testing.conformance.vectors import Field, Vectors, Words, rows
 
 ROUNDINGS = tuple(name for name in NAMES if name != "stochastic")
@@ -45,11 +43,7 @@ def chosen() -> list[Vectors]:
 
 
 def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
-    """Return a set of test vectors without outputs.
-
-    kind: the operation, such as "cast". words: its keywords, such as {"format": "E4M3"}. takes, gives: fields of a
-    case's inputs and outputs. inputs: codes, (cases, numbers).
-    """
+    """Return a set of test vectors without outputs; words: keywords, such as {"format": "E4M3"}; else as `Vectors`."""
     texts = {word: str(value) for word, value in words.items()}
     return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))
 
@@ -63,33 +57,28 @@ def _rng(*key: object) -> np.random.Generator:
 
 
 def _casts() -> Iterator[Vectors]:
-    """Yield sets of test vectors for casts, without outputs, for every named format.
+    """Yield the sets for casts to every named format, by rounding and overflow policy, and one with flushed subnormals.
 
-    Each format has a set for every pair of a deterministic rounding and an overflow policy, and one with flushed
-    subnormals. Of policies that cast the format alike, only the first is used.
+    Of policies that cast a format alike, only the first is used.
     """
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
-        seen = []
+        seen, policies = [], []
         for overflow in OVERFLOWS:
             outcome = _told(overflow_outcome(overflow, fmt), fmt)
             if outcome in seen:
                 continue
             seen.append(outcome)
-            for rounding in ROUNDINGS:
-                words = {"format": fmt.name, "from": source.name, "rounding": rounding, "overflow": overflow}
-                inputs = _cast_inputs(fmt, source, f"{rounding} {overflow}")
-                yield _set("cast", words | {"subnormals": "keep"}, (Field(source, 1),), (Field(fmt, 1),), inputs)
-        words = {"format": fmt.name, "from": source.name, "rounding": "nearest_even", "overflow": "nonfinite"}
-        inputs = _cast_inputs(fmt, source, "flush")
-        yield _set("cast", words | {"subnormals": "flush"}, (Field(source, 1),), (Field(fmt, 1),), inputs)
+            policies += [(rounding, overflow, "keep", f"{rounding} {overflow}") for rounding in ROUNDINGS]
+        policies.append(("nearest_even", "nonfinite", "flush", "flush"))
+        for rounding, overflow, subnormals, case in policies:
+            words = {"format": fmt.name, "from": source.name, "rounding": rounding, "overflow": overflow}
+            inputs = _cast_inputs(fmt, source, case)
+            yield _set("cast", words | {"subnormals": subnormals}, (Field(source, 1),), (Field(fmt, 1),), inputs)
 
 
 def _decodings() -> Iterator[Vectors]:
-    """Yield, for every named format of up to 8 bits, the set of test vectors that decodes all its codes to float32.
-
-    Its outputs are not yet computed.
-    """
+    """Yield, for every named format of up to 8 bits, the set that decodes all its codes to float32."""
     for fmt in NAMED.values():
         if fmt.bits <= 8:
             codes = np.arange(1 << fmt.bits, dtype=np.uint64)[:, None]
@@ -97,20 +86,13 @@ def _decodings() -> Iterator[Vectors]:
 
 
 def _told(outcome: Outcome, fmt: Format) -> tuple[str, ...]:
-    """Return the results of an overflow policy in `fmt`; policies with equal tuples cast equally.
-
-    The tuple names the results for finite values that are too large, for Inf, for negative values in an unsigned format
-    ("" in signed formats), and for NaN in a format without NaN ("" in formats with NaN). outcome: the policy's results.
-    """
+    """Return the results of an overflow policy in `fmt` as a tuple; policies with equal tuples cast equally."""
     below, nan = "" if fmt.signed else outcome.below, "" if fmt.has_nan else outcome.nan
     return outcome.overflow, outcome.infinite, below, nan
 
 
 def _stochastic() -> Iterator[Vectors]:
-    """Yield sets of test vectors, without outputs, for stochastic casts from float32 to E4M3, E5M2, E2M1, FP16, BF16.
-
-    The inputs of a case are a float32 pattern and the 32-bit random number of the rounding.
-    """
+    """Yield the sets for stochastic casts; a case is a float32 pattern and the 32-bit random number of the rounding."""
     for fmt in (E4M3, E5M2, E2M1, FP16, BF16):
         inputs = _cast_inputs(fmt, FP32, "stochastic")
         rng = _rng(fmt.name, "stochastic words")
@@ -133,9 +115,9 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return all boundary points of `fmt`, and those that every set of casts contains, as bit patterns of `source`.
+    """Return all boundary points of `fmt`, and those of every set of casts, as bit patterns of `source`.
 
-    The latter are zeros, ends of the range of `fmt`, Inf, a quiet NaN and two signalling ones.
+    The latter are zeros, ends of the range of `fmt`, Inf and NaNs.
     """
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
@@ -153,15 +135,12 @@ def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArra
 
 
 def _arithmetic() -> Iterator[Vectors]:
-    """Yield sets of test vectors for operations on codes, such as "add", without outputs.
-
-    The formats are E4M3, E5M2, E2M1, FP16 and BF16; the roundings are "nearest_even" and "toward_zero".
-    """
+    """Yield the sets for operations on codes, such as "add"."""
     for operation in OPERATIONS:
         for fmt in ARITHMETIC:
             for rounding in ("nearest_even", "toward_zero"):
                 words = {"format": fmt.name, "rounding": rounding, "overflow": "nonfinite", "subnormals": "keep"}
-                count = {"sqrt": 1, "fma": 3}.get(operation, 2)
+                count = COUNTS.get(operation, 2)
                 rng = _rng(operation, fmt.name, rounding)
                 operands = [_hard_codes(rng, fmt, PAIRS) for _ in range(count)]
                 if count == 1 and fmt.bits <= 8:
@@ -183,26 +162,21 @@ def _hard_codes(rng: np.random.Generator, fmt: Format, count: int) -> npt.NDArra
 
 
 def _dots() -> Iterator[Vectors]:
-    """Yield a set of test vectors, without outputs, for each matrix instruction that fpsim emulates.
-
-    Instructions on floats and on integers are included.
-    """
+    """Yield a set for each matrix instruction that fpsim emulates, on floats and on integers."""
     for unit in units():
         k = max(unit.terms, unit.block)
-        fields = unit_fields(unit, k)
         inputs = _operands(unit, k, DOTS, "dot_add")
-        yield _set("dot_add", {"unit": unit.name, "terms": k}, fields, (Field(unit.d.carrier, 1),), inputs)
+        yield _set("dot_add", {"unit": unit.name, "terms": k}, *unit_fields(unit, k), inputs)
     for integers in integer_units():
         k = 2 * integers.terms
         words = {"unit": integers.name, "terms": k}
-        yield _set("dot_add", words, unit_fields(integers, k), (Field(integers.d, 1),), _integers(integers, k))
+        yield _set("dot_add", words, *unit_fields(integers, k), _integers(integers, k))
 
 
 def _integers(unit: IntegerUnit, k: int) -> Words:
-    """Return three test cases of an integer unit with `k` terms, one per row, as codes (uint64).
+    """Return three cases of an integer unit with `k` terms, one per row: codes (uint64) of a, of b, and of the start.
 
-    A row has the codes of a, of b, and of the accumulator's start. The first case is random; in the others the sum
-    leaves the accumulator's range after half of the terms.
+    In all but the first, the sum leaves the accumulator's range after half of the terms.
     """
     rng = _rng(unit.name, "dot_add")
     a, b, d = unit.a, unit.b, unit.d
@@ -221,32 +195,21 @@ def _integers(unit: IntegerUnit, k: int) -> Words:
 
 
 def _products() -> Iterator[Vectors]:
-    """Yield sets of test vectors, without outputs, for products whose partial sums are added to a float32 total.
-
-    PROMOTED lists the matrix units and the numbers of terms of a partial sum. K is the number of terms of two partial
-    sums and one instruction.
-    """
+    """Yield the sets for products of PROMOTED, whose partial sums are added to a float32 total."""
     for name, promote in PROMOTED:
         (unit,) = (candidate for candidate in units() if candidate.name == name)
         k = 2 * promote + unit.terms
         inputs = _operands(unit, k, PRODUCTS, "matmul")[:, : 2 * k]
-        fields = unit_fields(unit, k)[:2]
+        takes = unit_fields(unit, k)[0][:2]
         words = {"unit": name, "terms": k, "promote": promote}
-        yield _set("matmul", words, fields, (Field(FP32, 1),), inputs)
+        yield _set("matmul", words, takes, (Field(FP32, 1),), inputs)
 
 
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
-    """Return test cases of a matrix unit, one per row, as codes (uint64).
+    """Return cases of a matrix unit, one per row: codes (uint64) of a, of b, of the start, and of any scales.
 
-    A row has the codes of a, of b, of the accumulator's start, and of the scales if the unit has scales. The kinds of
-    cases alternate: magnitudes from 1 to 2; magnitudes from 2**-6 to 2**7, whose terms cancel; magnitudes from 1/4 to 8
-    and a start of some thousand.
-
-    Args:
-      unit: the matrix unit.
-      k: the number of terms.
-      cases: the number of rows.
-      use: the purpose of the operands, such as "matmul"; with the unit's name it seeds the draws.
+    Magnitudes are narrow, wide with cancelling terms, or moderate with a large start, in turn. use: the purpose of the
+    operands, such as "matmul", which seeds the draws.
     """
     rng = _rng(unit.name, use)
     rows_of_codes = []
@@ -270,11 +233,7 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
-    """Return float64 values as codes (uint64) of an operand's element type, saturated.
-
-    element: a unit's `Element`. Codes are shifted to their position in its storage format `element.carrier`: TF32 to
-    the top bits of a float32.
-    """
+    """Return float64 values as codes (uint64) of an operand's `Element`, saturated, in its storage format."""
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return values.astype(np.uint64) << np.uint64(shift)
@@ -284,10 +243,7 @@ def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
 
 
 def _tiles() -> Iterator[Vectors]:
-    """Yield sets of test vectors, without outputs: tiles of 32 float32 values that a scaling recipe encodes.
-
-    Each case is one tile, which gets one scale. SCALED lists the sets' formats and recipes, such as (E4M3, "MX").
-    """
+    """Yield the sets for recipes of SCALED; a case is a tile of 32 float32 values, which gets one scale."""
     for fmt, scaling in SCALED:
         rng = _rng(fmt.name, scaling)
         x = rng.standard_normal((TILES, TILE)).astype(np.float32)
@@ -297,16 +253,13 @@ def _tiles() -> Iterator[Vectors]:
         x[5] = np.clip(x[5] / np.abs(x[5]).max(), -0.99, 0.99)
         x[5, 7] = 1.0  # amax is a power of two
         x[6, 3], x[7, 5], x[8] = np.inf, np.nan, np.inf
-        gives = Field(fmt, TILE), Field(_scale_format(scaling), 1)
+        gives = Field(fmt, TILE), Field(recipes.ROWS[scaling].scale_format, 1)
         words = {"format": fmt.name, "scaling": scaling, "elements": TILE}
         yield _set("scaled", words, (Field(FP32, TILE),), gives, x.view(np.uint32))
 
 
 def _matrices() -> Iterator[Vectors]:
-    """Yield sets of test vectors, without outputs: float32 matrices (2, 32) that NVFP4 recipes encode to E2M1.
-
-    Each case is one matrix, which gets one scale per tile and one for the whole array. TWO_LEVELS lists the recipes.
-    """
+    """Yield the sets for recipes of TWO_LEVELS; a case is a float32 matrix (2, 32), encoded to E2M1."""
     size = ROWS_OF_TILES * TILE
     for scaling in TWO_LEVELS:
         rng = _rng(scaling, "matrix")
@@ -317,10 +270,3 @@ def _matrices() -> Iterator[Vectors]:
         takes, gives = matrix_fields(E2M1, scaling, ROWS_OF_TILES, TILE)
         words = {"format": "E2M1", "scaling": scaling, "rows": ROWS_OF_TILES, "elements": TILE}
         yield _set("scaled_matrix", words, takes, gives, x.astype(np.float32).view(np.uint32))
-
-
-def _scale_format(name: str) -> Format:
-    """Return the format of the tile scales of a scaling recipe, given by its name, such as "MX"."""
-    from fpsim.scaling import recipes
-
-    return recipes.ROWS[name].scale_format

@@ -14,6 +14,7 @@ from fpsim.casts.cast import decode, encode
 from fpsim.core.layouts import encode_plan
 from fpsim.errors import unknown
 from fpsim.formats.named import FP32, Format
+from fpsim.formats.named import format as find_format
 from fpsim.formats.rounding import Rounding
 from fpsim.instructions.dot_add import dot_add
 from fpsim.matrix_units.catalogue import any_unit
@@ -24,12 +25,14 @@ from fpsim.products.matmul import matmul
 from fpsim.scaling import recipes
 from fpsim.scaling.scaled import encode_scaled
 from fpsim.testing.conformance.loops import drawn_kernel
-from fpsim.testing.conformance.vectors import Field, Vectors, Words, split
+from fpsim.testing.conformance.vectors import Field, Vectors, Words, in_words, split
 
 Columns = list[npt.NDArray[Any]]
+Fields = tuple[Field, ...]
 OPERATIONS: dict[str, Callable[..., Any]] = {
     name: getattr(functions, name) for name in ("add", "subtract", "multiply", "divide", "remainder", "sqrt", "fma")
 }
+COUNTS = {"sqrt": 1, "fma": 3}  # operands of operations that have other than two
 WORD_BITS = 32  # bits of a random number
 POLICY = ("rounding", "overflow", "subnormals")
 
@@ -42,11 +45,11 @@ def computed(vectors: Vectors) -> Words:
     """
     if vectors.kind not in KINDS:
         raise unknown("kind of set", vectors.kind, list(KINDS))
-    takes, gives, run = KINDS[vectors.kind]
+    fields, run = KINDS[vectors.kind]
     try:
-        wanted = takes(vectors), gives(vectors)
-        if (vectors.takes, vectors.gives) != wanted:
-            raise ValueError(f"{vectors.title!r} must have in={_names(wanted[0])} and out={_names(wanted[1])}.")
+        takes, gives = fields(vectors)
+        if (vectors.takes, vectors.gives) != (takes, gives):
+            raise ValueError(f"{vectors.title!r} must have in={in_words(takes)} and out={in_words(gives)}.")
         if not len(vectors.inputs):
             return vectors.outputs
         with np.errstate(all="ignore"):
@@ -57,69 +60,114 @@ def computed(vectors: Vectors) -> Words:
     return np.concatenate(parts, axis=1)
 
 
-def _names(fields: tuple[Field, ...]) -> str:
-    """Return fields as text, such as "E4M3*16,FP32"."""
-    return ",".join(map(str, fields))
-
-
 def _format(vectors: Vectors, word: str = "format") -> Format:
     """Return the format that the keyword `word` of a set of test vectors names."""
-    from fpsim.formats.named import format as find_format
-
     return find_format(vectors.words[word])
 
 
 def _policy(vectors: Vectors) -> dict[str, Any]:
-    """Return the cast policy of a set of test vectors as keywords of `encode`.
-
-    Raises:
-      ValueError: the rounding is "stochastic".
-    """
+    """Return the cast policy of a set of test vectors as keywords of `encode`; a ValueError for stochastic rounding."""
     if vectors.words["rounding"] == "stochastic":
         raise ValueError("rounding must be one that needs no random numbers; got 'stochastic'. Use stochastic_cast.")
     return {word: vectors.words[word] for word in POLICY}
 
 
 def _integer(vectors: Vectors, word: str) -> int:
-    """Return the keyword `word` of a set of test vectors as an integer.
-
-    Raises:
-      ValueError: it is not an integer from 1 to 8191.
-    """
+    """Return the keyword `word` of a set of test vectors as an integer; raise a ValueError unless it is 1 to 8191."""
     text = vectors.words[word]
     if not text.isdigit() or not 0 < int(text) < 1 << 13:
         raise ValueError(f"{word} must be an integer from 1 to 8191; got {text!r}.")
     return int(text)
 
 
-# ---- casts and arithmetic
+# ---- fields: functions of a set of test vectors, which return (fields of the inputs, fields of the outputs)
+
+
+def _cast_fields(vectors: Vectors) -> tuple[Fields, Fields]:
+    """Return the fields of a cast; raise a ValueError unless its source is FP32 or FP64."""
+    source = _format(vectors, "from")
+    if source.name not in ("FP32", "FP64"):
+        raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
+    return (Field(source, 1),), (Field(_format(vectors), 1),)
+
+
+def _stochastic_fields(vectors: Vectors) -> tuple[Fields, Fields]:
+    """Return the fields of a stochastic cast; its random integers are marked FP32, as no format of integers fits."""
+    takes, gives = _cast_fields(vectors)
+    return (*takes, Field(FP32, 1)), gives
+
+
+def _operation_fields(vectors: Vectors) -> tuple[Fields, Fields]:
+    """Return the fields of an arithmetic operation: one code for each operand, and one for the result."""
+    field = Field(_format(vectors), 1)
+    return (field,) * COUNTS.get(vectors.kind, 2), (field,)
+
+
+def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Fields, Fields]:
+    """Return the fields of a matrix unit: k codes of a, k of b, the start, any scales; and the result."""
+    if isinstance(unit, IntegerUnit):
+        return (Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)), (Field(unit.d, 1),)
+    takes = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
+    if unit.scale_format is not None:
+        takes += [Field(unit.scale_format, k // unit.block)] * 2
+    return tuple(takes), (Field(unit.d.carrier, 1),)
+
+
+def _matmul_fields(vectors: Vectors) -> tuple[Fields, Fields]:
+    """Return the fields of a product: K codes of a and K of b, and one float32 pattern."""
+    unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
+    return (Field(unit.a.carrier, k), Field(unit.b.carrier, k)), (Field(FP32, 1),)
+
+
+def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
+    """Return the fields of a tile: its float32 values, and its codes and the code of its scale."""
+    size = _integer(vectors, "elements")
+    return (Field(FP32, size),), (Field(_format(vectors), size), Field(_scaling(vectors).scale_format, 1))
+
+
+def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[Fields, Fields]:
+    """Return the fields of a scaled matrix: float32 values; and codes, codes of tile scales, and the array's scale.
+
+    rows, elements: shape of the matrix; tiles run along the elements of a row.
+    """
+    row = recipes.ROWS[scaling]
+    size = rows * elements
+    tiles = rows * -(-elements // row.block[-1])
+    return (Field(FP32, size),), (Field(fmt, size), Field(row.scale_format, tiles), Field(FP32, 1))
+
+
+def _matrix_fields(vectors: Vectors) -> tuple[Fields, Fields]:
+    """Return the fields of scaled matrices; raise a ValueError unless their scaling has a scale of the array."""
+    if not _scaling(vectors).tensor_scale:
+        raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
+    sizes = _integer(vectors, "rows"), _integer(vectors, "elements")
+    return matrix_fields(_format(vectors), vectors.words["scaling"], *sizes)
+
+
+def _scaling(vectors: Vectors) -> Any:
+    """Return the scaling recipe, an `fp.Scaling`, that a set of test vectors names."""
+    name = vectors.words["scaling"]
+    if name not in recipes.ROWS:
+        raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
+    return recipes.ROWS[name]
+
+
+# ---- results: functions of a set and of the inputs of its fields, (cases, numbers) each, which return output codes
 
 
 def _cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one array (cases,): the codes to which a set of casts rounds its floats.
-
-    The codes are in the storage dtype of their format. columns[0]: bit patterns of the floats,
-    (cases, 1). vectors: the set, with its format and cast policy.
-    """
-    source = vectors.takes[0].fmt
-    x = columns[0][:, 0].view(np.float32 if source == FP32 else np.float64)
+    """Return the codes to which a set of casts rounds its floats."""
+    x = columns[0][:, 0].view(np.float32 if vectors.takes[0].fmt == FP32 else np.float64)
     return [encode(x, _format(vectors), **_policy(vectors))]
 
 
 def _decode(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one uint32 array (cases,): the float32 bit patterns of the values of a set's codes.
-
-    columns[0]: the codes, (cases, 1). vectors: the set of test vectors, with its format.
-    """
+    """Return the float32 bit patterns of the values of a set's codes."""
     return [decode(columns[0][:, 0], _format(vectors), np.float32).view(np.uint32)]
 
 
 def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one array (cases,): the codes to which a set of stochastic casts rounds its floats.
-
-    The codes are unsigned integers as wide as the floats. columns: bit patterns of the floats, and the random number of
-    each rounding, from 0 to 2**32 - 1; each (cases, 1). vectors: the set, with its format and cast policy.
-    """
+    """Return the codes to which a set of stochastic casts rounds its floats with its random numbers."""
     fmt, width = _format(vectors), vectors.takes[0].fmt.bits
     plan = encode_plan(
         fmt, width, Rounding.STOCHASTIC, vectors.words["overflow"], vectors.words["subnormals"], WORD_BITS
@@ -130,55 +178,10 @@ def _stochastic_cast(vectors: Vectors, columns: Columns) -> Columns:
     return [codes]
 
 
-def _stochastic_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a stochastic cast: a float, and a random 32-bit integer.
-
-    The integer's field has the format FP32, because no format of unsigned 32-bit integers exists; it is no float.
-    """
-    return Field(_source(vectors), 1), Field(FP32, 1)
-
-
 def _operate(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one array (cases,): the codes of the results of the operation `vectors.kind`, such as "add".
-
-    The codes are in the format's storage dtype. columns: the codes of each operand, (cases, 1). vectors: the set of
-    test vectors, with its format and cast policy.
-    """
-    operation, fmt = OPERATIONS[vectors.kind], _format(vectors)
-    return [operation(*(column[:, 0] for column in columns), fmt=fmt, **_policy(vectors))]
-
-
-def _operands(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of an arithmetic operation: one code for each of its one to three operands."""
-    count = {"sqrt": 1, "fma": 3}.get(vectors.kind, 2)
-    return (Field(_format(vectors), 1),) * count
-
-
-# ---- instructions and products
-
-
-def unit_fields(unit: MatrixUnit | IntegerUnit, k: int) -> tuple[Field, ...]:
-    """Return the input fields of one case of a matrix unit: k codes of a, k of b, the accumulator's start, the scales.
-
-    The scales, k / block codes for each operand, exist only if the unit has block scales.
-    """
-    if isinstance(unit, IntegerUnit):
-        return Field(unit.a, k), Field(unit.b, k), Field(unit.d, 1)
-    fields = [Field(unit.a.carrier, k), Field(unit.b.carrier, k), Field(unit.d.carrier, 1)]
-    if unit.scale_format is not None:
-        fields += [Field(unit.scale_format, k // unit.block)] * 2
-    return tuple(fields)
-
-
-def _unit_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a set of test vectors of a matrix instruction: codes of a, b, start and any scales."""
-    return unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms"))
-
-
-def _unit_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output field of a set of test vectors of a matrix instruction: one code of the accumulator."""
-    unit = any_unit("unit", vectors.words["unit"])
-    return (Field(unit.d if isinstance(unit, IntegerUnit) else unit.d.carrier, 1),)
+    """Return the codes of the results of the operation `vectors.kind`, such as "add"."""
+    operation = OPERATIONS[vectors.kind]
+    return [operation(*(column[:, 0] for column in columns), fmt=_format(vectors), **_policy(vectors))]
 
 
 def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray[Any]:
@@ -188,11 +191,7 @@ def integers_of(codes: npt.NDArray[Any], element: IntegerElement) -> npt.NDArray
 
 
 def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one array (cases,): the results of a set of a matrix instruction, as codes of the accumulator.
-
-    The codes are in the accumulator's storage dtype; uint32 for integer units. columns: codes of a, of b, of the
-    accumulator's start, and of any scales of a and b, each (cases, numbers). vectors: the set, which names the unit.
-    """
+    """Return the results of a set of a matrix instruction, as codes of the accumulator."""
     a, b, c, *scales = columns
     unit = any_unit("unit", vectors.words["unit"])
     if isinstance(unit, IntegerUnit):
@@ -203,25 +202,9 @@ def _dot_add(vectors: Vectors, columns: Columns) -> Columns:
     return [dot_add(a, b, c[:, 0], vectors.words["unit"], **keywords)]
 
 
-def _matmul_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input fields of a set of test vectors of products: K codes of a and K of b per case."""
-    unit, k = find_unit(vectors.words["unit"]), _integer(vectors, "terms")
-    return Field(unit.a.carrier, k), Field(unit.b.carrier, k)
-
-
-def _matmul_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output field of a set of test vectors of products: one float32 pattern per case."""
-    return (Field(FP32, 1),)
-
-
 def _matmul(vectors: Vectors, columns: Columns) -> Columns:
-    """Return a list of one uint32 array (cases,): the products of a set with promotion, as float32 bit patterns.
-
-    Promotion adds each partial sum of a given number of terms to a float32 total. columns: codes of a and of b, each
-    (cases, K). vectors: the set, which names the unit and that number.
-    """
-    promote = _integer(vectors, "promote")
-    schedule = schedules.cutlass_2xacc(promote)
+    """Return the products of a set with promotion, as float32 bit patterns."""
+    schedule = schedules.cutlass_2xacc(_integer(vectors, "promote"))
     products = [
         matmul(a[None], b[:, None], accumulate=vectors.words["unit"], schedule=schedule, strict=False)
         for a, b in zip(*columns, strict=True)
@@ -229,37 +212,8 @@ def _matmul(vectors: Vectors, columns: Columns) -> Columns:
     return [np.array([product[0, 0] for product in products], np.float32).view(np.uint32)]
 
 
-# ---- scaled tiles
-
-
-def _scaling(vectors: Vectors) -> Any:
-    """Return the scaling recipe, an `fp.Scaling`, that a set of test vectors names.
-
-    Raises:
-      ValueError: no recipe has that name.
-    """
-    name = vectors.words["scaling"]
-    if name not in recipes.ROWS:
-        raise unknown("scaling", name, list(recipes.ROWS), listing="docs/scaling.md")
-    return recipes.ROWS[name]
-
-
-def _tile_takes(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the input field of a set of test vectors of tiles: the float32 values of a tile."""
-    return (Field(FP32, _integer(vectors, "elements")),)
-
-
-def _tile_gives(vectors: Vectors) -> tuple[Field, ...]:
-    """Return the output fields of a set of test vectors of tiles: a tile's codes, and the code of its scale."""
-    return Field(_format(vectors), _integer(vectors, "elements")), Field(_scaling(vectors).scale_format, 1)
-
-
 def _scaled(vectors: Vectors, columns: Columns) -> Columns:
-    """Return two arrays for a set of tiles: the codes of the tiles, (cases, elements), and of their scales, (cases,).
-
-    Codes are in the storage dtypes of their formats. If the recipe rounds scales to no format, they are returned as
-    float32 patterns. vectors: the set, with its format and recipe. columns[0]: float32 patterns, one tile per row.
-    """
+    """Return the codes of a set's tiles, and of their scales; scales that no format holds are float32 patterns."""
     x = columns[0].view(np.float32)
     fmt, scaling = _format(vectors), _scaling(vectors)
     tiles = [encode_scaled(row[None], fmt, scaling) for row in x]  # a tile by itself, whatever the scaling's block
@@ -268,86 +222,32 @@ def _scaled(vectors: Vectors, columns: Columns) -> Columns:
     return [np.concatenate([tile.codes for tile in tiles]), np.array(codes) if codes else scales.view(np.uint32)]
 
 
-def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return (input fields, output fields) of one scaled matrix as a test case.
-
-    The inputs are its float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale
-    of the whole array.
-
-    Args:
-      fmt: the format of the codes.
-      scaling: name of the recipe.
-      rows, elements: shape of the matrix; tiles run along the elements of a row.
-    """
-    row = recipes.ROWS[scaling]
-    size = rows * elements
-    tiles = rows * -(-elements // row.block[-1])
-    return (Field(FP32, size),), (Field(fmt, size), Field(row.scale_format, tiles), Field(FP32, 1))
-
-
-def _matrix(vectors: Vectors) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return (input fields, output fields) of a set of test vectors of scaled matrices.
-
-    The inputs are float32 values. The outputs are their codes, the codes of the tile scales, and the float32 scale of
-    the array.
-
-    Raises:
-      ValueError: the scaling has no scale of the array, or a keyword is wrong.
-    """
-    if not _scaling(vectors).tensor_scale:
-        raise ValueError(f"scaling must have a scale of the array, as NVFP4 has; got {vectors.words['scaling']!r}.")
-    sizes = _integer(vectors, "rows"), _integer(vectors, "elements")
-    return matrix_fields(_format(vectors), vectors.words["scaling"], *sizes)
-
-
 def _scaled_matrix(vectors: Vectors, columns: Columns) -> Columns:
-    """Return three arrays for a set of matrices: codes of elements, codes of tile scales, and scales of whole matrices.
-
-    Each array has one row per case; the third has float32 bit patterns, (cases,). columns[0]: float32 patterns, a
-    matrix per row. vectors: the set, with its format, its recipe, and the rows and elements of a matrix.
-    """
+    """Return the codes of a set's matrices, those of their tile scales, and float32 patterns of their array scales."""
     shape = _integer(vectors, "rows"), _integer(vectors, "elements")
-    encoded = [
-        encode_scaled(x.view(np.float32).reshape(shape), _format(vectors), _scaling(vectors)) for x in columns[0]
-    ]
-    tensor = np.array([q.tensor_scale for q in encoded], np.float32).view(np.uint32)
-    return [
-        np.stack([q.codes.ravel() for q in encoded]),
-        np.stack([np.asarray(q.scale_codes).ravel() for q in encoded]),
-        tensor,
-    ]
+    fmt, scaling = _format(vectors), _scaling(vectors)
+    encoded = [encode_scaled(x.view(np.float32).reshape(shape), fmt, scaling) for x in columns[0]]
+    codes = np.stack([q.codes.ravel() for q in encoded])
+    scale_codes = np.stack([np.asarray(q.scale_codes).ravel() for q in encoded])
+    return [codes, scale_codes, np.array([q.tensor_scale for q in encoded], np.float32).view(np.uint32)]
 
 
-Read = Callable[[Vectors], tuple[Field, ...]]
-KINDS: dict[str, tuple[Read, Read, Callable[[Vectors, Columns], Columns]]] = {
-    "cast": (lambda vectors: (Field(_source(vectors), 1),), lambda vectors: (Field(_format(vectors), 1),), _cast),
-    "decode": (lambda vectors: (Field(_format(vectors), 1),), lambda vectors: (Field(FP32, 1),), _decode),
-    **dict.fromkeys(OPERATIONS, (_operands, lambda vectors: (Field(_format(vectors), 1),), _operate)),
-    "dot_add": (_unit_takes, _unit_gives, _dot_add),
-    "matmul": (_matmul_takes, _matmul_gives, _matmul),
-    "stochastic_cast": (_stochastic_takes, lambda vectors: (Field(_format(vectors), 1),), _stochastic_cast),
-    "scaled_matrix": (lambda vectors: _matrix(vectors)[0], lambda vectors: _matrix(vectors)[1], _scaled_matrix),
-    "scaled": (_tile_takes, _tile_gives, _scaled),
-}
-
-
-def _source(vectors: Vectors) -> Format:
-    """Return the format of the inputs of a set of casts (its keyword "from").
-
-    Raises:
-      ValueError: it is neither FP32 nor FP64.
-    """
-    source = _format(vectors, "from")
-    if source.name not in ("FP32", "FP64"):
-        raise ValueError(f"from must be FP32 or FP64; got {source.name}.")
-    return source
+KINDS: dict[str, tuple[Callable[[Vectors], tuple[Fields, Fields]], Callable[[Vectors, Columns], Columns]]] = {
+    "cast": (_cast_fields, _cast),
+    "decode": (lambda vectors: ((Field(_format(vectors), 1),), (Field(FP32, 1),)), _decode),
+    **dict.fromkeys(OPERATIONS, (_operation_fields, _operate)),
+    "dot_add": (
+        lambda vectors: unit_fields(any_unit("unit", vectors.words["unit"]), _integer(vectors, "terms")), _dot_add,
+    ),
+    "matmul": (_matmul_fields, _matmul),
+    "stochastic_cast": (_stochastic_fields, _stochastic_cast),
+    "scaled_matrix": (_matrix_fields, _scaled_matrix),
+    "scaled": (_tile_fields, _scaled),
+}  # fmt: skip
 
 
 def is_nan(outputs: Words, fields: tuple[Field, ...]) -> npt.NDArray[np.bool_]:
-    """Return a bool mask, (cases, numbers), of the output codes that stand for NaN; integers never do.
-
-    outputs: uint64 codes. fields: formats of the numbers of a case.
-    """
+    """Return a bool mask of the output codes, (cases, numbers), that stand for NaN; integers never do."""
     parts = [
         np.isnan(decode(part, field.fmt, np.float64)) if isinstance(field.fmt, Format) else np.zeros(part.shape, bool)
         for part, field in zip(split(outputs, fields), fields, strict=True)

@@ -16,8 +16,7 @@ SKIPPED = "?"  # the answer of an implementation that does not support a case
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
     """Run `command` once on the inputs of all sets of test vectors, and return its answers.
 
-    The command reads the lines of each set, its title and then a line per case, and writes a line per case. timeout:
-    seconds.
+    It reads the lines of each set, its title and then a line per case, and writes a line per case. timeout: seconds.
 
     Returns:
       For each set (outputs, indices of the answered cases); outputs are codes, uint64, (answered cases, numbers).
@@ -44,10 +43,7 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
 
 
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
-    """Return the lines that a command writes when `text` is its standard input.
-
-    words: program and arguments. timeout: seconds. Raises a ValueError if the command fails or takes longer.
-    """
+    """Return the lines that a command writes when `text` is its standard input; words: program and arguments."""
     try:
         done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=timeout, check=False)
     except OSError as problem:
@@ -61,16 +57,7 @@ def _run(words: list[str], text: str, timeout: float) -> list[str]:
 
 
 def _read(vectors: Vectors, replies: list[str], program: str) -> tuple[Words, Words]:
-    """Return (output codes, indices of answered cases) from a command's replies to one set of test vectors.
-
-    Args:
-      vectors: the set of test vectors.
-      replies: one line per case; "?" skips the case.
-      program: the command's name in errors.
-
-    Raises:
-      ValueError: a reply is neither the codes of a case nor "?".
-    """
+    """Return (output codes, indices of answered cases) from the replies of `program` to one set, a line per case."""
     answered = [number for number, reply in enumerate(replies) if reply.strip() != SKIPPED]
     outputs = []
     for number in answered:

@@ -18,14 +18,9 @@ PLAIN = re.compile(r"[A-Za-z0-9_.,:+*/-]+")
 
 
 class Field(NamedTuple):
-    """Consecutive numbers in each case of a set of test vectors: codes of one format.
+    """Consecutive numbers in each case of a set: codes of one format; of an integer format in two's complement."""
 
-    Attributes:
-      fmt: the format; codes of an integer format are in two's complement.
-      numbers: number of codes.
-    """
-
-    fmt: Format | IntegerElement  # integers are codes in two's complement
+    fmt: Format | IntegerElement
     numbers: int
 
     @property
@@ -67,16 +62,16 @@ class Vectors(NamedTuple):
     @property
     def line(self) -> str:
         """Line of text that begins the set in a file and in the input of a command."""
-        return f"set {self.title} in={_listed(self.takes)} out={_listed(self.gives)} cases={len(self.inputs)}"
+        return f"set {self.title} in={in_words(self.takes)} out={in_words(self.gives)} cases={len(self.inputs)}"
 
 
-def _listed(fields: tuple[Field, ...]) -> str:
+def in_words(fields: tuple[Field, ...]) -> str:
     """Return fields as text, such as "E4M3*16,FP32"."""
     return ",".join(map(str, fields))
 
 
 def read_line(line: str) -> tuple[Vectors, int]:
-    """Return the set of test vectors that a line of text begins, without its cases, and the number of its cases.
+    """Return the set that a line of text begins, without its cases, and the number of its cases.
 
     Raises:
       ValueError: the line does not begin a set, or names an unknown format or too many cases or numbers.
@@ -94,11 +89,7 @@ def read_line(line: str) -> tuple[Vectors, int]:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    """Return the fields that a text such as "E4M3*16,FP32" lists.
-
-    Raises:
-      ValueError: an unknown format, or a wrong count.
-    """
+    """Return the fields that a text such as "E4M3*16,FP32" lists; raise a ValueError if it is wrong."""
     fields = []
     for part in text.split(","):
         name, star, count = part.partition("*")
@@ -117,28 +108,18 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the cases of a set of test vectors as a uint64 array, (cases, numbers).
-
-    lines: the codes of each case. fields: the fields of a case, which have as many numbers.
-    """
+    """Return the codes of each case as a uint64 array, (cases, numbers); fields: of a case."""
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 
 def text_of(row: Words, fields: tuple[Field, ...]) -> str:
-    """Return the codes of a case as hexadecimal text, separated by spaces, with all digits of each field's format.
-
-    row: uint64 (numbers,). fields: formats of the numbers.
-    """
+    """Return the codes of a case, uint64 (numbers,), as hexadecimal text, with all digits of each field's format."""
     widths = [field.digits for field in fields for _ in range(field.numbers)]
     return " ".join(f"{int(word):0{width}x}" for word, width in zip(row, widths, strict=True))
 
 
 def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
-    """Return the codes that a line of hexadecimal text contains for the given fields.
-
-    Raises:
-      ValueError: the line has more or fewer numbers than the fields, or one is not a code of its field's format.
-    """
+    """Return the codes that a line of hexadecimal text has for `fields`; raise a ValueError if it has others."""
     parts = text.split()
     formats = [field.fmt for field in fields for _ in range(field.numbers)]
     if len(parts) != len(formats):
@@ -152,10 +133,7 @@ def row_of(text: str, fields: tuple[Field, ...]) -> list[int]:
 
 
 def split(row: Words, fields: tuple[Field, ...]) -> list[npt.NDArray[Any]]:
-    """Return the codes of cases field by field, each an array (cases, field.numbers) in the field's storage dtype.
-
-    row: the codes of all fields, (cases, numbers).
-    """
+    """Return the codes of cases, (cases, numbers), field by field, each in the field's storage dtype."""
     ends = np.cumsum([field.numbers for field in fields])[:-1]
     parts = np.split(row, ends, axis=1)
     return [part.astype(field.storage) for part, field in zip(parts, fields, strict=True)]
