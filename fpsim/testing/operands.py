@@ -16,6 +16,7 @@ from fpsim.formats.named import BF16, E4M3, E5M2, FP16, FP32, Format
 Words = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Shape = tuple[int, int, int]  # M, N, K
+Draw = Callable[[np.random.Generator, tuple[int, int], str, int], Words]  # (generator, shape, format, K) -> codes
 
 FORMATS: dict[str, Format] = {"e4m3": E4M3, "e5m2": E5M2, "fp16": FP16, "bf16": BF16, "tf32": FP32, "fp32": FP32}
 DROPPED = np.uint32(0x1FFF)  # bits of a float32 that TF32 does not keep
@@ -47,7 +48,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
       >>> a.shape, b.shape, a.dtype
       ((2, 4), (4, 3), dtype('uint8'))
     """
-    require_word("input set", name, tuple(SETS))
+    require_word("input set", name, OPERAND_SETS)
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise ValueError(f"pair must be the formats of a and b, such as ('e4m3', 'e5m2'); got {shown(pair)}.")
     for fmt in pair:
@@ -59,7 +60,7 @@ def product_operands(name: str, shape: Shape, pair: tuple[str, str], seed: int =
     require_integer("seed", seed, 0)
     m, n, k = shape
     rng = np.random.default_rng([seed, zlib.crc32(repr((name, shape, pair)).encode())])
-    a, b = SETS[name](rng, (m, n, k), pair)
+    a, b = _cancelling(rng, (m, n, k), pair) if name == "cancelling" else _both(rng, (m, n, k), pair, name)
     return np.ascontiguousarray(a), np.ascontiguousarray(b)
 
 
@@ -100,69 +101,81 @@ def scales(shape: tuple[int, ...], seed: int = 0, *, powers: bool = False) -> np
     return np.asarray(mantissas * 2.0**exponents, np.float32)
 
 
-# ---- the sets
+# ---- the sets: functions of a generator, a shape (rows, columns), the name of a format, and K
 
 
 def _encoded(values: Floats, kind: str) -> Words:
-    """Return float64 values as codes of the operand format `kind`, such as "e4m3", saturated.
-
-    Codes of "tf32" are float32 bit patterns.
-    """
+    """Return float64 values as codes of the operand format `kind`, saturated; of "tf32" as float32 bit patterns."""
     with np.errstate(over="ignore", under="ignore"):
         codes = encode(np.asarray(values, np.float64), FORMATS[kind], overflow="saturate")
     return codes & ~DROPPED if kind == "tf32" else codes
 
 
-def _each(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], draw: Callable[..., Words]) -> Any:
-    """Return (codes of a, (M, K); codes of b, (K, N)), both drawn by the same function.
-
-    shape: (M, N, K). pair: formats of a and b. draw: function of a generator, an array's shape and its format.
-    """
+def _both(rng: np.random.Generator, shape: Shape, pair: tuple[str, str], name: str) -> tuple[Words, Words]:
+    """Return the codes of a, (M, K), and of b, (K, N), for the kind of values `name`; shape: (M, N, K)."""
     m, n, k = shape
-    return draw(rng, (m, k), pair[0]), draw(rng, (k, n), pair[1])
+    of_a, of_b = DRAWS[name]
+    return of_a(rng, (m, k), pair[0], k), of_b(rng, (k, n), pair[1], k)
 
 
-def _normal_codes(rng: np.random.Generator, shape: tuple[int, int], kind: str) -> Words:
-    """Return codes of the format `kind`, an array of `shape`, for values drawn from N(0, 1)."""
-    return _encoded(rng.standard_normal(shape), kind)
+def _normal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for values of N(0, 1)."""
+    return _encoded(rng.standard_normal(size), kind)
 
 
-def _normal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a, (M, K), and of b, (K, N), for values of N(0, 1).
+def _positive(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for values of U[0, 1), whose sums only grow, so that truncation errors accumulate."""
+    return _encoded(rng.random(size), kind)
 
-    shape: (M, N, K). pair: formats of a and b, such as ("e4m3", "e5m2").
+
+def _wide(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for values of N(0, 1) times random powers of two, whose exponents SPAN limits."""
+    span = SPAN[kind]
+    return _encoded(rng.standard_normal(size) * 2.0 ** rng.integers(-span, span, size), kind)
+
+
+def _subnormal(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for subnormals and the smallest normal values, of both signs."""
+    fmt = FORMATS[kind]
+    low = rng.integers(0, 2 << fmt.mantissa_bits, size)
+    codes = (low | (rng.integers(0, 2, size) << (fmt.bits - 1))).astype(fmt.storage)
+    return codes & ~DROPPED if kind == "tf32" else codes
+
+
+def _special(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values."""
+    fmt = FORMATS[kind]
+    specials = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
+    specials[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
+    chosen = specials[rng.integers(0, len(specials), size)]
+    return np.where(rng.random(size) < 0.7 / k, chosen, _normal(rng, size, kind, k)).astype(fmt.storage)
+
+
+def _few_large(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes of a for values from 2**-6 to 2**-3, but from 2**6 to 2**7 in one column in a hundred, at least one.
+
+    Most bits of the small terms are below a sum's last place.
     """
-    return _each(rng, shape, pair, _normal_codes)  # type: ignore[no-any-return]
+    tiny = rng.uniform(1, 2, size) * 2.0 ** rng.integers(-6, -3, size) * rng.choice([-1.0, 1.0], size)
+    large = 2.0**6 * (1 + rng.integers(0, 8, size) / 8)
+    at = rng.random(k) < 0.01
+    at[rng.integers(0, k)] = True
+    return _encoded(np.where(at[None, :], large, tiny), kind)
 
 
-def _positive(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values of U[0, 1), whose sums only grow, so that truncation errors accumulate.
-
-    shape: (M, N, K). pair: formats of a and b.
-    """
-    return _each(rng, shape, pair, lambda g, size, kind: _encoded(g.random(size), kind))  # type: ignore[no-any-return]
+def _similar(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for values from 2**-3 to 2**4."""
+    return _encoded(rng.uniform(1, 2, size) * 2.0 ** rng.integers(-3, 4, size), kind)
 
 
-def _wide(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values whose exponents span most of the format's range.
-
-    The values are N(0, 1) times random powers of two; SPAN lists their exponents for each format. shape: (M, N, K).
-    pair: formats of a and b.
-    """
-
-    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
-        span = SPAN[kind]
-        return _encoded(g.standard_normal(size) * 2.0 ** g.integers(-span, span, size), kind)
-
-    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
+def _ties(rng: np.random.Generator, size: tuple[int, int], kind: str, k: int) -> Words:
+    """Return codes for powers of two from 2**-5 to 2**5, of both signs, whose sums often are ties or next to ties."""
+    return _encoded(rng.choice([-1.0, 1.0], size) * 2.0 ** rng.integers(-5, 6, size), kind)
 
 
 def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b whose terms cancel, in random order: half of them are the negatives of the other half.
-
-    In 5 % of the negatives, the last bit of b's code is flipped. shape: (M, N, K). pair: formats of a and b.
-    """
-    a, b = _wide(rng, shape, pair) if rng.random() < 0.5 else _normal(rng, shape, pair)
+    """Return codes of a and b; half of the terms are the negatives of others, except 5 % that differ by one bit."""
+    a, b = _both(rng, shape, pair, "wide" if rng.random() < 0.5 else "normal")
     k = shape[2]
     place, half = rng.permutation(k), k // 2
     sign = b.dtype.type(1 << (8 * b.dtype.itemsize - 1))
@@ -174,75 +187,13 @@ def _cancelling(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -
     return a, b
 
 
-def _subnormal(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for subnormals and the smallest normal values, of both signs.
-
-    shape: (M, N, K). pair: formats of a and b.
-    """
-
-    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
-        fmt = FORMATS[kind]
-        low = g.integers(0, 2 << fmt.mantissa_bits, size)
-        codes = low | (g.integers(0, 2, size) << (fmt.bits - 1))
-        return codes.astype(fmt.storage) & (~DROPPED if kind == "tf32" else fmt.storage.type(~fmt.storage.type(0)))
-
-    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
-
-
-def _special(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for values of N(0, 1), a few of them replaced by Inf, NaN, zeros and largest values.
-
-    shape: (M, N, K). pair: formats of a and b.
-    """
-
-    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
-        fmt = FORMATS[kind]
-        specials = _encoded(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1e300, -1e300]), kind)
-        specials[:3] = encode(np.array([np.inf, -np.inf, np.nan]), fmt)  # in E4M3 all three are NaN
-        chosen = specials[g.integers(0, len(specials), size)]
-        return np.where(g.random(size) < 0.7 / shape[2], chosen, _normal_codes(g, size, kind)).astype(fmt.storage)
-
-    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
-
-
-def _adversarial(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b whose sums have a few large terms and many small ones.
-
-    Most bits of the small terms are below a sum's last place. Of a, one column in a hundred, and at least one, has
-    values from 2**6 to 2**7, all others from 2**-6 to 2**-3. b has values from 2**-3 to 2**4. shape: (M, N, K). pair:
-    formats of a and b.
-    """
-
-    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
-        along = size[1] if size[1] == shape[2] else size[0]
-        tiny = g.uniform(1, 2, size) * 2.0 ** g.integers(-6, -3, size) * g.choice([-1.0, 1.0], size)
-        large = 2.0**6 * (1 + g.integers(0, 8, size) / 8)
-        at = g.random(size[1] if along == size[1] else size[0]) < 0.01
-        at[g.integers(0, along)] = True
-        where = at[None, :] if along == size[1] else at[:, None]
-        return _encoded(np.where(where, large, tiny), kind)
-
-    m, n, k = shape
-    return draw(rng, (m, k), pair[0]), _encoded(rng.uniform(1, 2, (k, n)) * 2.0 ** rng.integers(-3, 4, (k, n)), pair[1])
-
-
-def _ties(rng: np.random.Generator, shape: Shape, pair: tuple[str, str]) -> tuple[Words, Words]:
-    """Return codes of a and b for powers of two of both signs, whose sums often are ties or next to ties.
-
-    Magnitudes are from 2**-5 to 2**5. shape: (M, N, K). pair: formats of a and b.
-    """
-
-    def draw(g: np.random.Generator, size: tuple[int, int], kind: str) -> Words:
-        return _encoded(g.choice([-1.0, 1.0], size) * 2.0 ** g.integers(-5, 6, size), kind)
-
-    return _each(rng, shape, pair, draw)  # type: ignore[no-any-return]
-
-
-SETS: dict[str, Callable[[np.random.Generator, Shape, tuple[str, str]], tuple[Words, Words]]] = {
-    "normal": _normal, "positive": _positive, "wide": _wide, "cancelling": _cancelling, "subnormal": _subnormal,
-    "special": _special, "adversarial": _adversarial, "ties": _ties,
+# Kind of values -> the functions that draw a and b.
+DRAWS: dict[str, tuple[Draw, Draw]] = {
+    "normal": (_normal, _normal), "positive": (_positive, _positive), "wide": (_wide, _wide),
+    "subnormal": (_subnormal, _subnormal), "special": (_special, _special), "adversarial": (_few_large, _similar),
+    "ties": (_ties, _ties),
 }  # fmt: skip
-OPERAND_SETS = tuple(SETS)
+OPERAND_SETS = ("normal", "positive", "wide", "cancelling", "subnormal", "special", "adversarial", "ties")
 
 STARTS: dict[str, Callable[[np.random.Generator, tuple[int, int]], Floats]] = {
     "normal": lambda g, size: g.standard_normal(size) * 8,
