@@ -7,7 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.encoded_array import EncodedArray
-from fpsim.arrays import Array, as_array, describe_refused, format_of, is_small_integer, refuse_masked, without_gradient
+from fpsim.arrays import (
+    Array,
+    as_array,
+    describe_refused,
+    format_of,
+    is_small_integer,
+    refuse_masked,
+    without_gradient,
+    words,
+)
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.element import Element, coded_element
@@ -15,6 +24,7 @@ from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import Format
 from fpsim.scaling.scaled_arrays import ScaledArrays
 from fpsim.scaling.scaling import Scaling
+from fpsim.testing.pasted import hexadecimal
 
 DERIVED = ("scale_codes", "tensor_scale")  # parts that follow from the scales
 
@@ -26,15 +36,14 @@ class ComparedSide(NamedTuple):
       kind: "a plain array", "an EncodedArray" or "a Scaled array".
       fmt: the format of its elements, or None.
       scaling: the scaling of a Scaled array, else None.
-      parts: its arrays by name, each with the format of its elements or None. The name is "" for the only array of a
-        plain or an EncodedArray; a Scaled has "codes", "scales", "scale_codes", "zero_points" and "tensor_scale", those
-        that are not None.
+      parts: its arrays by name, each with the format of its elements or None. The only array of an object has the name
+        "", those of a Scaled array the names of its attributes.
     """
 
     kind: str
     fmt: Element | None
     scaling: Scaling | None
-    parts: dict[str, tuple[Array, Element | None]]  # name -> an array, and the format of its codes
+    parts: dict[str, tuple[Array, Element | None]]
 
 
 def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = None) -> None:
@@ -80,14 +89,7 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
 
 
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
-    """Return an argument of `assert_bits_equal` split into its arrays.
-
-    x: the argument: an EncodedArray, a Scaled array or anything `np.asarray` takes. name: its name in errors. fmt: the
-    format of a plain array's elements, or None.
-
-    Raises:
-      TypeError: the object holds neither real floats nor integers nor truth values.
-    """
+    """Return the argument `name` of `assert_bits_equal` split into its arrays; fmt: the format of a plain array."""
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
     if isinstance(x, ScaledArrays):
@@ -106,21 +108,24 @@ def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
 
 
 def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> str:
-    """Return a sentence on the first difference between two objects, or "" if they are equal.
-
-    fmt: the format that the caller of `assert_bits_equal` passed, or None.
-    """
+    """Return a sentence on the first difference between two objects, or ""; fmt: as for `assert_bits_equal`."""
     if got.kind != want.kind:
+        kinds = [side.kind if side.fmt is None else f"{side.kind} of {side.fmt}" for side in (got, want)]
         return (
-            f"kinds differ: got {_named(got)}, want {_named(want)}. Compare codes with codes (.codes), or values with "
-            "values (np.asarray)."
+            f"kinds differ: got {kinds[0]}, want {kinds[1]}. Compare codes with codes (.codes), or values with values "
+            "(np.asarray)."
         )
     expected = want.fmt if fmt is None or want.fmt is None else fmt
     for side in (got, want):
         if side.fmt != expected:
             return f"formats differ: got {side.fmt}, want {expected}."
     if got.scaling != want.scaling:
-        return f"scalings differ: got {got.scaling!r}, want {want.scaling!r}{_along(got.scaling, want.scaling)}."
+        assert got.scaling is not None
+        assert want.scaling is not None
+        small = max(len(got.scaling.block), len(want.scaling.block)) <= 2
+        turned = small and got.scaling.transposed() == want.scaling.replace()
+        along = ": the scales are along the other axis" if turned else ""
+        return f"scalings differ: got {got.scaling!r}, want {want.scaling!r}{along}."
     for part in dict.fromkeys([*want.parts, *got.parts]):
         if part in got.parts and part in want.parts:
             difference = _of_arrays(part, *got.parts[part], want.parts[part][0])
@@ -131,25 +136,10 @@ def _difference(got: ComparedSide, want: ComparedSide, fmt: Element | None) -> s
     return ""
 
 
-def _named(side: ComparedSide) -> str:
-    """Return the kind of a compared object and its format as text, such as "an EncodedArray of E4M3"."""
-    return side.kind if side.fmt is None else f"{side.kind} of {side.fmt}"
-
-
-def _along(got: Any, want: Any) -> str:
-    """Return a remark to append to the message if two scalings differ only in the axis of their tiles, else "".
-
-    got, want: the two `fp.Scaling` objects.
-    """
-    small = max(len(got.block), len(want.block)) <= 2
-    return ": the scales are along the other axis" if small and got.transposed() == want.replace() else ""
-
-
 def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
-    """Return a sentence on the first difference between two arrays called `part`, or "" if they are equal.
+    """Return a sentence on the first difference between two arrays, or "" if they are equal.
 
-    part: "" for the only array of an object; else its name in a Scaled, such as "codes". fmt: the format of the arrays'
-    codes or values, in which the sentence shows them; or None.
+    part: name of the arrays, as in `ComparedSide`. fmt: the format in which the sentence shows elements, or None.
     """
     of = f" of {part}" if part else ""
     if got.dtype != want.dtype:
@@ -167,15 +157,12 @@ def _of_arrays(part: str, got: Array, fmt: Element | None, want: Array) -> str:
 
 def _differing(got: Array, want: Array) -> Any:
     """Return a bool mask of the elements whose bits differ; of floats (not of codes), two NaNs count as equal."""
-    differ = np.asarray(_bits(got) != _bits(want))
+    differ = np.asarray(words(got) != words(want))
     return differ if got.dtype.kind in "iub" else differ & ~(_is_nan(got) & _is_nan(want))
 
 
 def _transposed(part: str, got: Array, want: Array) -> str:
-    """Return a remark for the message if `got` is `want` transposed or has scales along the other axis, else "".
-
-    part: name of the arrays, such as "scale_codes".
-    """
+    """Return a remark if `got` is `want` transposed or has scales along the other axis, else ""; part: their name."""
     if got.ndim < 2 or got.T.shape != want.shape:
         return ""
     equal = not _differing(got.T, want).any()
@@ -185,17 +172,14 @@ def _transposed(part: str, got: Array, want: Array) -> str:
 
 
 def _shown(value: Any, fmt: Element | None) -> str:
-    """Return an array element (a NumPy scalar) as text: its bit pattern and value.
-
-    fmt: the format of the element, which adds a hexadecimal float and a code to the text; or None.
-    """
-    digits = 2 * value.dtype.itemsize
-    pattern = f"0x{int(_bits(np.asarray(value))):0{digits}X}"
+    """Return a NumPy scalar as text: its bit pattern and value, and its code in `fmt` unless that is None."""
+    bits = words(np.asarray(value))
+    pattern = hexadecimal(bits)
     if fmt is None:
         return f"{pattern} ({value})"
     stored = format_of(value.dtype)
     if stored is None or stored == fmt:
-        return f"code {pattern}{_value_of(int(_bits(np.asarray(value))), fmt)}"
+        return f"code {pattern}{_value_of(int(bits), fmt)}"
     number = float(value)
     return f"{pattern} ({number!r} = {number.hex()}, {_code_of(value, fmt)})"
 
@@ -213,23 +197,14 @@ def _value_of(code: int, fmt: Element) -> str:
 
 
 def _code_of(value: Any, fmt: Element) -> str:
-    """Return the code of `value`, a NumPy scalar, in a format as text, such as "code 0x38".
-
-    The text is "no value" if `fmt` cannot represent the value, and "no code" if `fmt` is not a float format
-    (`fpsim.Format`).
-    """
+    """Return the code of a NumPy scalar as text; "no value" if `fmt` lacks it, "no code" if `fmt` is no `Format`."""
     if not isinstance(fmt, Format):
         return "no code"
     double = np.asarray(value, np.float64)
     code = encode(double, fmt)
     if _differing(decode(code, fmt, np.float64), double):
         return "no value"
-    return f"code 0x{int(code):0{2 * fmt.storage.itemsize}X}"
-
-
-def _bits(array: Array) -> Array:
-    """Return the elements of an array as unsigned integers of the same width and shape."""
-    return np.ascontiguousarray(array).reshape(array.shape).view(f"u{array.dtype.itemsize}")
+    return f"code {hexadecimal(code)}"
 
 
 def _is_nan(array: Array) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -69,27 +68,19 @@ class CoverageRecord:
     def note(self, x: Array, layout: str = "", *, values: bool = True) -> None:
         """Add one call to the record.
 
-        Args:
-          x: the input array.
-          layout: the name of its memory layout, "" for C order.
-          values: whether to include its values in the ranges of magnitudes and the specials; False for an array that
-            repeats the values of an earlier one.
+        layout: the name of the array's memory layout, "" for C order. values: False for an array that repeats the
+        values of an earlier one, which are not noted again.
         """
         self.calls += 1
         self.shapes.setdefault(x.shape)
         self.dtypes.setdefault(x.dtype.name)
         if layout:
             self.layouts.setdefault(layout)
-        if values and x.size:
+        if values and x.size and (format_of(x.dtype) is not None or x.dtype.kind in "iu"):
             self._note_values(x)
 
     def _note_values(self, x: Array) -> None:
-        """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs.
-
-        Arrays of other elements than floats and integers are ignored.
-        """
-        if format_of(x.dtype) is None and x.dtype.kind not in "iu":
-            return
+        """Widen the range of magnitudes by an array's values, and note its zeros, infinities and NaNs."""
         with np.errstate(all="ignore"):
             magnitude = np.abs(x.astype(np.float64))
         finite = magnitude[np.isfinite(magnitude) & (magnitude > 0)]
@@ -102,8 +93,8 @@ class CoverageRecord:
     @property
     def coverage(self) -> InputCoverage:
         """Summary of the inputs of all calls so far."""
-        named: dict[str, Any] = {
-            name: tuple(getattr(self, name)) for name in ("shapes", "layouts", "dtypes", "specials")
-        }
         smallest = 0.0 if math.isinf(self.smallest) else self.smallest
-        return InputCoverage(self.calls, smallest=smallest, largest=self.largest, **named)
+        return InputCoverage(
+            self.calls, tuple(self.shapes), tuple(self.layouts), tuple(self.dtypes), smallest, self.largest,
+            tuple(self.specials),
+        )  # fmt: skip

@@ -37,16 +37,16 @@ def pasted(x: Array | np.generic) -> str:
         dtype = _dtype(array.dtype)
         if not array.size:
             return f"np.zeros({array.shape}, {dtype})"
-        return f"{dtype}({_hex(x)})" if isinstance(x, np.generic) else f"np.array({_nested(array)}, {dtype})"
+        return f"{dtype}({hexadecimal(x)})" if isinstance(x, np.generic) else f"np.array({_nested(array)}, {dtype})"
     if format_of(array.dtype) is None:
         return repr(x)
     patterns = words(array)
     dtype, of_patterns = _dtype(array.dtype), _dtype(patterns.dtype)
     if isinstance(x, np.generic):
-        return f"{of_patterns}({_hex(patterns[()])}).view({dtype})"
+        return f"{of_patterns}({hexadecimal(patterns[()])}).view({dtype})"
     if array.ndim and (not array.size or (array.size > 1 and (patterns == patterns.flat[0]).all())):
         pattern = patterns.flat[0] if array.size else patterns.dtype.type(0)
-        return f"np.full({array.shape}, {_hex(pattern)}, {of_patterns}).view({dtype})"
+        return f"np.full({array.shape}, {hexadecimal(pattern)}, {of_patterns}).view({dtype})"
     return f"np.array({_nested(patterns)}, {of_patterns}).view({dtype})"
 
 
@@ -59,9 +59,9 @@ def _dtype(dtype: np.dtype[Any]) -> str:
 
 def _nested(patterns: Array) -> str:
     """Return an array of bit patterns as nested lists in hexadecimal."""
-    return f"[{', '.join(map(_nested, patterns))}]" if patterns.ndim else _hex(patterns[()])
+    return f"[{', '.join(map(_nested, patterns))}]" if patterns.ndim else hexadecimal(patterns[()])
 
 
-def _hex(pattern: Any) -> str:
-    """Return a bit pattern, a NumPy unsigned integer, in hexadecimal, with all digits of its width."""
+def hexadecimal(pattern: Any) -> str:
+    """Return a bit pattern, a NumPy unsigned integer, in hexadecimal, with all digits of its dtype."""
     return f"0x{int(pattern):0{2 * pattern.dtype.itemsize}X}"
