@@ -97,22 +97,13 @@ def from_dtype(dtype: npt.DTypeLike) -> st.SearchStrategy[Any]:
 # ---- arrays to be scaled
 
 
-def _constant(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile (m, n) of one random value."""
-    return np.full((m, n), rng.choice([1, -1, 3, 448, 2.0**-20, 1e30]), np.float32)
-
-
 def _normal(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
     """Return a tile (m, n) of values of N(0, 1)."""
     return rng.standard_normal((m, n)).astype(np.float32)
 
 
 def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
-    """Return a function of (rng, m, n) that makes float32 tiles (m, n) with a given largest magnitude.
-
-    The magnitude is a random power of two times `scale(rng)`. All other elements are at most 0.9 times that power of
-    two.
-    """
+    """Return a function that makes tiles whose largest magnitude is `scale(rng)` times a random power of two."""
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
         tile = rng.uniform(-0.9, 0.9, (m, n))
@@ -123,11 +114,8 @@ def _amax(scale: Callable[[np.random.Generator], float]) -> Tile:
 
 
 def _at_edge(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile (m, n) of values of N(0, 1) with an outlier, 2**6 to 2**19, in one of its four corners.
-
-    In a matrix the outlier is next to other tiles, whose scales it must not affect.
-    """
-    tile = rng.standard_normal((m, n)).astype(np.float32)
+    """Return a tile (m, n) of N(0, 1) with an outlier, 2**6 to 2**19, in a corner, next to which other tiles are."""
+    tile = _normal(rng, m, n)
     tile[rng.choice([0, m - 1]), rng.choice([0, n - 1])] = 2.0 ** int(rng.integers(6, 20))
     return tile
 
@@ -136,28 +124,23 @@ def _with(special: float) -> Tile:
     """Return a function of (rng, m, n) that makes float32 tiles (m, n) of N(0, 1) with one element `special`."""
 
     def make(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-        tile = rng.standard_normal((m, n)).astype(np.float32)
+        tile = _normal(rng, m, n)
         tile.flat[rng.integers(m * n)] = special
         return tile
 
     return make
 
 
-def _tiny(rng: np.random.Generator, m: int, n: int) -> npt.NDArray[np.float32]:
-    """Return a tile (m, n) of float32 subnormals."""
-    return (rng.integers(-9, 10, (m, n)) * 2.0**-149).astype(np.float32)
-
-
 TILES: dict[str, Tile] = {
     "ones": lambda rng, m, n: np.ones((m, n), np.float32),
     "zeros": lambda rng, m, n: np.zeros((m, n), np.float32),
-    "constant": _constant,
+    "constant": lambda rng, m, n: np.full((m, n), rng.choice([1, -1, 3, 448, 2.0**-20, 1e30]), np.float32),
     "normal": _normal,
     "amax is a power of two": _amax(lambda rng: 1.0),
     "amax next to a power of two": _amax(lambda rng: float(rng.choice([1 + 2.0**-23, 1 - 2.0**-24]))),
     "outlier at the edge": _at_edge,
     "negative zeros": lambda rng, m, n: np.full((m, n), -0.0, np.float32),
-    "subnormals": _tiny,
+    "subnormals": lambda rng, m, n: (rng.integers(-9, 10, (m, n)) * 2.0**-149).astype(np.float32),
     "one Inf": _with(np.inf),
     "only Inf": lambda rng, m, n: np.full((m, n), np.inf, np.float32),
     "one NaN": _with(np.nan),
@@ -202,11 +185,7 @@ def scaled_arrays(
 def _scaled_array(
     draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
 ) -> npt.NDArray[np.float32]:
-    """Draw a matrix of tiles of the given kinds, such as "zeros" (names of TILES).
-
-    block: rows and columns of a tile. tiles: the largest number of tiles along each axis. ragged: whether the last tile
-    along an axis may be smaller.
-    """
+    """Draw a matrix of tiles of `kinds`, names of TILES; block: rows and columns of a tile; else as `scaled_arrays`."""
     height, width = (WHOLE if size == -1 else size for size in block)
     counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]
     drawn = [[(draw(st.sampled_from(kinds)), draw(st.integers(0, 99))) for _ in range(counts[1])]

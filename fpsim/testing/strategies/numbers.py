@@ -106,7 +106,8 @@ def ties(fmt: FormatLike, *, around: int = 0, dtype: npt.DTypeLike | None = None
         middle: st.SearchStrategy[float] = st.sampled_from(_floats(_simplest_ties(target_fmt)))
     else:
         inner = values(target_fmt, allow_nan=False, allow_infinity=False)
-        middle = inner.filter(lambda x: abs(x) < target_fmt.max).map(lambda x: HexFloat(_middle(x, target_fmt)))
+        below = inner.filter(lambda x: abs(x) < target_fmt.max)
+        middle = below.map(lambda x: HexFloat(x + float(np.copysign(target_fmt.ulp(x) / 2, x))))
     return _moved(middle, around, source)
 
 
@@ -130,7 +131,10 @@ def near_overflow(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.
       True
     """
     target_fmt = find_format(fmt)
-    return st.sampled_from(_floats(_around_overflow(target_fmt, source_of(target_fmt, dtype))))
+    source = source_of(target_fmt, dtype)
+    most, step = target_fmt.max, target_fmt.ulp(target_fmt.max)
+    far = [most + step, 2 * most, float(np.finfo(source).max), np.inf]
+    return _next_to([most, most + step / 2, most - step / 2, most - step], far, target_fmt, source)
 
 
 def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
@@ -153,7 +157,12 @@ def subnormal_seam(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st
       True
     """
     target_fmt = find_format(fmt)
-    return st.sampled_from(_floats(_around_subnormals(target_fmt, source_of(target_fmt, dtype))))
+    source = source_of(target_fmt, dtype)
+    normal, small = target_fmt.smallest_normal, target_fmt.smallest_subnormal
+    below = normal - small if target_fmt.subnormals else normal / 2
+    centres = [normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75]
+    far = [0.0, small / 4, float(np.finfo(source).smallest_subnormal)]
+    return _next_to(centres, far, target_fmt, source)
 
 
 def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchStrategy[float]:
@@ -182,7 +191,8 @@ def inputs(fmt: FormatLike, *, dtype: npt.DTypeLike | None = None) -> st.SearchS
     with np.errstate(invalid="ignore"):
         inside = (np.abs(ordered) > target_fmt.smallest_normal) & (np.abs(ordered) < target_fmt.max)
     seams = near_overflow(target_fmt, dtype=source) | subnormal_seam(target_fmt, dtype=source)
-    any_float = float32_bits().map(_of_bits) if source == np.float32 else st.floats().map(HexFloat)
+    bits = float32_bits().map(lambda bits: HexFloat(np.uint32(bits).view(np.float32)))
+    any_float = bits if source == np.float32 else st.floats().map(HexFloat)
     zeros = st.sampled_from([HexFloat(0.0), HexFloat(-0.0)])
     return _one_of(ordered) | _one_of(ordered[~inside]) | seams | any_float | zeros
 
@@ -204,10 +214,7 @@ def float32_bits() -> st.SearchStrategy[int]:
 
 
 def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
-    """Return the dtype of inputs of a cast to a format: `dtype`, or the narrowest one that has the format's midpoints.
-
-    If `dtype` is None, the narrowest one, float32 or float64, is returned. A midpoint is halfway between two
-    neighbouring values.
+    """Return `dtype`, or, if it is None, float32 if it has the midpoints of a format's values, else float64.
 
     Raises:
       ValueError: the format has more than 32 bits, or `dtype` cannot represent the midpoints or is neither float32 nor
@@ -228,23 +235,18 @@ def source_of(fmt: Format, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
 
 @lru_cache(maxsize=32)
 def simplest_values(fmt: Format) -> Doubles:
-    """Return every value of a format once, float64, those with few binary digits after the point first.
-
-    Examples shrink toward the first values. Inf and NaN are last.
-    """
+    """Return every value of a format once, float64, sorted by `in_order`, with Inf and NaN last."""
     table = np.asarray(fmt.table(), np.float64)
     finite = table[np.isfinite(table)]
     _, first = np.unique(finite.view(np.uint64), return_index=True)
-    return np.concatenate([in_order(finite[first]), [x for x in (np.inf, -np.inf) if x in table], table[[*_nans(fmt)]]])
+    specials = [x for x in (np.inf, -np.inf) if x in table]
+    specials += [] if fmt.nan_code is None else [table[fmt.nan_code]]
+    return np.concatenate([in_order(finite[first]), specials])
 
 
 @lru_cache(maxsize=32)
 def codes_by_value(fmt: Format) -> npt.NDArray[Any]:
-    """Return every code of a format, sorted by value: those with few binary digits after the point first.
-
-    Examples shrink toward the first codes. Codes whose values have equally many of these digits are sorted by
-    magnitude, positive first. Inf and NaN are last. The dtype is the unsigned integer in which codes are stored.
-    """
+    """Return every code of a format, in its storage dtype, in the order of `simplest_values`; Inf and NaN are last."""
     table = np.asarray(decode(np.arange(1 << fmt.bits).astype(fmt.storage), fmt, np.float64))
     order = np.argsort(~np.isfinite(table), kind="stable")
     finite = int(np.isfinite(table).sum())
@@ -265,17 +267,9 @@ def _order(x: Doubles) -> npt.NDArray[np.intp]:
     return np.lexsort((np.signbit(x), np.abs(x), places))
 
 
-def _nans(fmt: Format) -> tuple[int, ...]:
-    """Return a tuple of the format's NaN code, () if the format has no NaN."""
-    return () if fmt.nan_code is None else (fmt.nan_code,)
-
-
 @lru_cache(maxsize=32)
 def _simplest_ties(fmt: Format) -> Doubles:
-    """Return the midpoints of a format's neighbouring finite values as float64.
-
-    Those with few binary digits after the point come first.
-    """
+    """Return the midpoints of a format's neighbouring finite values as float64, sorted by `in_order`."""
     finite = np.unique(np.abs(fmt.table()[np.isfinite(fmt.table())]))
     middles = finite[:-1] + (finite[1:] - finite[:-1]) / 2
     return in_order(np.concatenate([middles, -middles]) if fmt.signed else middles)
@@ -283,10 +277,7 @@ def _simplest_ties(fmt: Format) -> Doubles:
 
 @lru_cache(maxsize=8)
 def _points(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return the boundary points of a format as float64, those with few binary digits after the point first.
-
-    Examples shrink toward the first points. All points are values of the dtype `source`; Inf and NaN are last.
-    """
+    """Return the boundary points of a format in `source` as float64, sorted by `in_order`, with Inf and NaN last."""
     x = points(fmt, source).astype(np.float64)
     return np.concatenate([in_order(x[np.isfinite(x)]), x[~np.isfinite(x)]])
 
@@ -296,17 +287,8 @@ def _one_of(table: Doubles) -> st.SearchStrategy[float]:
     return st.integers(0, table.size - 1).map(lambda place: HexFloat(table[place]))
 
 
-def _middle(x: float, fmt: Format) -> float:
-    """Return the midpoint of x, a finite value of the format, and the next value away from zero."""
-    step = fmt.ulp(x) / 2
-    return x + float(np.copysign(step, x))
-
-
 def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any]) -> st.SearchStrategy[float]:
-    """Return a strategy of floats near those of `middle`, toward which examples shrink.
-
-    around: the largest distance, in floats of the dtype `source`.
-    """
+    """Return a strategy of floats at most `around` floats of the dtype `source` away from those of `middle`."""
     if not around:
         return middle
     steps = sorted(range(-around, around + 1), key=lambda step: (abs(step), step < 0))
@@ -321,42 +303,18 @@ def _moved(middle: st.SearchStrategy[float], around: int, source: np.dtype[Any])
     return st.builds(move, middle, st.sampled_from(steps))
 
 
-def _around_overflow(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats of `source` around a format's largest value and its overflow threshold, as float64.
-
-    Some larger ones are added, among them the largest float of `source` and Inf.
-    """
-    step = fmt.ulp(fmt.max)
-    centres = np.array([fmt.max, fmt.max + step / 2, fmt.max - step / 2, fmt.max - step])
-    return _seam(centres, [fmt.max + step, 2 * fmt.max, float(np.finfo(source).max), np.inf], fmt, source)
-
-
-def _around_subnormals(fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return floats of `source` around a format's smallest normal value, smallest value and half of it, as float64.
-
-    Zero and the smallest float of `source` are added.
-    """
-    normal, small = fmt.smallest_normal, fmt.smallest_subnormal
-    below = normal - small if fmt.subnormals else normal / 2
-    centres = np.array([normal, below, below + (normal - below) / 2, small, small * 1.5, small / 2, small * 0.75])
-    return _seam(centres, [0.0, small / 4, float(np.finfo(source).smallest_subnormal)], fmt, source)
-
-
-def _seam(centres: Doubles, far: list[float], fmt: Format, source: np.dtype[Any]) -> Doubles:
-    """Return `centres`, the floats of `source` next to them, and `far`; with both signs if `fmt` is signed."""
+def _next_to(
+    centres: list[float], far: list[float], fmt: Format, source: np.dtype[Any]
+) -> st.SearchStrategy[float]:  # fmt: skip
+    """Return a strategy of `centres`, their neighbours in `source`, and `far`; of both signs if `fmt` is signed."""
     with np.errstate(all="ignore"):
-        near = centres.astype(source)
+        near = np.array(centres).astype(source)
         outward = np.nextafter(near, source.type(np.inf))
         inward = np.nextafter(near, source.type(0))
         floats = np.concatenate([near, outward, inward, np.array(far).astype(source)]).astype(np.float64)
-    return np.concatenate([floats, -floats]) if fmt.signed else floats
+    return st.sampled_from(_floats(np.concatenate([floats, -floats]) if fmt.signed else floats))
 
 
 def _floats(x: Any) -> list[float]:
     """Return an iterable's floats as a list without duplicates, in the same order; 0.0 and -0.0 are distinct."""
-    return [HexFloat(kept) for kept in {float(one).hex(): one for one in x}.values()]
-
-
-def _of_bits(bits: int) -> float:
-    """Return the float of a float32 bit pattern."""
-    return HexFloat(np.uint32(bits).view(np.float32))
+    return [HexFloat(kept) for kept in {float(number).hex(): number for number in x}.values()]

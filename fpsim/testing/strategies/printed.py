@@ -20,7 +20,9 @@ class HexFloat(float):
         if not math.isfinite(self):
             sign = "-" if math.copysign(1, self) < 0 else ""
             return f"float('{sign}{'nan' if math.isnan(self) else 'inf'}')"
-        return f"float.fromhex('{short_hex(self)}')"
+        text, power, exponent = self.hex().partition("p")
+        mantissa = text.rstrip("0").rstrip(".") if "." in text else text
+        return f"float.fromhex('{mantissa}{power}{exponent}')"
 
 
 class Bits(int):
@@ -48,15 +50,3 @@ class Bits(int):
 
     def __reduce__(self) -> tuple[type[Bits], tuple[int, int]]:
         return Bits, (int(self), 4 * self.digits)
-
-
-def short_hex(x: float) -> str:
-    """Return the text of `float.hex` without trailing zeros of the mantissa.
-
-    Example:
-      >>> from fpsim.testing.strategies.printed import short_hex
-      >>> short_hex(6.0), short_hex(1.0), short_hex(-0.0)
-      ('0x1.8p+2', '0x1p+0', '-0x0p+0')
-    """
-    text, power, exponent = float(x).hex().partition("p")
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{power}{exponent}"

@@ -60,10 +60,7 @@ def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
 
 @st.composite
 def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
-    """Draw the keywords of a cast: rounding, overflow, subnormals, and a seed if the rounding is "stochastic".
-
-    stochastic: whether the rounding may be "stochastic".
-    """
+    """Draw the keywords of a cast, for `policies`."""
     keywords: dict[str, Any] = {
         "rounding": draw(roundings(stochastic=stochastic)),
         "overflow": draw(st.sampled_from(list(OVERFLOWS))),
