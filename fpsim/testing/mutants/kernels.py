@@ -23,6 +23,7 @@ from fpsim.schedules.libraries.cublas import cublas
 from fpsim.sums.accumulators import FusedMultiplyAdd, Sequential
 from fpsim.testing.products.inputs import inputs_for
 from fpsim.testing.products.promise import KernelInputs, Promise, codes_of, promise_of
+from fpsim.testing.products.term_changes import last_again
 
 Kernel = Callable[..., Any]  # of NumPy arrays, or also of other arrays and tensors
 Keywords = Mapping[str, Any]
@@ -67,9 +68,8 @@ class KernelMutant:
         It takes NumPy and JAX arrays and torch tensors, and returns tensors for tensors. promise: keywords of
         `check_kernel` that describe its arithmetic; None for those of the attribute `promise`.
         """
-        made = _of_any_arrays(kernel_of(**(self.promise if promise is None else with_new_names(promise))))
-        made.__name__ = f"right_{self.name}"
-        return made
+        kernel = kernel_of(**(self.promise if promise is None else with_new_names(promise)))
+        return _of_any_arrays(kernel, f"right_{self.name}")
 
     def make(self, promise: Keywords | None = None) -> Kernel:
         """Return the broken kernel, a function of a, b and the promised scales and bias.
@@ -83,9 +83,7 @@ class KernelMutant:
         kernel = self.factory(self.promise if promise is None else with_new_names(promise))
         if kernel is None:
             raise ValueError(f"{self.name} is no fault of a kernel of {promise}. Ask breaks(promise) before.")
-        made = _of_any_arrays(kernel)
-        made.__name__ = self.name
-        return made
+        return _of_any_arrays(kernel, self.name)
 
     def breaks(self, promise: Keywords) -> bool:
         """Return whether the fault changes the results of a kernel with `promise` for one of `discriminating_inputs`.
@@ -102,10 +100,7 @@ class KernelMutant:
 
 
 def with_new_names(promise: Any) -> Any:
-    """Return a mapping of keywords of `check_kernel` with the deprecated `out_format` renamed to `out_fmt`.
-
-    A renaming warns. Any other argument is returned unchanged.
-    """
+    """Return a mapping with the deprecated keyword `out_format` renamed, with a warning; other objects unchanged."""
     if not isinstance(promise, Mapping) or "out_format" not in promise or "out_fmt" in promise:
         return promise
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)
@@ -113,12 +108,7 @@ def with_new_names(promise: Any) -> Any:
 
 
 def checked_promise(promise: object) -> Promise:
-    """Return the `Promise` that a mapping of keywords of `check_kernel` describes.
-
-    Raises:
-      TypeError: the argument is not a mapping.
-      ValueError: a keyword is unknown or missing, or the promise is a model of a probe.
-    """
+    """Return the `Promise` that a mapping of keywords of `check_kernel` describes; raise an error if it is wrong."""
     known = ("a", "b", "accumulate", "schedule", "promote", "out_fmt", *EXTRAS)
     if not isinstance(promise, Mapping):
         raise TypeError(
@@ -136,10 +126,7 @@ def checked_promise(promise: object) -> Promise:
 
 
 def _differs(kernel: Kernel, promise: Promise, x: KernelInputs) -> bool:
-    """Return whether a kernel's bits for the inputs x differ from those that `promise` says are right.
-
-    Return False if the kernel raises a ValueError or TypeError.
-    """
+    """Return whether a kernel's bits for the inputs x differ from the promised ones; False if it refuses the inputs."""
     try:
         with np.errstate(all="ignore"):
             result = kernel(x.a.copy(), x.b.copy(), *(extra.copy() for extra in x.extras))
@@ -162,21 +149,17 @@ def kernel_of(**promise: Any) -> Kernel:
     return kernel
 
 
-def _of_any_arrays(kernel: Kernel) -> Kernel:
-    """Return a kernel like `kernel`, a function of NumPy arrays, that takes JAX arrays and torch tensors too.
-
-    For tensors it returns a tensor on the device of the first operand.
-    """
+def _of_any_arrays(kernel: Kernel, name: str) -> Kernel:
+    """Return a kernel called `name` that takes JAX arrays and tensors, too, and returns tensors for tensors."""
 
     def any_arrays(*operands: Any) -> Any:
-        arrays = [
-            as_array(operand.detach().cpu() if is_torch(operand) else np.asarray(operand)) for operand in operands
-        ]
+        arrays = [as_array(x.detach().cpu() if is_torch(x) else np.asarray(x)) for x in operands]
         result = np.ascontiguousarray(kernel(*arrays))
         if not operands or not is_torch(operands[0]):
             return result
         return to_torch(result).to(operands[0].device)
 
+    any_arrays.__name__ = name
     return any_arrays
 
 
@@ -184,10 +167,7 @@ def _of_any_arrays(kernel: Kernel) -> Kernel:
 
 
 def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
-    """Return a kernel that follows another promise, but returns results in the format of `promise`.
-
-    changes: the keywords of `check_kernel` in which the other promise differs from `promise`.
-    """
+    """Return a kernel that keeps `promise` except for the keywords `changes`; its results have the promised format."""
     out = checked_promise(promise).out
     made = kernel_of(**{**promise, **changes})
 
@@ -198,8 +178,8 @@ def _otherwise(promise: Keywords, **changes: Any) -> Kernel:
     return kernel
 
 
-def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Callable[[Keywords], Kernel | None]:
-    """Return a factory of kernels that first apply `change` to (a, b); it returns None if scales vary along K."""
+def _with_terms(order: Callable[[Array], Array]) -> Callable[[Keywords], Kernel | None]:
+    """Return a factory of kernels that add the terms `order(indices of K)`; it returns None if scales vary along K."""
 
     def factory(promise: Keywords) -> Kernel | None:
         if not _scales_whole_sums(promise):
@@ -207,8 +187,8 @@ def _with_operands(change: Callable[[Array, Array], tuple[Array, Array]]) -> Cal
         right = kernel_of(**promise)
 
         def kernel(a: Array, b: Array, *extras: Array) -> Any:
-            a, b = change(a, b)
-            return right(np.ascontiguousarray(a), np.ascontiguousarray(b), *extras)
+            terms = order(np.arange(a.shape[1]))
+            return right(np.ascontiguousarray(a[:, terms]), np.ascontiguousarray(b[terms]), *extras)
 
         return kernel
 
@@ -220,32 +200,8 @@ def _scales_whole_sums(promise: Keywords) -> bool:
     return all(promise.get(name) in (None, *WHOLE_SUM) for name in ("scale_a", "scale_b"))
 
 
-def _whole_steps(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a and b without the terms of K after the last multiple of 32."""
-    kept = a.shape[1] // TAIL * TAIL
-    return a[:, :kept], b[:kept]
-
-
-def _backwards(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a and b with the terms of K in reverse order."""
-    return a[:, ::-1], b[::-1]
-
-
-def _again(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return a and b as read by a kernel whose incomplete last tile of 64 terms is filled up with terms before it.
-
-    Those terms are added twice. If K is below 64 or a multiple of 64, a and b are unchanged.
-    """
-    whole, k = a.shape[1] // TILE * TILE, a.shape[1]
-    terms = np.arange(k) if whole in (0, k) else np.concatenate([np.arange(whole), np.arange(k - TILE, k)])
-    return a[:, terms], b[terms]
-
-
 def _flushes(promise: Keywords) -> Kernel | None:
-    """Return a kernel that treats subnormal operands as zeros; None if operands have block scales.
-
-    The kernel raises a ValueError for operands passed as codes.
-    """
+    """Return a kernel that treats subnormal operands as zeros; None if operands have block scales."""
     checked = checked_promise(promise)
     if checked.scale_a == "block":
         return None
@@ -263,27 +219,21 @@ def _flushes(promise: Keywords) -> Kernel | None:
     return kernel
 
 
-def _not_promoted(promise: Keywords) -> Kernel | None:
-    """Return a kernel that never promotes: it keeps one sum, and adds no partial sums to a float32 total.
+def _promoting_every(interval: int | None) -> Callable[[Keywords], Kernel | None]:
+    """Return a factory of kernels that add a partial sum to a float32 total after every `interval` terms, or never.
 
-    Return None if `promise` has no promotion, or has scales that vary along K.
+    It returns None if the promise has no promotion, or has scales that vary along K.
     """
-    return _otherwise(promise, promote=None) if promise.get("promote") and _scales_whole_sums(promise) else None
 
+    def factory(promise: Keywords) -> Kernel | None:
+        promoted = promise.get("promote") and _scales_whole_sums(promise)
+        return _otherwise(promise, promote=interval) if promoted else None
 
-def _promotes_often(promise: Keywords) -> Kernel | None:
-    """Return a kernel that promotes (adds to a float32 total) a partial sum after every 64 terms.
-
-    Return None if `promise` has no promotion, or has scales that vary along K.
-    """
-    return _otherwise(promise, promote=TILE) if promise.get("promote") and _scales_whole_sums(promise) else None
+    return factory
 
 
 def _half_total(promise: Keywords) -> Kernel | None:
-    """Return a kernel whose total of partial sums is rounded to FP16 whenever a partial sum is added to it.
-
-    Return None for promises without promotion of partial sums, with scales or bias, or with results other than float32.
-    """
+    """Return a kernel whose total of partial sums is in FP16; None without promotion, or with scales or a bias."""
     interval, out = promise.get("promote"), checked_promise(promise).out
     if not interval or out != FP32 or any(promise.get(name) for name in EXTRAS):
         return None
@@ -309,10 +259,7 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 
 
 def _split(promise: Keywords) -> Kernel | None:
-    """Return a kernel that cuts K into two slices, as cuBLAS does, and adds their two sums.
-
-    Return None if the promise has no matrix unit, or if it has a promotion, a schedule, scales or a bias.
-    """
+    """Return a kernel that adds the sums of two slices of K; None without a unit, or with more than a format."""
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
     return _otherwise(promise, schedule=cublas("sm_90", split_k=2))
@@ -325,10 +272,7 @@ def _rounds_products(promise: Keywords) -> Kernel | None:
 
 
 def _scale_strides(promise: Keywords) -> Kernel | None:
-    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both.
-
-    The kernel raises a ValueError for scales of b that are not a matrix.
-    """
+    """Return a kernel that reads the scales of b with the strides of their transpose; None without scales of both."""
     if not promise.get("scale_a") or not promise.get("scale_b"):
         return None
     right = kernel_of(**promise)
@@ -343,10 +287,7 @@ def _scale_strides(promise: Keywords) -> Kernel | None:
 
 
 def _bias_first(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the bias before it multiplies by the scales.
-
-    Return None unless the promise has a bias, and scales that do not vary along K.
-    """
+    """Return a kernel that adds the bias before the scales; None without a bias and scales of whole sums."""
     scales = [name for name in EXTRAS[:2] if promise.get(name)]
     if not promise.get("bias") or not scales or not _scales_whole_sums(promise):
         return None
@@ -378,9 +319,10 @@ FLOAT32 = {"a": "fp32", "accumulate": FusedMultiplyAdd(FP32)}
 HALF = {"a": "fp16", "accumulate": "hopper_f16_f32"}
 
 _ROWS = (
-    ("drops_tail", "drops the terms beyond a multiple of 32", FP8, _with_operands(_whole_steps)),
-    ("not_promoted", "leaves the promotion of partial sums out", FP8, _not_promoted),
-    ("promotes_often", "promotes every 64 terms", FP8, _promotes_often),
+    ("drops_tail", "drops the terms beyond a multiple of 32", FP8,
+     _with_terms(lambda terms: terms[: terms.size // TAIL * TAIL])),
+    ("not_promoted", "leaves the promotion of partial sums out", FP8, _promoting_every(None)),
+    ("promotes_often", "promotes every 64 terms", FP8, _promoting_every(TILE)),
     ("half_total", "keeps the total of partial sums in FP16", FP8, _half_total),
     ("half_accumulator", "adds in FP16", HALF, _half_accumulator),
     ("split", "splits K in two", TO_BF16, _split),
@@ -389,10 +331,10 @@ _ROWS = (
     ("bias_first", "adds the bias before the scales",
      {**FP8, "scale_a": "row", "scale_b": "row", "bias": True, "out_fmt": "bf16"}, _bias_first),
     ("truncates", "truncates the result", TO_BF16, _truncates),
-    ("backwards", "adds K from the last term to the first", FP8, _with_operands(_backwards)),
+    ("backwards", "adds K from the last term to the first", FP8, _with_terms(lambda terms: terms[::-1])),
     ("rounds_products", "rounds products before it adds them", FLOAT32, _rounds_products),
     ("flushes", "takes subnormal operands as zeros", HALF, _flushes),
-    ("reads_again", "reads terms of the last tile twice", FP8, _with_operands(_again)),
+    ("reads_again", "reads terms of the last tile twice", FP8, _with_terms(lambda terms: last_again(terms, TILE))),
 )  # fmt: skip
 
 KERNELS: MappingProxyType[str, KernelMutant] = MappingProxyType({row[0]: KernelMutant(*row) for row in _ROWS})

@@ -86,10 +86,7 @@ def _model(**changes: Any) -> Callable[[Format], Quantizer]:
 
 
 def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quantizer]:
-    """Return a factory of broken quantizers: the right one, whose results `change` then overwrites.
-
-    change: function of the flat input and the flat results, which it changes in place.
-    """
+    """Return a factory of quantizers that apply `change` to the flat input and, in place, to the right flat results."""
 
     def make(fmt: Format) -> Quantizer:
         correct = right(fmt)
@@ -106,10 +103,7 @@ def _changed(change: Callable[[Array, Array], None]) -> Callable[[Format], Quant
 
 
 def _last_of_eight(x: Array, results: Array) -> None:
-    """Set to 0, in place, some results after the last whole group of eight, as a kernel's remainder loop may do.
-
-    They are those whose magnitude exceeds the input's.
-    """
+    """Set to 0, in place, results after the last whole group of eight whose magnitude exceeds the input's."""
     rest = x.size % 8
     if rest:
         results[-rest:] = np.where(np.abs(results[-rest:]) > np.abs(x[-rest:].astype(np.float64)), 0, results[-rest:])
@@ -128,10 +122,7 @@ def _writes(fmt: Format) -> Quantizer:
 
 
 def _remembers(fmt: Format) -> Quantizer:
-    """Return a quantizer that flushes subnormal results in all calls after one with large values.
-
-    Such a call has an array of two or more elements that are all infinite, or an element that equals 30,000.
-    """
+    """Return a quantizer that flushes subnormal results in all calls after one with only Inf, or with a 30,000."""
     correct, seen = right(fmt), [False]
 
     def quantizer(x: Array) -> Array:
@@ -166,11 +157,6 @@ def _drawn(fmt: Format) -> Quantizer:
     return quantizer
 
 
-def _limited(fmt: Format) -> Quantizer:
-    """Return a quantizer that first clips its input to the format's finite range, Inf included."""
-    return _model(clamp=fmt.max)(fmt)
-
-
 _ROWS = (
     ("ties_away", "takes ties away from zero", _model(rounding="nearest_away")),
     ("truncates", "rounds toward zero", _model(rounding="toward_zero")),
@@ -186,7 +172,7 @@ _ROWS = (
     ("subnormals_away", "takes ties away from zero among subnormals", _model(subnormal_rule="nearest_away")),
     ("never_zero", "gives the smallest value for values that round to zero", _model(subnormals="never_zero")),
     ("unsigned_zero", "loses the sign of zeros", _model(zeros="positive")),
-    ("limited", "limits the input to the largest value first", _limited),
+    ("limited", "limits the input to the largest value first", lambda fmt: _model(clamp=fmt.max)(fmt)),
     ("early_overflow", "takes all values above the largest one as too large", _model(edge="exact")),
     ("nan_to_max", "gives the largest value for NaN", _model(nan="max")),
     ("bias_off", "has an exponent bias that is off by one", _model(scale=1)),

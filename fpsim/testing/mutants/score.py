@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import FormatLike
@@ -13,6 +13,10 @@ from fpsim.formats.named import E4M3
 from fpsim.formats.named import format as find_format
 from fpsim.testing.mutants.kernels import KERNELS, KernelMutant, checked_promise, with_new_names
 from fpsim.testing.mutants.quantizers import QUANTIZERS, Mutant, right
+
+Function = Callable[..., Any]
+Test = Callable[..., object]
+Trial = tuple[Mutant | KernelMutant, Function, Test]  # a mutant, its broken function, and the test to run on it
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,12 @@ class MutationReport:
     @property
     def caught(self) -> tuple[str, ...]:
         """Names of the mutants that the test catches."""
-        return tuple(one.name for one in self.verdicts if one.outcome == "caught")
+        return tuple(verdict.name for verdict in self.verdicts if verdict.outcome == "caught")
 
     @property
     def missed(self) -> tuple[str, ...]:
         """Names of the mutants that the test does not catch, including those for which it raises another exception."""
-        return tuple(one.name for one in self.verdicts if one.outcome != "caught")
+        return tuple(verdict.name for verdict in self.verdicts if verdict.outcome != "caught")
 
     @property
     def score(self) -> float:
@@ -65,16 +69,11 @@ class MutationReport:
         if not self.passes_right:
             lines.insert(0, f"The test fails the right function, so what it catches says nothing: {self.complaint}")
         lines += [
-            f"  {one.outcome}: {one.name}, which {one.wrong}{_because(one)}"
-            for one in self.verdicts
-            if one.outcome != "caught"
+            f"  {x.outcome}: {x.name}, which {x.wrong}{f' ({x.message})' if x.outcome == 'error' else ''}"
+            for x in self.verdicts
+            if x.outcome != "caught"
         ]
         return "\n".join(lines)
-
-
-def _because(one: Verdict) -> str:
-    """Return the exception's message in round brackets, to follow a verdict, if the outcome is "error"; else ""."""
-    return f" ({one.message})" if one.outcome == "error" else ""
 
 
 def mutation_score(
@@ -123,57 +122,34 @@ def mutation_score(
         )
     target_fmt = find_format(fmt)
     if kernel is None:
-        quantizers = [
-            _Trial(mutant, mutant.make(target_fmt), right(target_fmt), test) for mutant in QUANTIZERS.values()
-        ]
-        return _scored(quantizers, quantizers[:1])
+        quantizers = [(mutant, mutant.make(target_fmt), test) for mutant in QUANTIZERS.values()]
+        return _scored(quantizers, [(right(target_fmt), test)])
     if isinstance(kernel, str):
         require_word("kernel", kernel, ("each",))
-        kernels = [
-            _Trial(mutant, mutant.make(), mutant.right(), partial(_with_promise, test, mutant.promise))
-            for mutant in KERNELS.values()
-        ]
-        return _scored(kernels, kernels)
+        tests = [(mutant, partial(test, **mutant.promise)) for mutant in KERNELS.values()]
+        trials = [(mutant, mutant.make(), promised) for mutant, promised in tests]
+        return _scored(trials, [(mutant.right(), promised) for mutant, promised in tests])
     promise = with_new_names(kernel)
-    kernels = [_Trial(mutant, mutant.make(promise), mutant.right(promise), test) for mutant in breaking(promise)]
-    return _scored(kernels, kernels[:1])
+    mutants = breaking(promise)
+    trials = [(mutant, mutant.make(promise), test) for mutant in mutants]
+    return _scored(trials, [(mutant.right(promise), test) for mutant in mutants[:1]])
 
 
 def breaking(promise: object) -> list[KernelMutant]:
-    """Return the mutants of `mutants.KERNELS` that break a promise, given as keywords of `check_kernel`.
-
-    Raises:
-      TypeError, ValueError: `check_kernel` does not accept the promise.
-    """
+    """Return the mutants of `KERNELS` that break a promise, given as keywords of `check_kernel`."""
     checked_promise(promise)
     return [mutant for mutant in KERNELS.values() if mutant.breaks(promise)]  # type: ignore[arg-type]
 
 
-def _with_promise(test: Callable[..., object], promise: Mapping[str, Any], kernel: Callable[..., Any]) -> None:
-    """Call test(kernel, **promise)."""
-    test(kernel, **promise)
-
-
-class _Trial(NamedTuple):
-    """A mutant, its broken function, the correct function, and the test to run on both."""
-
-    mutant: Mutant | KernelMutant
-    broken: Callable[..., Any]
-    right: Callable[..., Any]
-    test: Callable[..., object]
-
-
-def _scored(trials: Sequence[_Trial], correct: Sequence[_Trial]) -> MutationReport:
-    """Run the tests on the broken functions of `trials` and the correct functions of `correct`; return the report."""
-    said = [_run(trial.test, trial.right) for trial in correct]
+def _scored(trials: Sequence[Trial], correct: Sequence[tuple[Function, Test]]) -> MutationReport:
+    """Run the tests on the broken functions of `trials` and the functions of `correct`, and return the report."""
+    said = [_run(test, function) for function, test in correct]
     complaints = [complaint for outcome, complaint in said if outcome != "missed"]
-    verdicts = tuple(
-        Verdict(trial.mutant.name, trial.mutant.wrong, *_run(trial.test, trial.broken)) for trial in trials
-    )
+    verdicts = tuple(Verdict(mutant.name, mutant.wrong, *_run(test, broken)) for mutant, broken, test in trials)
     return MutationReport(verdicts, not complaints, complaints[0] if complaints else "")
 
 
-def _run(test: Callable[..., object], made: Callable[..., Any]) -> tuple[str, str]:
+def _run(test: Test, made: Function) -> tuple[str, str]:
     """Return a test's outcome on the function `made`, "caught", "missed" or "error", and the exception's first line."""
     try:
         test(made)

@@ -18,15 +18,12 @@ Order = Callable[[Array, int], Array]  # (indices of terms, parameter) -> indice
 
 
 def of_terms() -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in the selection, order and pairing of terms.
-
-    The function of each maps K to (indices of a's terms, indices of b's terms) in the order of their addition.
-    """
+    """Yield the faults that broken kernels have in the selection, order and pairing of terms."""
     for words, order, number in _orders():
         yield KernelChange(words, _same(order, number))
     for step in (1, 2, 4, 8, 16):
-        yield KernelChange(f"exchanges neighbouring runs of {step} of K", _same(_exchanged, step))
-        yield KernelChange(f"pairs a's terms with b's after exchanging runs of {step}", _unlike(_exchanged, step))
+        yield KernelChange(f"exchanges neighbouring runs of {step} of K", _same(exchanged, step))
+        yield KernelChange(f"pairs a's terms with b's after exchanging runs of {step}", _unlike(exchanged, step))
     for grain in (8, 16, 32):
         pairs = f"takes, of every {grain} terms, those with k mod 4 in {{0, 1}} first"
         yield KernelChange(pairs, _same(lambda t, g: _sorted(t, t % 4 > 1, t // g), grain))
@@ -37,11 +34,7 @@ def of_terms() -> Iterator[KernelChange]:
 
 
 def _orders() -> Iterator[tuple[str, Order, int]]:
-    """Yield faults that affect a and b alike, as (clause without subject, order, number).
-
-    The faulty kernel adds the terms `order(terms, number)`, given `terms`, the indices 0 to K - 1; -1 stands for a term
-    that counts as zero. The number is a size in the clause, such as 32 in "drops the last 32 terms".
-    """
+    """Yield faults that affect a and b alike, as (clause without subject, order, number for `order`)."""
     yield "adds K from the last term to the first", lambda t, _: t[::-1], 0
     for g in GRAINS:
         yield f"drops the terms beyond a multiple of {g}", lambda t, g: np.where(t < t.size // g * g, t, -1), g
@@ -52,7 +45,7 @@ def _orders() -> Iterator[tuple[str, Order, int]]:
         yield f"adds the last {said} twice", lambda t, c: np.concatenate([t, t[-c:]]), c
         yield f"adds the first {said} twice", lambda t, c: np.concatenate([t[:c], t]), c
     for g in GRAINS[2:]:
-        yield f"reads the last {g} terms again where K is no multiple of {g}", _again, g
+        yield f"reads the last {g} terms again where K is no multiple of {g}", last_again, g
         yield f"repeats the last term up to a multiple of {g}", _repeated, g
         yield f"adds blocks of {g} terms from the last to the first", lambda t, g: _sorted(t, -(t // g)), g
         yield f"adds each block of {g} terms from its last to its first", lambda t, g: t[np.lexsort((-t, t // g))], g
@@ -83,7 +76,7 @@ def _sorted(terms: Array, *keys: Array) -> Array:
     return terms[np.lexsort((terms, *keys))]
 
 
-def _again(terms: Array, grain: int) -> Array:
+def last_again(terms: Array, grain: int) -> Array:
     """Return `terms` (indices along K) with an incomplete last block of `grain` replaced by the last `grain` ones."""
     whole = terms.size // grain * grain
     return terms if whole in (0, terms.size) else np.concatenate([terms[:whole], terms[-grain:]])
@@ -94,7 +87,7 @@ def _repeated(terms: Array, grain: int) -> Array:
     return np.concatenate([terms, np.repeat(terms[-1:], -terms.size % grain)])
 
 
-def _exchanged(terms: Array, step: int) -> Array:
+def exchanged(terms: Array, step: int) -> Array:
     """Return terms with each two neighbouring blocks of `step` terms exchanged; terms without a partner stay."""
     partner = terms ^ step
     return np.where(partner < terms.size, partner, terms)
