@@ -15,6 +15,7 @@ from fpsim.arrays import Array, as_array, is_torch, to_torch, without_gradient, 
 from fpsim.errors import require_word, shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of
+from fpsim.testing.pasted import hexadecimal
 from fpsim.testing.products.layouts import OperandLayout
 from fpsim.testing.products.promise import KernelInputs, Promise, canonical
 
@@ -24,10 +25,10 @@ CALLS = 120  # approximate number of calls of a check
 
 
 class CalledKernel:
-    """A kernel under test, a function of a, b and the promised scales and bias; `call` returns its results as codes.
+    """A kernel under test; `call` returns its results as codes.
 
     Args:
-      fn: the function.
+      fn: the kernel, a function of a, b and the promised scales and bias.
       promise: the arithmetic that it claims.
       takes: type of the arrays that fn accepts: "numpy", "torch", "cuda" or "jax". None: "torch" if the promise has
         operands in torch dtypes; else the types are tried in this order.
@@ -40,13 +41,10 @@ class CalledKernel:
             require_word("takes", takes, TAKES)
         self.fn, self.promise = fn, promise
         self.name = name_of(fn)
-        tensors = promise.a.tensors or promise.b.tensors
-        self.takes = takes or ("torch" if tensors else "")
+        self.takes = takes or ("torch" if promise.a.tensors or promise.b.tensors else "")
 
     def settle(self, x: KernelInputs) -> Array:
         """Call fn twice, find out which array type it accepts, and return its results for the inputs x as codes.
-
-        x: the operands, and the promised scales and bias.
 
         Raises:
           FunctionMisbehaved: fn accepts no type of arrays, returns other bits at the second call, or is so slow that a
@@ -69,40 +67,32 @@ class CalledKernel:
         return first
 
     def _first(self, x: KernelInputs) -> Array:
-        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts.
-
-        Raises:
-          FunctionMisbehaved: fn accepts no array type, or breaks a rule of calls.
-        """
+        """Return fn's results for the inputs x as codes; set `takes` to the first array type that fn accepts."""
         if self.takes:
             return self.call(x)
-        words_ = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
-        words_ += ["jax"] if "jax" in sys.modules else []
+        libraries = ["numpy", *(["torch"] if "torch" in sys.modules else []), *(["cuda"] if _has_cuda() else [])]
+        libraries += ["jax"] if "jax" in sys.modules else []
         said = []
-        for word in words_:
-            self.takes = word
+        for library in libraries:
+            self.takes = library
             try:
                 return self.call(x)
             except FunctionMisbehaved as refusal:
                 if refusal.rule != "runs":
                     raise
                 said.append(refusal.sentence)
-        self.takes = words_[0]
+        self.takes = libraries[0]
         raise FunctionMisbehaved("runs", " ".join(dict.fromkeys(said)))
 
     def as_numpy(self, *arrays: Array) -> Any:
-        """Call fn with NumPy arrays converted to the type that it accepts, and return its result unchecked.
-
-        A tensor on a GPU is moved to the CPU; any other result is returned unchanged.
-        """
+        """Call fn with NumPy arrays converted to the type that it accepts; of its result, move a tensor to the CPU."""
         got = self.fn(*(self._passed(np.ascontiguousarray(array)) for array in arrays))
         return got.cpu() if is_torch(got) else got
 
     def call(self, x: KernelInputs, layout: OperandLayout | None = None) -> Array:
-        """Return the results of fn for the inputs x as codes of the promised format, with one code for all NaNs.
+        """Return the results of fn for the inputs x, (M, N), as codes of the promised format, with one code for NaN.
 
-        x: the operands, and the promised scales and bias. layout: memory layout of a and b; None for C order. The
-        result has the shape (M, N).
+        layout: memory layout of a and b; None for C order.
 
         Raises:
           FunctionMisbehaved: fn raises, writes into its operands, or returns no array of the promised shape and format.
@@ -116,15 +106,13 @@ class CalledKernel:
             with np.errstate(all="ignore"):
                 got = self.fn(*passed)
         except Exception as error:
-            raise FunctionMisbehaved(
-                "runs", f"fn raised {error_in_words(error, 160)} for {self._kinds(x, layout)}."
-            ) from error
+            said = f"fn raised {error_in_words(error, 160)} for {self._kinds(x, layout)}."
+            raise FunctionMisbehaved("runs", said) from error
         names = ["a", "b", *(name for name in ("scale_a", "scale_b", "bias") if getattr(x, name) is not None)]
         for name, operand, was in zip(names, passed, before, strict=True):
             if self._bytes(operand) != was:
-                raise FunctionMisbehaved(
-                    "leaves its operands alone", f"fn writes into {name} for {self._kinds(x, layout)}."
-                )
+                said = f"fn writes into {name} for {self._kinds(x, layout)}."
+                raise FunctionMisbehaved("leaves its operands alone", said)
         return self._read(got, passed[0], x)
 
     def _bytes(self, x: Any) -> bytes:
@@ -147,21 +135,14 @@ class CalledKernel:
         return tensor.cuda() if self.takes == "cuda" else tensor
 
     def _kinds(self, x: KernelInputs, layout: OperandLayout | None = None) -> str:
-        """Return the inputs of a call, their dtypes, shapes and layout (None for C order), as text for an error."""
+        """Return the inputs of a call, their dtypes, shapes and layout as text for an error."""
         kind = {"numpy": "arrays", "torch": "torch tensors", "cuda": "CUDA tensors", "jax": "JAX arrays"}[self.takes]
         pairs = " and ".join(f"{operand.dtype} {operand.shape}" for operand in (x.a, x.b))
         return f"{x} ({kind}, {pairs}{f', {layout.name}' if layout else ''})"
 
     def _read(self, got: Any, a: Any, x: KernelInputs) -> Array:
-        """Return the results `got` as codes of the promised format, with one code for all NaNs.
-
-        a: the first operand as fn received it, for its device. x: the inputs of the call, for the shape and for errors.
-
-        Raises:
-          FunctionMisbehaved: the type, dtype, shape or device is not as promised.
-        """
+        """Return the results `got` as codes of the promised format; a: the first operand, as fn received it."""
         out = self.promise.out
-        m, n, _ = x.shape
         if got is None:
             raise FunctionMisbehaved("returns", f"fn must return an array; got None for {x}.")
         if isinstance(got, EncodedArray):
@@ -172,20 +153,14 @@ class CalledKernel:
             raise FunctionMisbehaved(
                 "device", f"fn must return a tensor on {a.device}, where its operands are; got {got.device} for {x}."
             )
-        try:
-            array = as_array(without_gradient(got.cpu() if is_torch(got) else got), "what fn returns")
-        except (TypeError, ValueError) as error:
-            raise FunctionMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
-        if array.shape != (m, n):
-            raise FunctionMisbehaved("shape", f"fn must return the shape {(m, n)}; got {array.shape} for {x}.")
+        array = array_of(got, x)
         wanted = DTYPES.get(out)
         width = out.storage.itemsize
         if array.dtype.kind in "iu" and array.dtype.itemsize == width:
             codes = np.ascontiguousarray(array).view(out.storage)
             if codes.size and int(codes.max()) >= 1 << out.bits:
-                raise FunctionMisbehaved(
-                    "dtype", f"fn must return codes of {out}, below {1 << out.bits:#x}; got larger for {x}."
-                )
+                said = f"fn must return codes of {out}, below {1 << out.bits:#x}; got larger for {x}."
+                raise FunctionMisbehaved("dtype", said)
             return canonical(codes, out)
         if wanted is None or array.dtype != wanted:
             raise FunctionMisbehaved(
@@ -194,6 +169,21 @@ class CalledKernel:
                 "out_fmt= if that is right.",
             )
         return canonical(words(np.ascontiguousarray(array)), out)
+
+
+def array_of(got: Any, x: KernelInputs) -> Array:
+    """Return what a kernel returned for the inputs x as a NumPy array.
+
+    Raises:
+      FunctionMisbehaved: it is no array of the shape (M, N).
+    """
+    try:
+        array = as_array(without_gradient(got.cpu() if is_torch(got) else got), "what fn returns")
+    except (TypeError, ValueError) as error:
+        raise FunctionMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
+    if array.shape != x.shape[:2]:
+        raise FunctionMisbehaved("shape", f"fn must return the shape {x.shape[:2]}; got {array.shape} for {x}.")
+    return array
 
 
 def _has_cuda() -> bool:
@@ -205,8 +195,5 @@ def _has_cuda() -> bool:
 def two_results(first: Array, again: Array) -> str:
     """Return text on the differences between two arrays of codes that should be equal: how many, and the first."""
     where = tuple(int(i) for i in np.argwhere(first != again)[0])
-    digits = 2 * first.dtype.itemsize
-    return (
-        f"{int((first != again).sum()):,} of {first.size:,} elements, first {where}: 0x{int(first[where]):0{digits}X}, "
-        f"then 0x{int(again[where]):0{digits}X}"
-    )
+    count = f"{int((first != again).sum()):,} of {first.size:,} elements"
+    return f"{count}, first {where}: {hexadecimal(first[where])}, then {hexadecimal(again[where])}"

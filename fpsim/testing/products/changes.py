@@ -27,7 +27,8 @@ class KernelChange(NamedTuple):
       words: clause without subject, such as "doubles a".
       apply: function that applies the fault. Operands: (float64 values, `ProbedOperand`) -> values. Scales and bias:
         KernelInputs -> KernelInputs. Terms: K -> (indices of a's terms, indices of b's terms). Epilogue: (promise,
-        inputs, float32 sums) -> codes. Results: (float64 values before the cast, result format) -> codes.
+        inputs, float32 sums) -> codes. Results: (float64 values before the cast, result format) -> codes. Integer
+        kernels: (a, b) -> results.
     """
 
     words: str
@@ -45,19 +46,18 @@ def rounded(values: Array, fmt: Format, rounding: str = "nearest_even") -> Array
         return decode(encode(np.asarray(values, np.float64), fmt, rounding=rounding), fmt, np.float64)
 
 
-def has_signed_zeros(promise: Promise) -> bool:
-    """Return whether zero sums of the arithmetic that a kernel claims can be -0.
+def flushed(values: Array, fmt: Format) -> Array:
+    """Return float64 values with the subnormals of a format replaced by zeros of their sign."""
+    return np.where(np.abs(values) < fmt.smallest_normal, np.copysign(0.0, values), values)
 
-    Units that align their terms return +0.
-    """
+
+def has_signed_zeros(promise: Promise) -> bool:
+    """Return whether zero sums of a promise can be -0; units that align their terms return +0."""
     return promise.unit is None or promise.unit.rule not in ALIGNING
 
 
 def can_overflow(promise: Promise) -> bool:
-    """Return whether results of the arithmetic that a kernel claims may exceed their format.
-
-    It is always true with scales or a bias, or if operands may be Inf.
-    """
+    """Return whether results may exceed their format; always true with scales, a bias, or operands with Inf."""
     a, b = promise.a.fmt, promise.b.fmt
     if a.has_infinity or b.has_infinity or promise.scaled or promise.bias:
         return True
@@ -65,6 +65,6 @@ def can_overflow(promise: Promise) -> bool:
 
 
 def can_underflow(promise: Promise) -> bool:
-    """Return whether results of the arithmetic that a kernel claims can be subnormal; always true with scales."""
+    """Return whether results can be subnormal; always true with scales."""
     smallest = [fmt.smallest_subnormal or fmt.smallest_normal for fmt in (promise.a.fmt, promise.b.fmt)]
     return promise.scaled or smallest[0] * smallest[1] < promise.out.smallest_normal

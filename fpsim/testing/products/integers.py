@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array, as_array, is_torch, to_torch, without_gradient
+from fpsim.arrays import Array, to_torch
 from fpsim.display.wording import plural
 from fpsim.errors import require_word, shown
 from fpsim.formats.integer_format import IntegerFormat
@@ -17,6 +17,9 @@ from fpsim.matrix_units.catalogue import any_unit, integer_units
 from fpsim.matrix_units.integer_unit import INTEGER_ELEMENTS, IntegerElement, IntegerUnit
 from fpsim.products.matmul import matmul
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of
+from fpsim.testing.products.black_box import array_of
+from fpsim.testing.products.changes import KernelChange, with_last
+from fpsim.testing.products.promise import KernelInputs
 from fpsim.testing.products.report import KernelReport, ProductCoverage
 from fpsim.testing.quantizers.report import explained_by
 
@@ -28,30 +31,6 @@ KINDS = ("uniform", "ends", "runs", "small")  # how operands are drawn
 LONGEST = 300_000  # largest K for a sum that leaves the range of 32 bits
 LAST = 300  # random terms at the end of a long sum
 TAILS = (2, 4, 8, 16, 32, 64, 128)  # block sizes of K; a kernel may forget the incomplete last block
-
-
-class IntegerInputs(NamedTuple):
-    """Operands a (M, K) and b (K, N) of one integer product; `kind` names their distribution, as in `_drawn`."""
-
-    kind: str
-    a: Array
-    b: Array
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Shape of the product, (M, N, K)."""
-        return self.a.shape[0], self.b.shape[1], self.a.shape[1]
-
-    def __str__(self) -> str:
-        m, n, k = self.shape
-        return f"{self.kind} {m} x {n} x {k}"
-
-
-class IntegerVariant(NamedTuple):
-    """A fault of an integer kernel: a clause without subject, and the function from (a, b) to the faulty results."""
-
-    clause: str
-    results: Callable[[Array, Array], Array]
 
 
 def unit_of_integers(accumulate: Any) -> IntegerUnit | None:
@@ -71,14 +50,8 @@ def check_integer_kernel(
 ) -> KernelReport:  # fmt: skip
     """Return the report on a kernel that promises the sums of an integer unit.
 
-    Args:
-      fn: the kernel, a function of two arrays or tensors.
-      unit: the promised unit.
-      operands: dtypes or formats of a and b, as the caller gave them.
-      shapes: (M, N, K) of the calls; None for nine shapes from (1, 1, 1) to (3, 2, 1000), and two with so many terms
-        that sums exceed 32 bits.
-      takes: "numpy" or "torch"; None: torch if an operand is a torch dtype.
-      seed: seed of the operands.
+    operands: dtypes or formats of a and b. shapes: (M, N, K) of the calls; None for eleven shapes, of which two have
+    sums that exceed 32 bits. takes: "numpy" or "torch"; None for torch if an operand is a torch dtype.
 
     Raises:
       TypeError, ValueError: the unit does not take the operands, or fn is not a function.
@@ -104,22 +77,19 @@ def check_integer_kernel(
     return KernelReport(name_of(fn), promised, **_compared(inputs, results, unit))
 
 
-def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
-    """Return the `KernelReport` fields on the results of a kernel that promises the sums of an integer unit.
-
-    results: one array (M, N) for each of the inputs.
-    """
+def _compared(inputs: list[KernelInputs], results: list[Array], unit: IntegerUnit) -> dict[str, Any]:
+    """Return the `KernelReport` fields on a kernel's results, one array (M, N) for each of the inputs."""
     wanted = [matmul(x.a, x.b, accumulate=unit) for x in inputs]
     apart = [np.abs(got.astype(np.int64) - want) for got, want in zip(results, wanted, strict=True)]
     wrong = sum(int(np.count_nonzero(far)) for far in apart)
     fields: dict[str, Any] = {
         "mismatches": wrong, "of": sum(got.size for got in results), "inputs": len(inputs),
         "covered": ProductCoverage(
-            tuple(dict.fromkeys(x.shape for x in inputs)), tuple(dict.fromkeys(x.kind for x in inputs)),
+            tuple(dict.fromkeys(x.shape for x in inputs)), tuple(dict.fromkeys(x.name for x in inputs)),
             tuple(dict.fromkeys((str(unit.a.dtype), str(unit.b.dtype)))),
         ),
     }  # fmt: skip
-    left = {variant.clause: _misses(variant, inputs, results) for variant in _variants(unit)}
+    left = {variant.words: _misses(variant, inputs, results) for variant in _variants(unit)}
     if not wrong:
         rivals = tuple(clause for clause, misses in left.items() if misses == 0)
         return fields | {"rivals": rivals, "excluded": len(left) - len(rivals)}
@@ -145,11 +115,8 @@ def _compared(inputs: list[IntegerInputs], results: list[Array], unit: IntegerUn
 
 def _inputs(
     unit: IntegerUnit, shapes: Sequence[tuple[int, int, int]] | None, seed: int
-) -> Iterator[IntegerInputs]:  # fmt: skip
-    """Yield operands of each shape (M, N, K) and of several kinds, which `_drawn` lists.
-
-    shapes: None takes nine small shapes (SHAPES), and adds operands whose sums exceed 32 bits.
-    """
+) -> Iterator[KernelInputs]:  # fmt: skip
+    """Yield operands of several kinds, which `_drawn` lists, of each of the shapes of `check_integer_kernel`."""
     rng = np.random.default_rng([seed, unit.terms])
     for i, shape in enumerate(SHAPES if shapes is None else shapes):
         for kind in KINDS if i < 4 or shapes is not None else (KINDS[i % 4], "uniform"):
@@ -161,13 +128,12 @@ def _inputs(
         yield _drawn(unit, (2, 3, k + 5), "far", rng)
 
 
-def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> IntegerInputs:
+def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.random.Generator) -> KernelInputs:
     """Return random operands of a shape (M, N, K) and a kind, within the ranges of the unit's elements.
 
-    "uniform": any integers. "small": integers from -3 to 3. "ends": the smallest or the largest integer, at random.
-    "runs": b has the largest integer everywhere; a row of a has the largest one up to a random term of the second half,
-    and the smallest one after it. "far": the last 300 terms, or half of K if that is less, are "ends"; in all others,
-    both have the largest integer. Sums thus leave the accumulator's range and return often.
+    "uniform": any integers. "small": -3 to 3. "ends": the smallest or the largest integer. "runs": b is the largest
+    integer; a row of a has the largest up to a random term of the second half, and then the smallest. "far": "ends" in
+    the last 300 terms, or half of K if that is less, else the largest. Sums thus leave the accumulator's range often.
     """
     m, n, k = shape
     sides: list[Array] = []
@@ -185,7 +151,7 @@ def _drawn(unit: IntegerUnit, shape: tuple[int, int, int], kind: str, rng: np.ra
             then = ends[rng.integers(0, 2, size)] if far else ends[0]
             x = np.where(np.arange(k) < seam, ends[1], then) * np.ones((size[0], 1), np.int64)
         sides.append(x.astype(element.dtype))
-    return IntegerInputs(kind, sides[0], np.ascontiguousarray(sides[1].T))
+    return KernelInputs(kind, "", sides[0], np.ascontiguousarray(sides[1].T))
 
 
 # ---- the kernel
@@ -200,12 +166,11 @@ def _refuse_operand(spec: Any, element: IntegerElement, unit: IntegerUnit, name:
         raise ValueError(f"{unit.name} takes {element.name} ({element.dtype}) as {name}; got {shown(spec)}.")
 
 
-def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: str) -> Array:
+def _called(fn: Callable[..., Any], x: KernelInputs, unit: IntegerUnit, takes: str) -> Array:
     """Return the results of fn for the inputs x; takes: "numpy" or "torch", the type of arrays to pass.
 
     Raises:
-      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape than (M, N) or another dtype
-        than that of the accumulator of `unit`.
+      FunctionMisbehaved: fn raises, writes into its operands, or returns another shape or dtype than promised.
     """
     operands = [x.a.copy(), x.b.copy()]
     passed = [to_torch(operand) for operand in operands] if takes == "torch" else operands
@@ -216,12 +181,7 @@ def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: 
     for name, now, was in zip("ab", operands, (x.a, x.b), strict=True):
         if (now != was).any():
             raise FunctionMisbehaved("leaves its operands alone", f"fn writes into {name} for {x}.")
-    try:
-        array = as_array(without_gradient(got.cpu() if is_torch(got) else got), "what fn returns")
-    except (TypeError, ValueError) as error:
-        raise FunctionMisbehaved("returns", f"fn must return an array; got {shown(got)} for {x}.") from error
-    if array.shape != x.shape[:2]:
-        raise FunctionMisbehaved("shape", f"fn must return the shape {x.shape[:2]}; got {array.shape} for {x}.")
+    array = array_of(got, x)
     if array.dtype != unit.d.dtype:
         raise FunctionMisbehaved("dtype", f"fn must return {unit.d.dtype}; got {array.dtype} for {x}.")
     return array
@@ -230,57 +190,48 @@ def _called(fn: Callable[..., Any], x: IntegerInputs, unit: IntegerUnit, takes: 
 # ---- variants
 
 
-def _misses(variant: IntegerVariant, inputs: list[IntegerInputs], results: list[Array]) -> int:
-    """Return the number of results that differ from those of a faulty kernel (`variant`), over all inputs."""
-    return sum(int(np.count_nonzero(variant.results(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
+def _misses(variant: KernelChange, inputs: list[KernelInputs], results: list[Array]) -> int:
+    """Return the number of results that differ from those of a faulty kernel, over all inputs."""
+    return sum(int(np.count_nonzero(variant.apply(x.a, x.b) != got)) for x, got in zip(inputs, results, strict=True))
 
 
-def _variants(unit: IntegerUnit) -> Iterator[IntegerVariant]:
-    """Yield the faults to try: wrapping or saturating at other points or in fewer bits, operands of another signedness.
-
-    Further faults are sums in float32, terms of K that are left out at its end, and negated results. unit: the promised
-    integer unit.
-    """
+def _variants(unit: IntegerUnit) -> Iterator[KernelChange]:
+    """Yield the faults to try: where sums wrap or saturate, signs of operands, sums in float32, terms left out."""
     dtype = unit.d.dtype
     same = [other for other in integer_units() if (other.a, other.b, other.d) == (unit.a, unit.b, unit.d)]
     steps = sorted({other.terms for other in same if other.saturates})
     if unit.saturates:
-        yield IntegerVariant("wraps instead of saturating", _by(replace(unit, saturates=False)))
+        yield KernelChange("wraps instead of saturating", partial(matmul, accumulate=replace(unit, saturates=False)))
     for terms in steps:
         if not unit.saturates or terms != unit.terms:
             clause = f"saturates after every {plural(terms, 'term')}"
-            yield IntegerVariant(clause, _by(replace(unit, saturates=True, terms=terms)))
+            yield KernelChange(clause, partial(matmul, accumulate=replace(unit, saturates=True, terms=terms)))
     for name in "ab":
         element = getattr(unit, name)
         other = INTEGER_ELEMENTS[f"{'u' if element.signed else 's'}{element.bits}"]
         clause = f"reads {name} as {other.name} instead of {element.name}"
-        yield IntegerVariant(clause, _with_sign(unit, name, other))
-    yield IntegerVariant("adds in float32", lambda a, b: _rounded(_exact(a, b).astype(np.float32), dtype))
+        yield KernelChange(clause, _with_sign(unit, name, other))
+    yield KernelChange(
+        "adds in float32", lambda a, b: _saturated(_exact(a, b).astype(np.float32).astype(np.float64), dtype)
+    )
     if unit.pair is None:
-        yield IntegerVariant("saturates sums of two products in int16", lambda a, b: _pairs(a, b, dtype))
+        yield KernelChange("saturates sums of two products in int16", lambda a, b: _pairs(a, b, dtype))
     else:
-        yield IntegerVariant("adds all products exactly", _by(replace(unit, pair=None)))
-    for bits in (16, 8):
-        narrow = np.dtype(f"int{bits}")
-        yield IntegerVariant(f"wraps sums in {narrow}", partial(_wrapped, narrow, dtype))
-        yield IntegerVariant(f"saturates sums in {narrow}", partial(_clipped, narrow, dtype))
+        yield KernelChange("adds all products exactly", partial(matmul, accumulate=replace(unit, pair=None)))
+    for narrow in (np.dtype(np.int16), np.dtype(np.int8)):
+        wrapped = with_last(lambda a, b, to: _exact(a, b).astype(to).astype(dtype), narrow)
+        yield KernelChange(f"wraps sums in {narrow}", wrapped)
+        saturated = with_last(lambda a, b, to: _saturated(_exact(a, b), to).astype(dtype), narrow)
+        yield KernelChange(f"saturates sums in {narrow}", saturated)
     for block in TAILS:
         clause = f"leaves out the terms of K after the last whole {block}"
-        yield IntegerVariant(clause, partial(_without_tail, block, unit))
-    yield IntegerVariant("leaves out the last term of K", lambda a, b: matmul(a[:, :-1], b[:-1], accumulate=unit))
-    yield IntegerVariant("gives the negative", lambda a, b: (-_exact(a, b)).astype(dtype))
-
-
-def _by(unit: IntegerUnit) -> Callable[[Array, Array], Array]:
-    """Return the function (a, b) -> product that adds as the integer unit `unit` does."""
-    return lambda a, b: matmul(a, b, accumulate=unit)
+        yield KernelChange(clause, partial(_without_tail, block, unit))
+    yield KernelChange("leaves out the last term of K", lambda a, b: matmul(a[:, :-1], b[:-1], accumulate=unit))
+    yield KernelChange("gives the negative", lambda a, b: (-_exact(a, b)).astype(dtype))
 
 
 def _with_sign(unit: IntegerUnit, name: str, element: IntegerElement) -> Callable[[Array, Array], Array]:
-    """Return the function (a, b) -> product that first reads signed integers of one operand as unsigned, or vice versa.
-
-    name: the operand, "a" or "b". element: the type as which its bits are read. unit: the unit that multiplies.
-    """
+    """Return the function (a, b) -> product that reads the bits of the operand `name` as integers of `element`."""
     changed = replace(unit, a=element) if name == "a" else replace(unit, b=element)
 
     def results(a: Array, b: Array) -> Array:
@@ -299,33 +250,19 @@ def _exact(a: Array, b: Array) -> Array:
     return np.asarray(parts[0].astype(np.int64) * 16 + parts[1].astype(np.int64))
 
 
-def _rounded(sums: Array, dtype: np.dtype[Any]) -> Array:
-    """Return whole-number floats as integers of a dtype, saturated at the ends of its range."""
+def _saturated(sums: Array, dtype: np.dtype[Any]) -> Array:
+    """Return whole numbers, int64 or float64, as integers of a dtype, saturated at the ends of its range."""
     ends = np.iinfo(dtype)
-    return np.clip(sums.astype(np.float64), ends.min, ends.max).astype(dtype)
+    return np.clip(sums, ends.min, ends.max).astype(dtype)
 
 
 def _pairs(a: Array, b: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a @ b as `dtype`, added as the instructions VPMADDUBSW and VPMADDWD do.
-
-    The sum of each two neighbouring products saturates in int16; these sums are then added exactly.
-    """
+    """Return a @ b as `dtype`, where sums of two neighbouring products saturate in int16, as by VPMADDUBSW."""
     ends, odd = np.iinfo(np.int16), a.shape[1] % 2
     left, right = np.pad(a.astype(np.int64), ((0, 0), (0, odd))), np.pad(b.astype(np.int64), ((0, odd), (0, 0)))
     products = left[:, :, None] * right[None]  # (M, K, N)
     sums = np.clip(products[:, ::2] + products[:, 1::2], ends.min, ends.max)
     return np.asarray(sums.sum(axis=1), dtype)
-
-
-def _wrapped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
-    """Return a @ b as `dtype`, with sums that wrap around in the narrower dtype `narrow`."""
-    return _exact(a, b).astype(narrow).astype(dtype)
-
-
-def _clipped(narrow: np.dtype[Any], dtype: np.dtype[Any], a: Array, b: Array) -> Array:
-    """Return a @ b as `dtype`, with exact sums saturated to the range of the narrower dtype `narrow`."""
-    ends = np.iinfo(narrow)
-    return np.clip(_exact(a, b), ends.min, ends.max).astype(dtype)
 
 
 def _without_tail(block: int, unit: IntegerUnit, a: Array, b: Array) -> Array:
