@@ -32,26 +32,18 @@ SPLITS = (2, 3, 4, 5, 6, 7, 8, 12, 16)
 
 @lru_cache(maxsize=32)
 def additions(promise: Promise) -> tuple[Addition, ...]:
-    """Return the arithmetics by which a kernel may sum products instead of the promised one, likely ones first.
-
-    They are units with schedules, accumulators, and partial sums that are joined in unusual orders. promise: the
-    arithmetic that the kernel claims.
-    """
+    """Return the arithmetics by which a kernel may sum products instead of the promised one, likely ones first."""
     others: dict[Any, None] = dict.fromkeys(_additions(promise))
     others.pop(promise.adding, None)
     return tuple(others)
 
 
 def _additions(promise: Promise) -> Iterator[Addition]:
-    """Yield candidates for the arithmetic by which a kernel sums products; they may repeat.
-
-    The arithmetic of `promise`, which the kernel claims, may be among them.
-    """
+    """Yield the candidates of `additions`, which may repeat and include the promised arithmetic."""
     if promise.along_k:
         yield from _scaled_along_k(promise)
         return
-    model = isinstance(promise.adding, Model)
-    if not model:
+    if not isinstance(promise.adding, Model):
         yield from _beside(promise)
     for unit in units_for(promise):
         yield Adding(unit)
@@ -70,21 +62,12 @@ def _additions(promise: Promise) -> Iterator[Addition]:
 
 
 def _adds(schedule: Schedule, unit: MatrixUnit) -> bool:
-    """Return whether a unit can follow a schedule.
-
-    If the schedule adds partial sums to a total, each of them must have whole steps (instructions) of the unit.
-    """
+    """Return whether a unit can follow a schedule, whose partial sums must have whole steps of the unit."""
     return not isinstance(schedule.sums, Chain) or interval_of(schedule.sums, unit) % unit.terms == 0
 
 
 def _beside(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics similar to the promised one: with other partial sums, or other additions of partial sums.
-
-    They are: the unit without a schedule; other promotion intervals (numbers of terms after which a partial sum is
-    added to a float32 total); K cut into slices; partial sums that are added in another order (last first, pairwise),
-    in another format or with another rounding; and partial sums of the promised length except the first one, which is
-    shorter or longer. promise: the arithmetic that the kernel claims.
-    """
+    """Yield arithmetics similar to the promised one: with other partial sums, or other additions of partial sums."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how = adding.how
@@ -113,30 +96,27 @@ def _beside(promise: Promise) -> Iterator[Addition]:
             for terms in dict.fromkeys((interval, 32, 64, 128, 256)):
                 promised = terms == interval and (fmt, order) == (FP32, "forward")
                 if terms and terms >= step and not promised:
-                    yield JoinedParts(inner, terms, 0, 0, fmt, order)
+                    yield JoinedParts(inner, terms, fmt=fmt, order=order)
             for count in (2, 3, 4, 8):
-                yield JoinedParts(adding, 0, count, 0, fmt, order)
-                yield JoinedParts(inner, 0, count, 0, fmt, order)
+                yield JoinedParts(adding, parts=count, fmt=fmt, order=order)
+                yield JoinedParts(inner, parts=count, fmt=fmt, order=order)
                 if fmt in (BF16, FP16) and order != "pairwise":
-                    yield JoinedParts(inner, 0, count, 0, fmt, order, twice=True)
+                    yield JoinedParts(inner, parts=count, fmt=fmt, order=order, twice=True)
     yield from _sliced(inner, adding)
     for terms in dict.fromkeys((interval, 32, 64, 128)):
         for fmt in (BF16, FP16):
             if terms and terms >= step:
-                yield JoinedParts(inner, terms, 0, 0, fmt, "forward", twice=True)
+                yield JoinedParts(inner, terms, fmt=fmt, twice=True)
     if interval:
         for first in sorted({step, 2 * step, interval // 2, interval - step, interval + step}):
             if first > 0 and first != interval:
-                yield JoinedParts(inner, interval, 0, first, FP32, "forward")
+                yield JoinedParts(inner, interval, first=first)
         for rounding in ("toward_zero", "nearest_away", "up", "down"):
-            yield JoinedParts(inner, interval, 0, 0, FP32, "forward", rounding)
+            yield JoinedParts(inner, interval, rounding=rounding)
 
 
 def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
-    """Yield arithmetics that cut K into 2 to 8 slices, and add the slices' sums in float32, as no known schedule does.
-
-    chains: the arithmetics to try within a slice; all slices of a sum use the same one.
-    """
+    """Yield arithmetics that cut K into slices, each added by one of `chains`, and join them as no schedule does."""
     cuts = [
         *(("last_longer", grain) for grain in (1, 16, 32, 64)), *(("ceiling", grain) for grain in (16, 32, 64, 128)),
         ("first_longer", 1), *(("rounded_up", grain) for grain in (16, 32, 64)), ("halving", 1),
@@ -146,25 +126,17 @@ def _sliced(*chains: Adding) -> Iterator[JoinedParts]:
             for cut, grain in cuts:
                 if cut != "halving" or count in (4, 8):
                     for order in ("forward", "backward", "pairwise"):
-                        yield JoinedParts(inner, 0, count, 0, FP32, order, cut=cut, grain=grain)
+                        yield JoinedParts(inner, parts=count, order=order, cut=cut, grain=grain)
 
 
 def promoted_parts(adding: Adding) -> JoinedParts | None:
-    """Return the arithmetic of a unit that adds partial sums to a float32 total, as `JoinedParts`.
-
-    Return None if `adding`, a unit with its schedule or an accumulator, has no such partial sums.
-    """
+    """Return the arithmetic of a unit that adds partial sums to a float32 total, as `JoinedParts`; None for others."""
     interval = _interval(adding)
-    if not interval or not isinstance(adding.how, MatrixUnit):
-        return None
-    return JoinedParts(Adding(adding.how), interval, 0, 0, FP32, "forward")
+    return JoinedParts(Adding(adding.how), interval) if interval and isinstance(adding.how, MatrixUnit) else None
 
 
 def _interval(adding: Adding) -> int:
-    """Return the number of terms of a partial sum (promotion interval or chunk); 0 if there are no partial sums.
-
-    adding: a matrix unit with its schedule, or an accumulator.
-    """
+    """Return the number of terms of a partial sum (promotion interval or chunk); 0 if there are no partial sums."""
     if isinstance(adding.how, Chunked):
         return adding.how.chunk
     if isinstance(adding.how, MatrixUnit) and adding.schedule is not None and isinstance(adding.schedule.sums, Chain):
@@ -173,9 +145,8 @@ def _interval(adding: Adding) -> int:
 
 
 def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedule]:
-    """Yield the schedule with K cut into slices, for each number of slices, rule of cutting and order of merging.
+    """Yield a unit's schedule with K cut into slices, in many ways; nothing unless the unit adds in FP32.
 
-    unit: the matrix unit, whose terms per step some rules keep together; it must add in FP32, else nothing is yielded.
     out: the format of the results, in which some merges round.
     """
     if isinstance(schedule.sums, Lanes) or unit.d.fmt != FP32:
@@ -192,12 +163,7 @@ def _split(schedule: Schedule, unit: MatrixUnit, out: Format) -> Iterator[Schedu
 
 
 def _accumulators(promise: Promise) -> Iterator[Adding]:
-    """Yield sequential, fused, pairwise, exact and chunked accumulators in several formats.
-
-    The formats are FP32, FP64, FP16, BF16, TF32 and the result's format if it has 16 bits or more. Some accumulators
-    round toward zero, flush subnormals or saturate. Chunked accumulators, with chunks of 2 to 256 terms, come last.
-    promise: the arithmetic that the kernel claims, for its result format.
-    """
+    """Yield sequential, fused, pairwise, exact and chunked accumulators, in the format of the results and in others."""
     for fmt in dict.fromkeys((promise.out if promise.out.bits >= 16 else FP32, FP32, FP64, FP16, BF16, TF32)):
         for make in (Sequential, FusedMultiplyAdd, Pairwise, Exact):
             yield Adding(make(fmt))
@@ -212,35 +178,25 @@ def _accumulators(promise: Promise) -> Iterator[Adding]:
 
 
 def _of_processors() -> Iterator[Addition]:
-    """Yield arithmetics in float32 that cut K into parts as CPU libraries do, and add the parts' sums in order.
-
-    Within a part terms are added in order, fused or not; in half of the arithmetics, the second of each two
-    neighbouring terms is added before the first.
-    """
+    """Yield arithmetics in float32 that cut K into parts as CPU libraries do, and add the parts' sums in order."""
     for inner, odd_first in product((Adding(FusedMultiplyAdd(FP32)), Adding(Sequential(FP32))), (False, True)):
         if odd_first:
-            yield JoinedParts(inner, 0, 1, 0, FP32, "forward", odd_first=True)
+            yield JoinedParts(inner, parts=1, odd_first=True)
         for terms, rule in ((384, "halved"), (384, "last_halved"), (192, "last_halved"), (512, "doubled")):
-            yield JoinedParts(inner, terms, 0, 0, FP32, "forward", rule=rule, odd_first=odd_first)
+            yield JoinedParts(inner, terms, rule=rule, odd_first=odd_first)
         for count in (2, 3, 4):
-            yield JoinedParts(inner, 0, count, 0, FP32, "forward", odd_first=odd_first)
+            yield JoinedParts(inner, parts=count, odd_first=odd_first)
         for terms in SEGMENTS:
-            yield JoinedParts(inner, terms, 0, 0, FP32, "forward", odd_first=odd_first)
+            yield JoinedParts(inner, terms, odd_first=odd_first)
 
 
 def _lanes(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics of 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add.
-
-    Terms are given to n chains in one of three ways. Chain i adds the terms k with k mod n = i; or part i of n equal
-    parts of K; or the runs j with j mod n = i, where a run has 2, 4 or 8 neighbouring terms. The chains' sums are then
-    added from the first on, from the last on, pairwise, or by halves (i and i + n/2, until one is left). promise: the
-    arithmetic that the kernel claims, for its operands.
-    """
+    """Yield arithmetics of 2 to 64 chains in float32, as the threads or SIMD lanes of a kernel add."""
     for inner in (Adding(Sequential(FP32)), Adding(FusedMultiplyAdd(FP32))):
         for count in (2, 4, 8, 16, 32):
             for order in ("forward", "pairwise", "halves", "backward"):
-                yield JoinedParts(inner, 0, count, 0, FP32, order, strided=True)
-                yield JoinedParts(inner, 0, count, 0, FP32, order)
+                yield JoinedParts(inner, parts=count, order=order, strided=True)
+                yield JoinedParts(inner, parts=count, order=order)
     unit = promise.unit or next((u for u in units() if takes(u.a, promise.a) and takes(u.b, promise.b)), None)
     if unit is None or unit.d.fmt != FP32 or unit.scale is not None:
         return
@@ -254,10 +210,7 @@ def _lanes(promise: Promise) -> Iterator[Addition]:
 
 
 def _read_otherwise(promise: Promise) -> Iterator[Adding]:
-    """Yield the promised arithmetic with units that decode the operands' codes as another format of the same width.
-
-    promise: the arithmetic that the kernel claims.
-    """
+    """Yield the promised arithmetic with units that decode operands as another format of the same width."""
     adding = promise.adding
     unit = promise.unit
     if not isinstance(adding, Adding) or unit is None or unit.scale is not None:
@@ -273,10 +226,7 @@ def _read_otherwise(promise: Promise) -> Iterator[Adding]:
 
 
 def _scaled_along_k(promise: Promise) -> Iterator[Addition]:
-    """Yield arithmetics with other units, schedules and orders of applying scales, for scales that vary along K.
-
-    promise: the arithmetic that the kernel claims, which has a matrix unit.
-    """
+    """Yield arithmetics with other units, schedules and orders of applying scales, for scales that vary along K."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     assert isinstance(adding.how, MatrixUnit)

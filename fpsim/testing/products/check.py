@@ -118,26 +118,23 @@ def check_kernel(
         for name, value in {**promised, **({"envelope": envelope} if envelope else {})}.items():
             raise ValueError(f"{name} is for units of floats; got {value!r} with {integers.name}. Leave it out.")
         report = check_integer_kernel(fn, integers, (a, a if b is None else b), shapes, takes, seed)
-        if raises and not report.ok:
-            raise AssertionError(str(report))
-        return report
-    promise = promise_of(a, b, accumulate, **promised)
-    if envelope:
-        envelopes.refuse_envelope(promise)
-    inputs = inputs_for(promise, shapes, seed)
-    kernel = CalledKernel(fn, promise, takes)
-    report = check_envelope(kernel, promise, inputs) if envelope else _check_bits(kernel, promise, inputs, certificate)
+    else:
+        promise = promise_of(a, b, accumulate, **promised)
+        if envelope:
+            envelopes.refuse_envelope(promise)
+        inputs = inputs_for(promise, shapes, seed)
+        kernel = CalledKernel(fn, promise, takes)
+        if envelope:
+            report = check_envelope(kernel, promise, inputs)
+        else:
+            report = _check_bits(kernel, promise, inputs, certificate)
     if raises and not report.ok:
         raise AssertionError(str(report))
     return report
 
 
 def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
-    """Return the report on a kernel that claims exact bits.
-
-    promise: the arithmetic that it claims. inputs: the operands to call it with. certify: whether to list, for a
-    correct kernel, the variants of that arithmetic that the inputs exclude.
-    """
+    """Return the report on a kernel that promises bits; certify: list what the inputs exclude for a correct kernel."""
     seen: list[Observation] = []
     broken: tuple[str, ...] = ()
     layouts = ComparedLayouts()
@@ -155,15 +152,12 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
     }  # fmt: skip
     if not wrong:
         if not broken and certify:
-            telling = [
-                observation for observation in seen if max(observation.x.shape[:2]) <= BEYOND
-            ] or seen  # larger products exclude no further variants
+            # larger products exclude no further variants
+            telling = [observation for observation in seen if max(observation.x.shape[:2]) <= BEYOND] or seen
             excluded, same, rivals = VariantSearch(promise, telling).certificate()
-            fields |= {"excluded": excluded, "same": _names(same), "rivals": _names(rivals)}
+            fields |= {"excluded": excluded, "same": tuple(map(str, same)), "rivals": tuple(map(str, rivals))}
         return KernelReport(kernel.name, promise.in_words, **fields)
-    fields["max_ulp"] = max(
-        float(distance(observation.got, observation.want, promise.out).max()) for observation in wrong
-    )
+    fields["max_ulp"] = max(float(distance(bad.got, bad.want, promise.out).max()) for bad in wrong)
     if not (broken and "deterministic" in broken[0]):
         fields |= _diagnosis(kernel, promise, seen)
         fields["notes"] += layouts.notes
@@ -173,10 +167,7 @@ def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelI
 
 
 def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields on a wrong kernel: where and why it is wrong, and the fewest terms that show it.
-
-    promise: the arithmetic that the kernel claims. seen: the results for all inputs; wrong ones are among them.
-    """
+    """Return `KernelReport` fields on a wrong kernel: where and why it is wrong, and the fewest terms that show it."""
     places = where(seen)
     fields = {"where": places, **_explained(VariantSearch(promise, seen).explain(), seen, places)}
     wrong = [observation for observation in seen if observation.count]
@@ -187,16 +178,10 @@ def _diagnosis(kernel: CalledKernel, promise: Promise, seen: list[Observation]) 
     return fields if fewest is None else fields | _of_terms(fewest, promise, fields.get("variant"))
 
 
-def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
-    """Return variants of a promised arithmetic as clauses without subject, such as "doubles a"."""
-    return tuple(map(str, variants))
-
-
 def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dict[str, Any]:
-    """Return the `KernelReport` fields that explain wrong results by `match`, the variant that a search found.
+    """Return the `KernelReport` fields that explain wrong results by the variant that a search found.
 
-    A variant is a set of changes of the promised arithmetic. seen: the results for all inputs. places: phrase on which
-    results are wrong, or "".
+    places: phrase on which results are wrong, or "".
     """
     total = sum(observation.count for observation in seen)
     notes = () if match.finished else ("the search for an explanation was stopped; more time may find one",)
@@ -205,7 +190,8 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
         text = f"None of the {match.tried:,} variants that were tried explains them.{limited}"
         return {"explanation": text, "unexplained": total, "notes": notes}
     clauses = match.variant.clauses
-    fields = {"variant": match.variant, "unexplained": match.differ, "others": _names(match.others), "notes": notes}
+    others = tuple(map(str, match.others))
+    fields = {"variant": match.variant, "unexplained": match.differ, "others": others, "notes": notes}
     if match.differ:
         tried = f"None of the {match.tried:,} variants that were tried explains all"
         left = f"which leaves {match.differ:,} different results"
@@ -217,11 +203,7 @@ def _explained(match: FoundVariant, seen: list[Observation], places: str) -> dic
 
 
 def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]]]:
-    """Return up to two wrong elements of each product, as (inputs, (row, column)), for a search for few terms.
-
-    Products of the kinds "masks", "normal" and "ties of the result" come first, because few of their terms usually show
-    the difference; then those of small K.
-    """
+    """Return up to two wrong elements (inputs, (row, column)) of each product; those that few terms show come first."""
     order = ("masks", "normal", "ties of the result")
     elements = []
     for observation in sorted(wrong, key=lambda each: (each.x.name not in order, each.x.shape[2])):
@@ -232,11 +214,9 @@ def _short(wrong: list[Observation]) -> list[tuple[KernelInputs, tuple[int, int]
 
 
 def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict[str, Any]:
-    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet, on the fewest terms.
+    """Return the `KernelReport` fields terms, terms_shown, smallest, trees and meet.
 
-    fewest: the fewest terms that show a difference. promise: the arithmetic that the kernel claims. variant: the
-    changes of that arithmetic that explain the results, whose sums have the second tree and text; None if nothing
-    explains them.
+    variant: the changes of the promise that explain the results; None if nothing does.
     """
     terms = fewest.terms
     digits = -(-promise.out.bits // 4)
@@ -258,10 +238,7 @@ def _of_terms(fewest: Fewest, promise: Promise, variant: Variant | None) -> dict
 
 
 def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
-    """Return a clause such as "terms 3, 40 meet in the step that ...", on the first sum that contains all `places`.
-
-    tree: the tree in which a sum adds its terms. places: indices of terms of K.
-    """
+    """Return a clause such as "terms 3, 40 meet in the step that ...", on the first sum that contains all `places`."""
     if len(places) == 1:
         return f"term {places[0]} is added {meeting(tree, places)}"
     more = ", ..." if len(places) > 4 else ""
@@ -269,11 +246,7 @@ def _meeting(tree: Tree, places: tuple[int, ...]) -> str:
 
 
 def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
-    """Return the tree in which `adding` sums the k terms of an element, or None if it has no tree.
-
-    promise: the arithmetic that the kernel claims, for its result format. adding: an `Adding` (unit with schedule, or
-    accumulator); anything else has no tree. n: columns of the product, on which the order of some libraries depends.
-    """
+    """Return the tree in which `adding` sums the k terms of an element of n columns, or None if it has no tree."""
     if not isinstance(adding, Adding) or adding.codes:
         return None
     try:
@@ -283,19 +256,13 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed.
-
-    The probe calls the kernel to find its arithmetic, in the shape with the longest K that it can finish in time.
-    promise: the arithmetic that the kernel claims. explanation: the text to extend. wrong: the results with
-    differences.
-    """
+    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed in time."""
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
     operands = (promise.a, promise.b)
-    shapes = sorted(
-        {observation.x.shape for observation in wrong}, key=lambda shape: (min(*shape[:2], TOGETHER), shape[2])
-    )
-    for m, n, k in shapes[::-1][:PROBED]:
+    shapes = {observation.x.shape for observation in wrong}
+    longest_last = sorted(shapes, key=lambda shape: (min(*shape[:2], TOGETHER), shape[2]))
+    for m, n, k in longest_last[::-1][:PROBED]:
         try:
             model = model_of(BlackBox(kernel.as_numpy, ProbedCall("matmul", k, operands, (m, n)), PROBING))
         except (ValueError, TypeError):

@@ -25,6 +25,7 @@ from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.probe.operands import ProbedOperand
 from fpsim.schedules.schedule import FLAT
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, Pairwise
+from fpsim.testing.products.changes import flushed
 from fpsim.testing.products.promise import Adding, KernelInputs, Promise, operand_values
 
 NEAREST = Rounding.NEAREST_EVEN
@@ -45,7 +46,7 @@ class Envelope(NamedTuple):
 
 
 def refuse_envelope(promise: Promise) -> None:
-    """Raise a ValueError if no error bound is known for a promise, the arithmetic that a kernel claims."""
+    """Raise a ValueError if no error bound is known for a promise."""
     if not isinstance(promise.adding, Adding):
         raise ValueError("envelope=True needs a unit or an accumulator, whose error bound is known; got a model.")
     if promise.scaled or promise.bias:
@@ -58,12 +59,9 @@ def refuse_envelope(promise: Promise) -> None:
 
 
 class SubnormalFlush(NamedTuple):
-    """The subnormals that a kernel may replace by zeros.
+    """The subnormals that a kernel may replace by zeros: of `sides` ("a", "b", "ab" or ""), of sums, of results.
 
-    Attributes:
-      words: clause on it for reports.
-      sides: operands whose subnormals it replaces: "a", "b", "ab" or "".
-      sums, results: whether it replaces subnormal sums, and subnormal results.
+    words: clause on it for reports.
     """
 
     words: str
@@ -85,15 +83,8 @@ FLUSHES = (
 def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush) -> bool:
     """Return whether all results are within the promise's error bounds, for a kernel that also flushes subnormals.
 
-    The exact sums are those of the operands after the flush. If sums are flushed, bounds are enlarged by two smallest
-    normal values of the sums' format for each term. If results are flushed, a result of 0 is allowed wherever a result
-    that rounds to a subnormal is.
-
-    Args:
-      promise: the arithmetic that the kernel claims, which has an error bound.
-      x: the operands.
-      got: the results for them, float64 values (M, N).
-      flush: which of operands, sums and results are flushed.
+    got: float64 values (M, N). With flushed sums, a bound grows by two smallest normal values of the sums' format for
+    each term. With flushed results, 0 is allowed wherever a result that rounds to a subnormal is.
     """
     sides = zip("ab", (x.a, x.b), (promise.a, promise.b), strict=True)
     a, b = (_flushed(codes, operand) if name in flush.sides else codes for name, codes, operand in sides)
@@ -109,16 +100,14 @@ def within(promise: Promise, x: KernelInputs, got: Array, flush: SubnormalFlush)
 
 def _flushed(codes: Array, operand: ProbedOperand) -> Array:
     """Return an operand's array, of its dtype or of codes, with subnormals replaced by zeros of their sign."""
-    values = operand_values(codes, operand)
-    return operand.passed(np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values))
+    return operand.passed(flushed(operand_values(codes, operand), operand.fmt))
 
 
 def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
     """Return the exact sums of the product of x.a and x.b, and bounds of a kernel's errors.
 
-    promise: the arithmetic that the kernel claims. A bound is the deterministic error bound of its accumulation,
-    enlarged by the error of rounding to the result's format if that is not the format of the sums. It is NaN if a sum
-    may exceed half of the largest value of either format. Infinite and NaN operands count as 0 in the exact sums.
+    A bound is the deterministic one of the promised accumulation, plus the error of rounding to the result's format. It
+    is NaN if a sum may exceed half of the largest value. Infinite and NaN operands count as 0 in the exact sums.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)
@@ -141,18 +130,14 @@ def envelope_of(promise: Promise, x: KernelInputs) -> Envelope:
             bound = (bound + unit_roundoff(promise.out, NEAREST) * (np.abs(exact) + bound) + step) * SLACK
         largest = min(promise.out.max, adding.own_format.max) / 2
         bound = np.where(terms.magnitude_sums(k) + bound < largest, bound, np.nan)
-    shape = (m, n)
-    bound = bound.reshape(shape)
+    bound = bound.reshape(m, n)
     # finite terms that may overflow to the other Inf make NaN of an Inf
     special = np.where(np.isinf(special) & np.isnan(bound), 0.0, special)
-    return Envelope(exact.reshape(shape), bound, special)
+    return Envelope(exact.reshape(m, n), bound, special)
 
 
 def _specials(a: Array, b: Array) -> Array:
-    """Return float64 (M, N): NaN, Inf or -Inf where the terms of a result force this value, 0 elsewhere.
-
-    a, b: the operands' float64 values, (M, K) and (K, N). A result with terms Inf and -Inf must be NaN.
-    """
+    """Return float64 (M, N): NaN, Inf or -Inf where the terms of values a, (M, K), and b, (K, N), force it, else 0."""
     with np.errstate(all="ignore"):
         products = a[:, :, None] * b[None]
     nan = np.isnan(products).any(axis=1)
@@ -161,10 +146,7 @@ def _specials(a: Array, b: Array) -> Array:
 
 
 def outside(got: Array, of: Envelope) -> Array:
-    """Return a bool mask of the results, float64 values (M, N), that are outside their bounds.
-
-    An element that must be NaN or Inf is outside if it is not that; an element without a bound never is.
-    """
+    """Return a bool mask of the results, float64 values (M, N), that are outside their bounds or not the `special`."""
     must = np.isnan(of.special) | np.isinf(of.special)
     with np.errstate(all="ignore"):
         far = ~(np.abs(got - of.exact) <= of.bound)
@@ -173,17 +155,14 @@ def outside(got: Array, of: Envelope) -> Array:
 
 
 def shares(got: Array, of: Envelope) -> Array:
-    """Return the absolute error of each result (float64 values) divided by its bound.
-
-    It is NaN if the result is not finite, must be NaN or Inf, or has no bound above 0.
-    """
+    """Return the absolute error of each result (float64 values) divided by its bound; NaN where that has no meaning."""
     plain = (of.special == 0) & ~np.isnan(of.bound) & np.isfinite(got)
     with np.errstate(all="ignore"):
         return np.where(plain & (of.bound > 0), np.abs(got - of.exact) / of.bound, np.nan)
 
 
 def derivation(promise: Promise) -> str:
-    """Return the derivation of a promise's error bounds as text, such as "one rounding to FP32 of the exact sum"."""
+    """Return the derivation of a promise's error bounds as text."""
     adding = promise.adding
     assert isinstance(adding, Adding)
     how, out = adding.how, promise.out

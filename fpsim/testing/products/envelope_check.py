@@ -19,25 +19,21 @@ from fpsim.testing.products.variants import PROMISED
 
 
 def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
-    """Return the report on a kernel whose results must be within the error bound of a promise.
-
-    promise: the arithmetic that the kernel claims. inputs: the operands to call it with.
-    """
+    """Return the report on a kernel whose results must be within the error bound of a promise."""
     fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
-    total = outside = unbounded = calls = 0
+    outside = unbounded = 0
     share, worst, ulps = 0.0, None, 0.0
     broken: tuple[str, ...] = ()
     seen: list[Observation] = []
     layouts = ComparedLayouts()
     try:
         for x in inputs:
-            codes = kernel.call(x) if calls else kernel.settle(x)
-            calls += 1
+            codes = kernel.call(x) if seen else kernel.settle(x)
             of = envelopes.envelope_of(promise, x)
             got = values_of(codes, promise.out)
             far = envelopes.outside(got, of)
             used = envelopes.shares(got, of)
-            total, outside = total + far.size, outside + int(far.sum())
+            outside += int(far.sum())
             unbounded += int((np.isnan(of.bound) & (of.special == 0)).sum())
             want = promise.bits(x)
             seen.append(Observation(x, codes, np.where(far, want, codes)))
@@ -45,34 +41,28 @@ def check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[Kern
                 share = max(share, float(np.nanmax(used)))
             if far.any():
                 ulps = max(ulps, float(distance(codes, want, promise.out)[far].max()))
-                element = tuple(int(i) for i in np.argwhere(far)[0])
                 if worst is None or x.shape[2] < worst.inputs.shape[2]:
-                    worst = mismatch(promise, x, codes, want, (element[0], element[1]))
+                    row, column = (int(i) for i in np.argwhere(far)[0])
+                    worst = mismatch(promise, x, codes, want, (row, column))
         layouts = in_layouts(kernel, seen, promise)
         broken = layouts.broken
     except FunctionMisbehaved as refusal:
         broken = (refusal.sentence,)
-    notes = (
-        [f"{unbounded:,} elements have no bound: their sums may leave the range, or lose terms"] if unbounded else []
-    )
-    fields |= {"mismatches": outside, "of": total, "inputs": calls, "first": worst, "max_ulp": ulps, "share": share}
+    notes = layouts.notes
+    if unbounded:
+        notes = f"{unbounded:,} elements have no bound: their sums may leave the range, or lose terms", *notes
+    total = sum(observation.got.size for observation in seen)
+    fields |= {"mismatches": outside, "of": total, "inputs": len(seen), "first": worst, "max_ulp": ulps, "share": share}
     if outside:
         fields |= _explained_outside(promise, seen)
     fields["covered"] = replace(coverage_of(observation.x for observation in seen), layouts=layouts.taken)
-    return KernelReport(kernel.name, promise.in_words, broken=broken, notes=(*notes, *layouts.notes), **fields)
+    return KernelReport(kernel.name, promise.in_words, broken=broken, notes=notes, **fields)
 
 
 def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
-    """Return the `KernelReport` fields that explain the results outside the bounds.
-
-    The explanation is a flush of subnormals, or else a variant of the promised arithmetic, or else where the results
-    are. promise: the arithmetic that the kernel claims. seen: the results for all inputs.
-    """
+    """Return the `KernelReport` fields that explain results outside the bounds: flushed subnormals, or a variant."""
     for flush in envelopes.FLUSHES:
-        if all(
-            envelopes.within(promise, observation.x, values_of(observation.got, promise.out), flush)
-            for observation in seen
-        ):
+        if all(envelopes.within(promise, call.x, values_of(call.got, promise.out), flush) for call in seen):
             text = f"It {flush.words}: all results are in the envelope of a product that does so."
             return {"causes": (flush.words,), "explanation": text, "where": where(seen)}
     search = VariantSearch(promise, [observation for observation in seen if observation.count])
@@ -80,8 +70,5 @@ def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, A
     if match.variant == PROMISED or match.differ:
         return {"where": where(seen), "explanation": where(seen)}
     clauses = match.variant.clauses
-    return {
-        "variant": match.variant,
-        "causes": clauses,
-        "explanation": f"It {'; it '.join(clauses)} (0 differ from that).",
-    }
+    text = f"It {'; it '.join(clauses)} (0 differ from that)."
+    return {"variant": match.variant, "causes": clauses, "explanation": text}

@@ -10,7 +10,7 @@ import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.deprecation import renamed_arguments
-from fpsim.errors import is_integer
+from fpsim.errors import is_integer, shown
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.keywords import given_keywords
@@ -34,7 +34,6 @@ from fpsim.testing.products.promise import (
     KernelKeywords,
     Promise,
     promise_of,
-    refused_shape,
     with_kernel_keywords,
 )
 
@@ -114,7 +113,7 @@ def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> I
 
 
 def _unknown_kinds(promise: Promise) -> list[str]:
-    """Return the kinds of inputs for which a probed model cannot predict results; none without a model."""
+    """Return the kinds of inputs for which a probed model cannot predict results."""
     if not isinstance(promise.adding, Model):
         return []
     said = " ".join(promise.adding.unknown)
@@ -125,12 +124,13 @@ def _unknown_kinds(promise: Promise) -> list[str]:
 
 def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
     """Return the caller's shapes as tuples; raise an error for any but positive (M, N, K) that the promise allows."""
+    refusal = f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(shapes)}."
     try:
         listed = [tuple(shape) for shape in shapes]
     except TypeError:
-        raise TypeError(refused_shape(shapes)) from None
+        raise TypeError(refusal) from None
     if not listed or any(len(s) != 3 or not all(is_integer(x) and x >= 1 for x in s) for s in listed):
-        raise ValueError(refused_shape(shapes))
+        raise ValueError(refusal)
     checked = [(int(m), int(n), int(k)) for m, n, k in listed]
     block = promise.unit.block if promise.unit is not None else 0
     for _, _, k in checked:
@@ -142,10 +142,7 @@ def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
 
 
 def shapes_for(promise: Promise) -> list[Shape]:
-    """Return shapes (M, N, K) around the boundaries of the schedule that its library accepts.
-
-    The first is the one for which every kind of inputs is made.
-    """
+    """Return shapes (M, N, K) around the boundaries of the schedule that its library accepts, the main one first."""
     adding = promise.adding
     if isinstance(adding, Model):
         return [(*adding.shape, adding.n)]
@@ -166,10 +163,7 @@ def shapes_for(promise: Promise) -> list[Shape]:
 
 
 def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise) -> Shape | None:
-    """Return the first of three shapes that the schedule's library accepts, or None if it accepts none.
-
-    They are `shape`, `shape` rounded up to multiples of 16, and the latter with M = 1.
-    """
+    """Return `shape`, its next multiples of 16, or these with M = 1, whichever the library accepts first, or None."""
     up = (-(-shape[0] // 16) * 16, -(-shape[1] // 16) * 16, -(-shape[2] // 16) * 16)
     for candidate in (shape, up, (1, *up[1:])):
         kinds = (promise.scale_a or "none", promise.scale_b or "none")
@@ -179,11 +173,10 @@ def _taken(schedule: Schedule, unit: MatrixUnit, shape: Shape, promise: Promise)
 
 
 def lengths(promise: Promise) -> tuple[int, list[int], int]:
-    """Return (K of the main shape, in which every kind of inputs is made; further K; terms of a partial sum).
+    """Return (K of the main shape, for which every kind of inputs is made; further K; terms of a partial sum).
 
     The main K has several partial sums and an incomplete one; the further K, ascending, are next to multiples of a step
-    and of a partial sum. Without partial sums, the third number is the grain of slices of K, else the terms of an
-    instruction, else 8.
+    and of a partial sum. Without partial sums, the third number is a grain of slices, an instruction's terms, or 8.
     """
     adding = promise.adding
     assert isinstance(adding, Adding)
@@ -207,10 +200,9 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the main shape, in which every kind of inputs is made, and further K next to multiples of a step.
+    """Return K of the main shape and the further K of `lengths`; interval: terms of a partial sum, 0 for none.
 
-    step, interval: terms of an instruction, and of a partial sum; interval 0 (none) is replaced by 4 steps, or by 64
-    if that is more. The main K has four partial sums and an incomplete one. block: all K are multiples of it, if not 0.
+    block: all K are multiples of it, if not 0.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)
@@ -227,16 +219,13 @@ def made(promise: Promise, kind: str, shape: Shape, seed: int) -> KernelInputs:
     m, n, k = shape
     a, b = promise.a, promise.b
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), m, n, k])
-    call = ProbedCall("matmul", k, (a, b), (m, n))
     if kind in OWN:
         x, y = OWN[kind](rng, promise, shape)
         x, y = _held(a, x), _held(b, y)
     else:
-        x, y = drawn(kind, call, seed)
+        x, y = drawn(kind, ProbedCall("matmul", k, (a, b), (m, n)), seed)
     scale_a, scale_b = (_scales(promise, side, shape, seed) for side in (0, 1))
-    bias = None
-    if promise.bias:
-        bias = (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 6, n)).astype(np.float32)
+    bias = (rng.standard_normal(n) * 2.0 ** rng.integers(-3, 6, n)).astype(np.float32) if promise.bias else None
     with np.errstate(all="ignore"):
         return KernelInputs(kind, SHOWS[kind], a.passed(x), b.passed(y), scale_a, scale_b, bias)
 
@@ -248,10 +237,7 @@ def _held(operand: ProbedOperand, values: Array) -> Array:
 
 
 def _scales(promise: Promise, side: int, shape: Shape, seed: int) -> Array | None:
-    """Return random scales of a (side 0) or b (side 1) for a product of `shape` (M, N, K); None without scales.
-
-    They are float32 in the layout of `promise`, or block-scale codes in the dtype of their format. seed: their seed.
-    """
+    """Return random scales of a (side 0) or b (side 1) in the promised layout, floats or codes; None without scales."""
     word = (promise.scale_a, promise.scale_b)[side]
     if not word:
         return None
@@ -305,7 +291,7 @@ def boundaries(promise: Promise, k: int) -> list[int]:
 def _large_pairs(rng: np.random.Generator, promise: Promise, shape: Shape, pairs: list[Any]) -> Pair:
     """Draw float64 a and b of `shape` (M, N, K) for `promise`: in each row of a, two large terms cancel.
 
-    pairs: for each row of a, the two indices along K of its large terms; if they are equal, the row has one.
+    pairs: for each row of a, the indices of its large terms; if they are equal, the row has one.
     """
     m, n, k = shape
     _, high = promise.a.exponents
@@ -346,10 +332,7 @@ def _tail(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw N(0, 1) for a and b of `shape` (M, N, K); then set one element of each row of a to Inf, NaN or +-largest.
-
-    Rows of b that meet these elements get values 1, -1, 0 and tiny ones. promise: the arithmetic, for its formats.
-    """
+    """Draw N(0, 1) for a and b of `shape` (M, N, K), with Inf, NaN or +-largest in each row of a, and b to match."""
     m, n, k = shape
     fmt, other = promise.a.fmt, promise.b.fmt
     some = [fmt.max, -fmt.max] + [np.inf, -np.inf] * fmt.has_infinity + [np.nan] * fmt.has_nan
@@ -361,10 +344,7 @@ def _infinite(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
 
 
 def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw float64 a and b of `shape` (M, N, K) whose products are near the smallest value of the result of `promise`.
-
-    Only the first i + 1 elements of row i of a are not zero.
-    """
+    """Draw float64 a and b of `shape` (M, N, K) whose products are near the smallest result of `promise`."""
     m, n, k = shape
     out = promise.out
     smallest = int(np.log2(out.smallest_subnormal or out.smallest_normal))
@@ -373,19 +353,15 @@ def _faint(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
     second = max(smallest - first, low[1] + 3)
     sides = []
     for exponent, size in ((first, (m, k)), (second, (k, n))):
-        sides.append(
-            np.ldexp(rng.uniform(1, 2, size) * rng.choice([-1.0, 1.0], size), rng.integers(-4, 3, size) + exponent)
-        )
+        mantissas = rng.uniform(1, 2, size) * rng.choice([-1.0, 1.0], size)
+        sides.append(np.ldexp(mantissas, rng.integers(-4, 3, size) + exponent))
     kept = np.minimum(1 + np.arange(m), k)  # few terms a row, so that sums stay small
     sides[0][np.arange(k)[None, :] >= kept[:, None]] = 0.0
     return sides[0], sides[1]
 
 
 def _result_ties(rng: np.random.Generator, promise: Promise, shape: Shape) -> Pair:
-    """Draw integers, float64 a and b of `shape` (M, N, K), whose sums are often ties of the result format of `promise`.
-
-    Sums are around 2**(precision of that format). In half of the columns, a last term of +-1/64 moves them off ties.
-    """
+    """Draw integers, float64 a and b of `shape` (M, N, K), whose sums are often ties of the result, or next to ties."""
     m, n, k = shape
     largest = [2.0 ** min(operand.fmt.mantissa_bits + 1, 11) for operand in (promise.a, promise.b)]
     size = min(np.sqrt(3 * 1.5 * 2.0**promise.out.precision / np.sqrt(k)), *largest)

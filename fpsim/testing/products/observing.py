@@ -24,12 +24,10 @@ from fpsim.testing.products.report import ProductCoverage
 class Observation:
     """A kernel's results for one product, with the promised ones.
 
-    In a check of error bounds, `want` equals `got` wherever the kernel's result is within its bound, so that only
-    results outside the bounds count as different.
-
     Attributes:
       x: the operands, and promised scales and bias.
-      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs.
+      got, want: codes of the kernel's results and of the promised ones, (M, N), with one code for all NaNs. In a check
+        of error bounds, `want` equals `got` wherever the result is within its bound.
     """
 
     x: KernelInputs
@@ -50,11 +48,8 @@ class Observation:
 def observe(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], seen: list[Observation]) -> None:
     """Call a kernel with all inputs, append an observation for each to `seen`, and call it again with the first inputs.
 
-    promise: the arithmetic that the kernel claims.
-
     Raises:
-      FunctionMisbehaved: the kernel broke a rule of calls: it raised, wrote into an operand, or returned other bits for
-        the first inputs at the second or the last call.
+      FunctionMisbehaved: the kernel broke a rule of calls, or returned other bits for the first inputs at a later call.
     """
     for x in inputs:
         got = kernel.call(x) if seen else kernel.settle(x)
@@ -70,7 +65,7 @@ class ComparedLayouts(NamedTuple):
     Attributes:
       taken: names of layouts with the right results.
       notes: a remark on each error that the kernel raises for layouts.
-      broken: a sentence on the first layout with wrong results, as a tuple of one; () if there is none.
+      broken: a sentence on the first layout with wrong results, as a tuple of one or none.
     """
 
     taken: tuple[str, ...] = ()
@@ -81,13 +76,8 @@ class ComparedLayouts(NamedTuple):
 def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise | None = None) -> ComparedLayouts:
     """Call a kernel with the operands of two products in other memory layouts, and compare the results.
 
-    The products are those of the first observation, and of the first one in which M and N differ and both exceed 1. The
-    first layout with wrong results ends the comparison. JAX arrays have only one layout, so none is compared.
-
-    Args:
-      kernel: the kernel.
-      seen: the kernel's results for operands in C order.
-      bounded: the promise (claimed arithmetic) whose error bounds results must be within; None compares bits.
+    The first layout with wrong results ends the comparison. JAX arrays have only one layout, so none is compared.
+    seen: the results in C order. bounded: the promise whose error bounds results must be within; None compares bits.
     """
     if kernel.takes == "jax":
         return ComparedLayouts(notes=("JAX's arrays have one memory layout",))
@@ -117,14 +107,9 @@ def in_layouts(kernel: CalledKernel, seen: list[Observation], bounded: Promise |
 
 
 def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, bounded: Promise | None) -> None:
-    """Compare the results `got` for operands in a layout with the observation in C order.
+    """Raise a FunctionMisbehaved if the results `got`, codes (M, N), for operands in a layout are wrong.
 
-    got: codes (M, N). bounded: the promise (claimed arithmetic) whose error bounds results must be within; None
-    compares bits.
-
-    Raises:
-      FunctionMisbehaved: the bits differ, or, with `bounded`, a result is outside the error bounds although all results
-        in C order are within them.
+    They are if bits differ from those in C order, or, with `bounded`, only they are outside its error bounds.
     """
     if bounded is None and (got != observation.got).any():
         said = f"{observation.x}, {layout.name} in memory, than in C order: {two_results(observation.got, got)}"
@@ -151,35 +136,25 @@ def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
 
 
 def where(seen: list[Observation]) -> str:
-    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited.
-
-    seen: the kernel's results for all inputs.
-    """
-    bad, good = (
-        [observation for observation in seen if observation.count],
-        [observation for observation in seen if not observation.count],
-    )
+    """Return a phrase on the inputs, sizes, rows or columns to which differences are limited, or "" if not limited."""
+    bad = [observation for observation in seen if observation.count]
+    good = [observation for observation in seen if not observation.count]
     words = []
     kinds = list(dict.fromkeys(observation.x.name for observation in bad))
     these = [observation for observation in seen if observation.x.name in kinds]
-    if (
-        len(kinds) <= 3
-        and len(kinds) < len({observation.x.name for observation in seen})
-        and len(bad) >= len(these) / 2
-    ):
+    few = len(kinds) <= 3 and len(kinds) < len({observation.x.name for observation in seen})
+    if few and len(bad) >= len(these) / 2:
         words.append(f"only with {' and '.join(repr(kind) for kind in kinds)} inputs")
     alike = [observation for observation in good if observation.x.name in kinds]
     sizes = (_of_sizes(bad, alike, place, name) for place, name in ((0, "M"), (1, "N"), (2, "K")))
     words += [text for text in sizes if text][:1]
-    rows, columns = _lines(bad, 0), _lines(bad, 1)
-    words += [text for text in (rows, columns) if text]
+    words += [text for text in (_lines(bad, 0), _lines(bad, 1)) if text]
     return "; ".join(words)
 
 
 def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name: str) -> str:
     """Return a phrase on the sizes of an axis that only wrong products have; "" if no rule separates them.
 
-    bad, good: observations (a kernel's results for some inputs) with and without differences from the promised results.
     place, name: index of the axis in (M, N, K), and its letter.
     """
     sizes, others = ({observation.x.shape[place] for observation in some} for some in (bad, good))
@@ -198,10 +173,7 @@ def _of_sizes(bad: list[Observation], good: list[Observation], place: int, name:
 
 
 def _lines(bad: list[Observation], axis: int) -> str:
-    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or "" if not limited.
-
-    bad: observations, that is, a kernel's results for some inputs, all with differences from the promised results.
-    """
+    """Return a phrase on the rows (axis 0) or columns (axis 1) to which differences are limited, or ""."""
     name = ("row", "column")[axis]
     lines = [np.flatnonzero(observation.differ.any(axis=1 - axis)) for observation in bad]
     sizes = [observation.got.shape[axis] for observation in bad]
@@ -213,12 +185,10 @@ def _lines(bad: list[Observation], axis: int) -> str:
         return f"only in the first {name}"
     if all(wrong.size == 1 and wrong[0] == lines[0][0] for wrong in lines):
         return f"only in {name} {lines[0][0]}"
-    for grain in (1024, 512, 256):
-        if min(sizes) > grain and all((wrong >= grain).all() for wrong in lines):
-            return f"only in {name}s from {grain} on"
-    for grain in (128, 64, 32, 16, 8, 4):
+    for grain in (1024, 512, 256, 128, 64, 32, 16, 8, 4):
         whole = [size // grain * grain for size in sizes]
-        if all(whole) and all((wrong >= start).all() for wrong, start in zip(lines, whole, strict=True)):
+        rest = all(whole) and all((wrong >= start).all() for wrong, start in zip(lines, whole, strict=True))
+        if rest and grain <= 128:
             return f"only in {name}s beyond a multiple of {grain}"
         if min(sizes) > grain and all((wrong >= grain).all() for wrong in lines):
             return f"only in {name}s from {grain} on"

@@ -11,22 +11,18 @@ import numpy as np
 from fpsim.arrays import Array
 from fpsim.formats.named import BF16, FP16, FP32
 from fpsim.probe.operands import ProbedOperand
-from fpsim.testing.products.changes import THROUGH, KernelChange, has_signed_zeros, rounded, with_last
+from fpsim.testing.products.changes import THROUGH, KernelChange, flushed, has_signed_zeros, rounded, with_last
 from fpsim.testing.products.promise import KernelInputs, Promise
 
 # ---- operands: functions of float64 values and their operand's format, which return the changed values
 
 
 def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
-    """Yield the faults that broken kernels have in operands, as (operands affected, fault).
-
-    Affected are "a", "b" or "ab". The function of a fault maps (float64 values, `ProbedOperand`) to changed values.
-    promise: the arithmetic of the correct kernel; faults that cannot change its results are left out.
-    """
+    """Yield faults in operands that can change the promised results, as (operands: "a", "b" or "ab"; fault)."""
     fmts = (promise.a.fmt, promise.b.fmt)
     for side, which in (("ab", "both operands"), ("a", "a"), ("b", "b")):
         mine = [fmt for name, fmt in zip("ab", fmts, strict=True) if name in side]
-        yield side, KernelChange(f"takes subnormals of {which} as zeros", _flushed)
+        yield side, KernelChange(f"takes subnormals of {which} as zeros", lambda v, operand: flushed(v, operand.fmt))
         yield side, KernelChange(f"reads subnormals of {which} without their leading bit", _without_leading_bit)
         if has_signed_zeros(promise):
             yield side, KernelChange(f"loses the signs of zeros of {which}", lambda v, _: v + 0.0)
@@ -39,7 +35,8 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
         if any(fmt.has_nan for fmt in mine):
             yield side, KernelChange(f"takes NaN in {which} as 0", _held(lambda v: np.where(np.isnan(v), 0.0, v)))
         if any(fmt.has_infinity for fmt in mine):
-            yield side, KernelChange(f"limits {which} to finite values", _limited)
+            limited = KernelChange(f"limits {which} to finite values", lambda v, x: np.clip(v, -x.fmt.max, x.fmt.max))
+            yield side, limited
         yield side, KernelChange(f"loses the signs of {which}", _held(np.abs))
         if side != "ab":
             yield side, KernelChange(f"negates {which}", lambda v, _: -v)
@@ -51,26 +48,15 @@ def of_operands(promise: Promise) -> Iterator[tuple[str, KernelChange]]:
                                lambda v, _: v.ravel().reshape(v.shape[::-1]).T.reshape(v.shape))  # fmt: skip
 
 
-def _flushed(values: Array, operand: ProbedOperand) -> Array:
-    """Return float64 values with the subnormals of the operand's format replaced by zeros of their sign."""
-    return np.where(np.abs(values) < operand.fmt.smallest_normal, np.copysign(0.0, values), values)
-
-
 def _without_leading_bit(values: Array, operand: ProbedOperand) -> Array:
-    """Return float64 values with each subnormal of the operand's format misread as Triton's interpreter does.
-
-    It shifts the fraction until its leading bit is out, as for a normal number, but leaves the exponent field 0.
-    """
+    """Return values with each subnormal replaced by its fraction, as Triton's interpreter misreads it."""
     size = np.abs(values)
     fraction = (2 * np.frexp(size)[0] - 1) * operand.fmt.smallest_normal
     return np.where((size < operand.fmt.smallest_normal) & (size > 0), np.copysign(fraction, values), values)
 
 
 def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], Array]:
-    """Return a function of (float64 values, operand) that applies `change` to the values.
-
-    It then rounds finite ones to the operand's format.
-    """
+    """Return a function of (values, operand) that applies `change` and rounds finite results to the format."""
 
     def changed(values: Array, operand: ProbedOperand) -> Array:
         with np.errstate(all="ignore"):
@@ -81,20 +67,11 @@ def _held(change: Callable[[Array], Array]) -> Callable[[Array, ProbedOperand], 
     return changed
 
 
-def _limited(values: Array, operand: ProbedOperand) -> Array:
-    """Return float64 values clipped to the finite range of the operand's format."""
-    return np.clip(values, -operand.fmt.max, operand.fmt.max)
-
-
 # ---- scales and bias: functions from KernelInputs to KernelInputs
 
 
 def of_scales(promise: Promise) -> Iterator[KernelChange]:
-    """Yield the faults that broken kernels have in scales and bias.
-
-    The function of each maps KernelInputs to KernelInputs with changed scales or bias. The only fault of block scales,
-    which are codes, is that those of a and b are exchanged. promise: the arithmetic of the correct kernel.
-    """
+    """Yield the faults that broken kernels have in scales and bias; of block scales only that they are exchanged."""
     for name in ("scale_a", "scale_b"):
         word = getattr(promise, name)
         if word in ("", "block"):
@@ -131,10 +108,7 @@ def of_scales(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _scale(name: str, change: Callable[[Array], Array]) -> Callable[[KernelInputs], KernelInputs]:
-    """Return the function of inputs that replaces the array `name` by `change` of it, as float32.
-
-    name: "scale_a", "scale_b" or "bias".
-    """
+    """Return the function of inputs that replaces the array `name` by `change` of it, as float32."""
 
     def changed(x: KernelInputs) -> KernelInputs:
         with np.errstate(all="ignore"):
@@ -165,10 +139,7 @@ def _last_stale(s: Array) -> Array:
 
 
 def _exchange(x: KernelInputs) -> KernelInputs:
-    """Return inputs with the scales of a and b exchanged and transposed.
-
-    The inputs are returned unchanged if the scales of b do not have the transposed shape of those of a.
-    """
+    """Return inputs with the scales of a and b exchanged and transposed, unchanged if the shapes do not fit."""
     first, second = x.scale_a, x.scale_b
     assert first is not None
     assert second is not None

@@ -181,18 +181,21 @@ def promise_of(
 ) -> Promise:  # fmt: skip
     """Return the validated arithmetic that a kernel promises; the arguments are those of `check_kernel`.
 
-    a, b: a format, dtype or element of a unit each; b None for that of a. accumulate: a unit or its name, an
-    accumulator, or a model of a probe. out_fmt: the format of results; None for that of the sums.
-
     Raises:
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
     """
     left, right = operand_of(a, "a"), operand_of(a if b is None else b, "b")
-    said = [_said(accumulate), *([f"schedule={schedule}"] if schedule is not None else [])]
+    how_said = accumulate if isinstance(accumulate, str) else repr(accumulate)
+    said = [accumulate.name if isinstance(accumulate, MatrixUnit) else how_said]
+    said += [f"schedule={schedule}"] if schedule is not None else []
     said += [f"promote={promote}"] if promote is not None else []
-    scales = [_scale_word(word, name) for name, word in (("scale_a", scale_a), ("scale_b", scale_b))]
+    for name, word in (("scale_a", scale_a), ("scale_b", scale_b)):
+        if word is not None:
+            require_word(name, word, SCALES[1:])
+    scales = [scale_a or "", scale_b or ""]
     if isinstance(accumulate, Model):
-        return _of_model(accumulate, left, right, schedule, promote, any(scales) or bias, out_fmt)
+        more = schedule is not None or promote is not None or any(scales) or bias
+        return _of_model(accumulate, left, right, more, out_fmt)
     if not isinstance(accumulate, (str, MatrixUnit, Accumulator)):
         raise TypeError(
             "accumulate must be a matrix unit, its name, an accumulator such as fp.Sequential(fp.FP32), or a model of "
@@ -214,7 +217,7 @@ def promise_of(
             raise no_schedule(schedule)
         if schedule is not None and promote is not None:
             raise ValueError(f"promote is part of the schedule, {schedule}; got both. Leave promote out.")
-        if (how.scale is not None) != ("block" in scales) or (how.scale is None and "block" in scales):
+        if (how.scale is not None) != ("block" in scales):
             wanted = "scale_a='block' and scale_b='block'" if how.scale else "no 'block' scales"
             raise ValueError(f"{how.name} wants {wanted}; got scale_a={scale_a!r} and scale_b={scale_b!r}.")
         if schedule is None and promote is not None:
@@ -230,37 +233,19 @@ def promise_of(
     return Promise(left, right, adding, out, scales[0], scales[1], bias, ", ".join(said))
 
 
-def _said(accumulate: Any) -> str:
-    """Return the argument `accumulate` (a unit, its name, an accumulator or a model) as text."""
-    return accumulate.name if isinstance(accumulate, MatrixUnit) else f"{accumulate}" if isinstance(
-        accumulate, str) else repr(accumulate)  # fmt: skip
-
-
-def _scale_word(word: str | None, name: str) -> str:
-    """Return the layout of the promised scales, such as "tensor", or "" for None; name: the argument, for errors."""
-    if word is None:
-        return ""
-    require_word(name, word, SCALES[1:])
-    return word
-
-
-def _of_model(
-    model: Model, a: ProbedOperand, b: ProbedOperand, schedule: Any, promote: Any, more: bool, out_fmt: Any
-) -> Promise:  # fmt: skip
+def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_fmt: Any) -> Promise:
     """Return the promise of a kernel with the arithmetic of a probed model of a matrix product of floats.
 
-    schedule, promote: None, since the model has its own. more: whether scales or a bias are promised. out_fmt: the
-    format of results, or None.
+    more: whether a schedule, a promotion, scales or a bias are promised.
 
     Raises:
-      ValueError: a schedule, a promotion, scales, a bias or another result format than the model's is given; or the
-        model is of another function or cannot be run.
+      ValueError: the model is of another function, or an argument contradicts it.
     """
     if model.operands[0].integer:
         raise ValueError(
             f"accumulate must be a model of floats; got {model!r}. Compare results with its matmul instead."
         )
-    if schedule is not None or promote is not None or more:
+    if more:
         raise ValueError("a model of fp.probe has its order; got schedule, promote, scales or bias. Leave them out.")
     if model.kind != "matmul" or not model.found:
         raise ValueError(f"accumulate must be a model of fp.probe.matmul that runs; got {model!r}.")
@@ -293,11 +278,10 @@ def units_for(promise: Promise) -> list[MatrixUnit]:
 def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | None) -> Array:
     """Return the product of x by the arithmetic `adding`, as `fpsim.matmul` computes it, with the promised epilogue.
 
-    out: the format of the result; None leaves it in the format of the sums. The result is an array (M, N) of that
-    format's dtype, or of codes if it has no dtype.
+    out: the format of the result, or None for that of the sums; without a dtype, the result (M, N) is codes.
     """
     how = adding.how
-    a, b = _read(adding, x.a, promise.a), _read(adding, x.b, promise.b)
+    a, b = (words(np.ascontiguousarray(operand)) if adding.codes else operand for operand in (x.a, x.b))
     with warnings.catch_warnings(), np.errstate(all="ignore"), general_loops():
         warnings.simplefilter("ignore")  # which kernels a library would take for a shape
         if isinstance(how, Accumulator):
@@ -314,11 +298,6 @@ def product(promise: Promise, x: KernelInputs, adding: Adding, out: Format | Non
                 out_fmt=None if out is None or plain else out, strict=False,
             )
         )  # fmt: skip
-
-
-def _read(adding: Adding, x: Array, operand: ProbedOperand) -> Array:
-    """Return an operand's array as the product reads it: as codes (bit patterns) if `adding.codes`, else unchanged."""
-    return x if not adding.codes else words(np.ascontiguousarray(x))
 
 
 def raw_sums(promise: Promise, x: KernelInputs, adding: Adding) -> Array:
@@ -339,7 +318,7 @@ def finish(promise: Promise, x: KernelInputs, sums: Array, order: str = "product
     """Return float32 results from float32 sums: multiplied by the scales of x, and with its bias added.
 
     order: "product" multiplies by scale_a * scale_b, "a_first" by scale_a and then by scale_b, "b_first" the other way
-      round. fused: True adds the bias by a fused multiply-add with the last scale, False after that product is rounded.
+    round. fused: whether the bias is added by a fused multiply-add with the last scale.
     """
     of = Finish(x.scale_a, x.scale_b, order, bias=x.bias)
     with np.errstate(all="ignore"):
@@ -352,8 +331,7 @@ def cast(
 ) -> Array:  # fmt: skip
     """Return `values_in`, float values or codes of `source`, as codes of `out`.
 
-    rounding, overflow, subnormals: as for `fpsim.encode`; overflow=None means what `fpsim.matmul` does with results,
-    "saturate" in formats of up to 8 bits and "nonfinite" in others.
+    rounding, overflow, subnormals: as for `fpsim.encode`; overflow None: what `fpsim.matmul` does with results.
     """
     overflow = output_overflow(out) if overflow is None else overflow
     values = decode(values_in, source, np.float64) if values_in.dtype.kind in "iu" else values_in.astype(np.float64)
@@ -364,9 +342,8 @@ def cast(
 
 def codes_of(results: Array, fmt: Format) -> Array:
     """Return results, values in the dtype of `fmt` or codes, as codes with one code for all NaNs."""
-    return canonical(
-        np.ascontiguousarray(results if results.dtype.kind in "iu" else words(np.ascontiguousarray(results))), fmt
-    )
+    results = np.ascontiguousarray(results)
+    return canonical(results if results.dtype.kind in "iu" else words(results), fmt)
 
 
 def canonical(codes: Array, fmt: Format) -> Array:
@@ -392,8 +369,3 @@ def operand_values(x: Array, operand: ProbedOperand) -> Array:
         return operand.values(x)
     with np.errstate(all="ignore"):
         return np.asarray(x.astype(np.float64))
-
-
-def refused_shape(sequence: Sequence[Any]) -> str:
-    """Return the error sentence for shapes that are not (M, N, K) of positive integers."""
-    return f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(sequence)}."

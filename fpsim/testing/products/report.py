@@ -166,8 +166,8 @@ class KernelReport:
             of = f"{self.of:,} elements of {self.inputs} inputs"
             wrong = "exceed their bounds; from the promised sums they differ" if self.derivation else "differ,"
             if self.mismatches:
-                far = f"by up to {ulps_in_words(self.max_ulp)}"
-                lines.append(f"{self.mismatches:,} of {of} {wrong} {far}{self._why()}")
+                why = f". {self.explanation}" if self.explanation else "."
+                lines.append(f"{self.mismatches:,} of {of} {wrong} by up to {ulps_in_words(self.max_ulp)}{why}")
             elif self.derivation:
                 lines.append(f"All {of} are within their bounds; the largest error is {self.share:.1%} of its bound.")
             else:
@@ -186,21 +186,16 @@ class KernelReport:
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
-    def _why(self) -> str:
-        """Return the explanation as the end of a sentence, "." if there is none."""
-        return f". {self.explanation}" if self.explanation else "."
-
 
 def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
     """Return the sentence on the variants that the results exclude, and on those that they cannot exclude.
 
     excluded: number of excluded variants. rivals: those not excluded. same: other names of the promised arithmetic.
     """
-    all_of = excluded + len(rivals)
     others = "other additions, orders, roundings and faults"
     text = f"Each of {excluded:,} {others} would give another result for at least one input"
     if rivals:
-        unlike = f"Of {all_of:,} {others}, {excluded:,} would give another result"
+        unlike = f"Of {excluded + len(rivals):,} {others}, {excluded:,} would give another result"
         text = f"{unlike}; not excluded: {listed(rivals, LISTED, '; ')}"
     if same:
         text += f"; {len(same)} further names mean the same additions for these shapes"

@@ -19,6 +19,7 @@ from fpsim.testing.products.changes import (
     KernelChange,
     can_overflow,
     can_underflow,
+    flushed,
     has_signed_zeros,
     rounded,
     with_last,
@@ -29,10 +30,7 @@ from fpsim.testing.products.promise import Adding, KernelInputs, Promise, cast, 
 
 
 def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
-    """Yield faults in the order of scales, bias and cast, for a promise (the arithmetic of the correct kernel).
-
-    The function of each maps (promise, inputs, float32 sums) to codes of the results.
-    """
+    """Yield faults in the order of scales, bias and cast."""
     if promise.along_k:
         return
     orders = ("product", "a_first", "b_first") if promise.scaled else ("product",)
@@ -55,56 +53,40 @@ def of_epilogue(promise: Promise) -> Iterator[KernelChange]:
 
 
 def _promised(promise: Promise) -> tuple[str, bool]:
-    """Return how the promise applies scales and bias: (order, fused).
-
-    order: "product" (by scale_a * scale_b), "a_first" or "b_first". fused: whether the bias is added by a fused
-    multiply-add with the last scale.
-    """
+    """Return how a promise applies scales and bias: (order, fused), as for `finish`."""
     schedule = promise.adding.schedule if isinstance(promise.adding, Adding) else None
     epilogue = Epilogue() if schedule is None else schedule.epilogue
     return epilogue.scale_order, epilogue.fused_bias and promise.bias
 
 
 def _bias_first(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the bias added before the scales are applied.
-
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
-    """
+    """Return the results, as codes, with the bias added before the scales are applied."""
     assert x.bias is not None
     return cast(finish(p, _without(x, "bias"), sums + x.bias), FP32, p.out)
 
 
 def _one_scale_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with scale_b applied after the bias is added.
-
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
-    """
+    """Return the results, as codes, with scale_b applied after the bias is added."""
     assert x.bias is not None
     first = finish(p, _without(x, "bias", "scale_b"), sums) + x.bias
     return cast(finish(p, _without(x, "bias", "scale_a"), first), FP32, p.out)
 
 
 def _bias_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the bias added after the cast, and then cast again.
-
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
-    """
+    """Return the results, as codes, with the bias added after the cast, and then cast again."""
     assert x.bias is not None
     codes = cast(finish(p, _without(x, "bias"), sums), FP32, p.out)
     return cast((values_of(codes, p.out).astype(np.float32) + x.bias), FP32, p.out)
 
 
 def _scales_last(p: Promise, x: KernelInputs, sums: Array) -> Array:
-    """Return the results, as codes, with the scales applied after the cast, and then cast again.
-
-    p: the promise. sums: the float32 sums of the product of x, without scales and bias.
-    """
+    """Return the results, as codes, with the scales applied after the cast, and then cast again."""
     codes = cast(sums, FP32, p.out)
     return cast(finish(p, x, values_of(codes, p.out).astype(np.float32)), FP32, p.out)
 
 
 def _without(x: KernelInputs, *names: str) -> KernelInputs:
-    """Return inputs with those of scale_a, scale_b and bias that `names` lists set to None."""
+    """Return inputs without those of scale_a, scale_b and bias that `names` lists."""
     absent: dict[str, Any] = dict.fromkeys(names)
     return replace(x, **absent)
 
@@ -113,15 +95,11 @@ def _without(x: KernelInputs, *names: str) -> KernelInputs:
 
 
 def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
-    """Yield faults in the cast and in finished results, for a promise (the arithmetic of the correct kernel).
-
-    The function of each maps (float64 values, result format) to codes. own_format: the format of the values before the
-    cast.
-    """
+    """Yield faults in the cast and in finished results; own_format: the format of the values before the cast."""
     out = promise.out
     if out != own_format:
-        for word in ("toward_zero", "nearest_away", "up", "down", "to_odd"):
-            yield KernelChange(ROUNDED[word], _cast(rounding=word))
+        for word, clause in ROUNDED.items():
+            yield KernelChange(clause, _cast(rounding=word))
     if can_overflow(promise):
         if out != own_format and output_overflow(out) == "nonfinite":
             yield KernelChange("lets results that are too large saturate", _cast(overflow="saturate"))
@@ -132,8 +110,7 @@ def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
             lambda v, f: np.where(np.isinf(v), np.copysign(f.max, v), v)))  # fmt: skip
         yield KernelChange("gives NaN for Inf", _on_values(lambda v, _: np.where(np.isinf(v), np.nan, v)))
     if can_underflow(promise):
-        yield KernelChange("turns subnormal results into zeros", _on_values(
-            lambda v, f: np.where(np.abs(v) < f.smallest_normal, np.copysign(0.0, v), v)))  # fmt: skip
+        yield KernelChange("turns subnormal results into zeros", _on_values(flushed))
         if out != own_format:
             yield KernelChange("turns results below the smallest normal number into zeros before rounding",
                          _cast(subnormals="flush"))  # fmt: skip
@@ -160,10 +137,8 @@ def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
             words = f"gives the last one before for {lines} beyond a multiple of {grain}"
             yield KernelChange(words, _on_values(_stale(axis, grain)))
         for by, said in ((1, "before"), (-1, "after")):
-            yield KernelChange(
-                f"gives each of the {lines} the one {said}",
-                _on_values(with_last(lambda v, _, b, x: np.roll(v, b, x), by, axis)),
-            )
+            rolled = with_last(lambda v, _, by, axis: np.roll(v, by, axis), by, axis)
+            yield KernelChange(f"gives each of the {lines} the one {said}", _on_values(rolled))
         for grain in (2, 4, 8, 16, 32):
             for place, said in ((0, "first"), (grain - 1, "last")):
                 words = f"leaves the {said} of every {grain} {lines} zero"
@@ -177,18 +152,17 @@ def of_results(promise: Promise, own_format: Format) -> Iterator[KernelChange]:
 
 
 ROUNDED = {
-    "toward_zero": "truncates the result", "nearest_away": "takes ties of the result away from zero",
-    "up": "rounds the result up", "down": "rounds the result down",
+    "toward_zero": "truncates the result",
+    "nearest_away": "takes ties of the result away from zero",
+    "up": "rounds the result up",
+    "down": "rounds the result down",
     "to_odd": "rounds the result to odd",
-}  # fmt: skip
+}
 Results = Callable[[Array, Format], Array]
 
 
 def _cast(**how: str) -> Results:
-    """Return the function (float64 values, format) -> codes that casts with other keywords than promised.
-
-    how: rounding, overflow or subnormals, as for `fpsim.encode`.
-    """
+    """Return the function (float64 values, format) -> codes that casts with other keywords than promised."""
     return lambda values, out: cast(values, FP64, out, **how)
 
 
@@ -200,7 +174,7 @@ def _through(fmt: Format, rounding: str) -> Results:
 def _on_values(change: Results) -> Results:
     """Return the function (float64 values, format) -> codes that casts as promised and then changes the results.
 
-    change: function (cast values, format) -> changed values, which are then encoded.
+    change: function (cast values, format) -> changed values.
     """
 
     def codes(values: Array, out: Format) -> Array:
@@ -211,9 +185,9 @@ def _on_values(change: Results) -> Results:
 
 
 def _stale(axis: int, grain: int) -> Results:
-    """Return the function (values, format) -> values that overwrites the last rows (axis 0) or columns (axis 1).
+    """Return the function (values, format) -> values that copies the row or column before an incomplete tail over it.
 
-    Those after the last multiple of `grain`, which a kernel did not compute, become copies of the one before them.
+    axis: 0 for rows, 1 for columns. grain: number of rows or columns of which those before the tail are a multiple.
     """
 
     def changed(values: Array, _: Format) -> Array:
@@ -227,8 +201,7 @@ def _stale(axis: int, grain: int) -> Results:
 def _zeroed(axis: int, keeps: Callable[[Array, int], Array], number: int = 0) -> Results:
     """Return the function (values, format) -> values that sets some rows (axis 0) or columns (axis 1) to zero.
 
-    keeps: function (indices of all rows or columns, number) -> mask of those to keep. number: its last argument, such
-    as a size of blocks.
+    keeps: function (indices of all rows or columns, number) -> mask of those to keep.
     """
 
     def changed(values: Array, _: Format) -> Array:

@@ -25,7 +25,6 @@ from fpsim.testing.products.term_changes import of_terms
 from fpsim.testing.products.variants import PROMISED, Emulator, Variant
 
 SECONDS = 10.0  # processor time of a search, without compiling; after that, the best variant is reported
-AXES = ("addition", "terms", "results", "operands", "scales", "epilogue")
 LISTED = 12  # further variants that explain as much
 FIRST = 6  # inputs that rule out most variants
 ORDERLESS = (Rule.FUSED, Rule.SCALED)  # rules of units that add all terms of a step at once
@@ -42,7 +41,7 @@ class FoundVariant:
       conditional: whether the variant fails on inputs for which the kernel keeps its promise.
       others: further variants that explain as much with as few changes.
       tried: number of variants that were compared with results.
-      finished: whether the search ended before its 10 s of processor time were over.
+      finished: whether the search ended before its time was over.
     """
 
     variant: Variant
@@ -54,14 +53,7 @@ class FoundVariant:
 
 
 class VariantSearch:
-    """A search for the variants of a promise that reproduce a kernel's results.
-
-    A variant is a set of changes of the promised arithmetic, such as another order of additions.
-
-    Args:
-      promise: the arithmetic that the kernel claims.
-      seen: its results, and the promised ones, for all inputs.
-    """
+    """A search for the variants of a promise, such as another order of additions, that reproduce a kernel's results."""
 
     def __init__(self, promise: Promise, seen: list[Observation]) -> None:
         self.promise, self.seen = promise, seen
@@ -74,38 +66,22 @@ class VariantSearch:
         """Return whether the search has used up its processor time."""
         return thread_seconds() > self.deadline
 
-    def changes(self, axis: str) -> list[Variant]:
-        """Return variants of the promised arithmetic, each with one of the known changes on an axis.
-
-        axis: the name of a field of `Variant`, such as "addition" or "results".
-        """
+    def family(self) -> list[Variant]:
+        """Return the variants of the promised arithmetic with one known change."""
         promise = self.promise
         own_format = FP32
         if isinstance(promise.adding, Model):
             own_format = promise.out
         elif not (promise.scaled or promise.bias):
             own_format = promise.adding.own_format
-        if axis == "addition":
-            return [Variant(addition=change) for change in additions(promise)]
-        if axis == "terms":
-            return [Variant(terms=change) for change in of_terms()]
-        if axis == "operands":
-            return [Variant(operands=change) for change in of_operands(promise)]
-        if axis == "scales":
-            return [Variant(scales=change) for change in of_scales(promise)]
-        if axis == "epilogue":
-            return [Variant(epilogue=change) for change in of_epilogue(promise)]
-        return [Variant(results=change) for change in of_results(promise, own_format)]
-
-    def family(self) -> list[Variant]:
-        """Return the variants of the promised arithmetic with one known change, on any axis (field of `Variant`)."""
-        return [variant for axis in AXES for variant in self.changes(axis)]
+        changes: dict[str, Iterable[Any]] = {
+            "addition": additions(promise), "terms": of_terms(), "results": of_results(promise, own_format),
+            "operands": of_operands(promise), "scales": of_scales(promise), "epilogue": of_epilogue(promise),
+        }  # fmt: skip
+        return [Variant(**{axis: change}) for axis, known in changes.items() for change in known]
 
     def count(self, variant: Variant, seen: Iterable[Observation], limit: float = np.inf) -> int:
-        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`.
-
-        All results of an observation count if its inputs lack the property that the variant changes.
-        """
+        """Return how many of the results in `seen` a variant fails to reproduce; counting ends above `limit`."""
         total = 0
         for observation in seen:
             total += int(self.emulator.differing(variant, observation.x, observation.got).sum())
@@ -123,12 +99,10 @@ class VariantSearch:
         scores: list[tuple[int, int]] = []  # (results on the screen that differ, index in the family)
         for place, variant in enumerate(family):
             score = self.count(variant, screen[:1])
-            hopeless = score and score >= screen[0].count  # no closer than the promise: not worth another input
-            score += (
-                sum(observation.count for observation in screen[1:])
-                if hopeless
-                else self.count(variant, screen[1:], worst)
-            )
+            if score and score >= screen[0].count:  # no closer than the promise: not worth another input
+                score += sum(observation.count for observation in screen[1:])
+            else:
+                score += self.count(variant, screen[1:], worst)
             scores.append((score, place))
             if self._late():
                 break
@@ -136,24 +110,20 @@ class VariantSearch:
         exact = [variant for variant in exact if self.count(variant, bad, 0) == 0]
         if exact:
             return self._chosen(exact)
-        near = sorted(scores)[:8]
-        best, left = PROMISED, most
-        for _, place in near:
-            total = self.count(family[place], bad, left)
-            if total < left:
-                best, left = family[place], total
         ranked = [family[place] for _, place in sorted(scores)]  # half of a pair often explains a part by itself
-        twice = self._pairs(ranked, screen)
+        best, left = PROMISED, most
+        for variant in ranked[:8]:
+            total = self.count(variant, bad, left)
+            if total < left:
+                best, left = variant, total
+        twice = self._pairs(ranked)
         if twice:
             return self._chosen(twice)
         best, left = self._descend(best, left, family)
         return FoundVariant(best, left, self._conditional(best), (), self.tried, not self._late())
 
     def _chosen(self, exact: list[Variant]) -> FoundVariant:
-        """Return the search's result: the first variant of `exact` that reproduces right results too, else the first.
-
-        exact: variants that reproduce all wrong results.
-        """
+        """Return the result for variants that explain all wrong results; those that hold for right ones come first."""
         everywhere = [variant for variant in exact if not self._conditional(variant)]
         kept = everywhere or exact
         return FoundVariant(kept[0], 0, not everywhere, tuple(kept[1:LISTED]), self.tried, not self._late())
@@ -162,20 +132,15 @@ class VariantSearch:
         """Return whether a variant differs from the kernel for inputs for which the kernel keeps its promise."""
         return self.count(variant, (observation for observation in self.seen if not observation.count), 0) > 0
 
-    def _pairs(self, family: list[Variant], screen: list[Observation]) -> list[Variant]:
-        """Return variants with two changes, of different kinds, that reproduce all wrong results; [] if none do.
-
-        Kinds are the fields of `Variant`, such as "addition" or "results". family: variants with one change, most
-        promising ones first. screen: the observations to try first.
-        """
-        by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in AXES}
-        first = screen[:1]
-        flushes = [
-            v for v in family if any("subnormals" in clause for clause in v.clauses)
-        ]  # processors can flush in operands and sums at once
-        matches = [
-            v for v in self._joined_pairs(flushes) if self.count(v, first, 0) == 0 and self.count(v, self.bad, 0) == 0
-        ]
+    def _pairs(self, family: list[Variant]) -> list[Variant]:
+        """Return variants with two changes of `family`, likely ones first, that explain all results; [] if none."""
+        by_axis = {axis: [v for v in family if getattr(v, axis) is not None] for axis in Variant._fields}
+        # processors can flush in operands and sums at once
+        sums, operands = (
+            [v for v in by_axis[axis] if any("subnormals" in clause for clause in v.clauses)]
+            for axis in ("addition", "operands")
+        )
+        matches = [match for x in sums for match in self._matches(x, operands)]
         if matches:
             return matches
         for one, two, most in (
@@ -186,31 +151,27 @@ class VariantSearch:
             ("operands", "scales", None),
         ):  # fmt: skip
             for x in by_axis[one][:most]:
-                matches = []
-                for y in by_axis[two]:
-                    variant = _joined(x, y)
-                    self.tried += 1
-                    if self.count(variant, first, 0) == 0 and self.count(variant, self.bad, 0) == 0:
-                        matches.append(variant)
-                    if self._late():
-                        break
+                matches = self._matches(x, by_axis[two])
                 if matches or self._late():
                     return matches
         return []
 
-    def _joined_pairs(self, some: list[Variant]) -> Iterable[Variant]:
-        """Yield variants that join two of `some`: a change of the addition and a change of operands."""
-        for x in some:
-            for y in some:
-                if x.addition is not None and y.operands is not None and not self._late():
-                    self.tried += 1
-                    yield _joined(x, y)
+    def _matches(self, x: Variant, others: list[Variant]) -> list[Variant]:
+        """Return the variants that join the change of x and one of `others`, and reproduce all wrong results."""
+        matches = []
+        for y in others:
+            variant = _joined(x, y)
+            self.tried += 1
+            if self.count(variant, self.bad, 0) == 0:
+                matches.append(variant)
+            if self._late():
+                break
+        return matches
 
     def _descend(self, best: Variant, left: int, family: list[Variant]) -> tuple[Variant, int]:
-        """Add up to two changes to the variant `best`; return (variant, number of wrong results that it leaves).
+        """Add up to two changes of `family` to the variant `best`; return (variant, wrong results that it leaves).
 
-        Each added change explains 30 % or more of the unexplained results. left: their number for `best`. family:
-        variants with one change, from which the changes are taken.
+        Each added change explains 30 % or more of the unexplained results. left: their number for `best`.
         """
         if best == PROMISED:
             return best, left
@@ -219,8 +180,7 @@ class VariantSearch:
             for change in family:
                 if self._late():
                     return best, left
-                taken = any(p is not None and q is not None for p, q in zip(change, start, strict=True))
-                if taken:
+                if any(p is not None and q is not None for p, q in zip(change, start, strict=True)):
                     continue
                 variant = _joined(start, change)
                 self.tried += 1
@@ -236,11 +196,10 @@ class VariantSearch:
     # ---- what is excluded
 
     def certificate(self) -> tuple[int, list[Variant], list[Variant]]:
-        """Return which variants of the promise the results of a correct kernel exclude: (number, names, rivals).
+        """Return which variants the results of a correct kernel exclude: (number, names, rivals).
 
-        number: how many variants have other results than the kernel for some input. names: the variants that are the
-        promised additions by another name. rivals: other variants that change something for the inputs, but have the
-        kernel's results for all inputs with which they can run.
+        names: variants that are the promised additions by another name. rivals: other variants that have the kernel's
+        results for all inputs.
         """
         order = sorted(self.seen, key=lambda observation: _power(observation.x))
         excluded = 0
@@ -264,10 +223,7 @@ class VariantSearch:
         return excluded, same, rivals
 
     def _differs(self, variant: Variant, some: list[Observation]) -> tuple[bool, bool]:
-        """Return (whether a variant's bits differ from the kernel's in any of `some`, whether any could be compared).
-
-        An observation cannot be compared if its operands lack the property that the variant changes.
-        """
+        """Return (whether a variant's bits differ from the kernel's in any of `some`, whether it exists for any)."""
         exists = False
         for observation in some:
             try:
@@ -281,20 +237,14 @@ class VariantSearch:
 
 
 class _Trees:
-    """Test of arithmetics: whether they are the promised one by another name.
-
-    They are if their trees of additions equal the promised ones for each of a set of shapes (M, N, K).
-    """
+    """Test of whether arithmetics have the trees of the promised one for each of a set of shapes (M, N, K)."""
 
     def __init__(self, promise: Promise, shapes: set[tuple[int, int, int]]) -> None:
         self.promise = promise
         self.shapes = sorted({(n, k) for _, n, k in shapes})
 
     def equal(self, variant: Variant) -> bool:
-        """Return whether a variant is another name of the promised addition, with equal trees for all shapes.
-
-        Its only change must be one of the addition or of the order of terms; for others the result is False.
-        """
+        """Return whether a variant is another name of the promised addition, with equal trees for all shapes."""
         if variant.size != 1:
             return False
         if variant.terms is not None:
@@ -316,11 +266,7 @@ class _Trees:
             return False
 
     def _same_parts(self, parts: JoinedParts, promised: JoinedParts | None) -> bool:
-        """Return whether `parts` describes the promised arithmetic, whose partial sums `promised` describes.
-
-        It does if both cut each K of the shapes at the same terms, add the terms of a part by the same arithmetic, and
-        join parts in the same order, format and rounding. False is returned if `promised` is None.
-        """
+        """Return whether `parts` adds as the promise, whose partial sums are `promised` or None, for all shapes."""
         if promised is None:
             return False
         sized = parts._replace(terms=promised.terms, parts=0, cut=promised.cut, grain=promised.grain)
@@ -331,11 +277,7 @@ class _Trees:
         return all(parts.cuts(k) == promised.cuts(k) for k in {k for _, k in self.shapes})
 
     def _same_steps(self, variant: Variant, k: int) -> bool:
-        """Return whether a variant changes the order of terms only within steps whose terms the unit adds at once.
-
-        Return False for accumulators, and for units that add the terms of a step one after another. k: number of terms
-        of a sum.
-        """
+        """Return whether a variant moves terms of a sum of k only within steps whose terms the unit adds at once."""
         adding, unit = self.promise.adding, self.promise.unit
         assert variant.terms is not None
         if not isinstance(adding, Adding) or unit is None or unit.rule not in ORDERLESS:
@@ -357,15 +299,10 @@ class _Trees:
 
 
 def tree_of(promise: Promise, adding: Adding, k: int, n: int) -> Tree:
-    """Return the tree in which `adding` sums the k terms of an element of a product with n columns.
-
-    adding: a matrix unit with its schedule, or an accumulator. promise: the claimed arithmetic, for its result format.
-    """
-    if isinstance(adding.schedule, type(None)):
+    """Return the tree in which `adding` sums the k terms of an element of a product with n columns."""
+    if adding.schedule is None:
         return tree(adding.how, k, n=n, out_fmt=promise.out)
-    unit = adding.how
-    assert not isinstance(unit, str)
-    return tree(adding.schedule, k, n=n, accumulate=unit, out_fmt=promise.out)
+    return tree(adding.schedule, k, n=n, accumulate=adding.how, out_fmt=promise.out)
 
 
 POWER = ("masks", "uneven", "cancelling", "seams", "alike", "wide", "ties of the result", "positive", "normal", "ties")
@@ -377,10 +314,7 @@ def _power(x: KernelInputs) -> int:
 
 
 def _telling(observation: Observation) -> tuple[int, int]:
-    """Return a sort key of observations for a search: those with at least 8 differences, or all different, come first.
-
-    Among these, the kinds of inputs that exclude most variants come first, then small products.
-    """
+    """Return a sort key of observations: those with many differences, revealing inputs or small products come first."""
     m, n, k = observation.x.shape
     few = observation.count < min(8, observation.got.size)
     return int(few), _power(observation.x) * 64 + m * n * k // 4096
@@ -388,7 +322,4 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 def _joined(x: Variant, y: Variant) -> Variant:
     """Return a variant with the changes of both given variants; where both change the same axis, that of x."""
-    changes: dict[str, Any] = {
-        axis: change for axis, change in zip(Variant._fields, y, strict=True) if change is not None
-    }
-    return x._replace(**{axis: change for axis, change in changes.items() if getattr(x, axis) is None})
+    return Variant(*(first if first is not None else second for first, second in zip(x, y, strict=True)))

@@ -17,27 +17,22 @@ from fpsim.runtime.general_loops import general_loops
 from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.products.changes import rounded
 from fpsim.testing.products.promise import BLOCK, Adding, KernelInputs, Promise, operand_values, raw_sums
+from fpsim.testing.products.term_changes import exchanged
 
 KEPT = 400  # number of additions whose partial sums are cached
 
-
+# Rule of cutting K into slices -> its words in names.
 CUTS = {
     "ceiling": "",
     "last_longer": " (the last ones longer)",
     "first_longer": " (the first ones longer)",
     "rounded_up": " (of equal length, rounded up)",
     "halving": " (halved again and again)",
-}  # rule of cutting K into slices -> its words in names
+}
 
 
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
-    """Return the indices of K at which slices end; K itself may be missing, and the last index may exceed K.
-
-    k: number of terms. parts: number of slices. grain: number of terms of which the ends are multiples; "first_longer"
-    and "halving" ignore it. cut: the rule. "ceiling": equal slices, the last one shorter. "last_longer" and
-    "first_longer": equal slices, but the last or the first ones are longer if K is not divisible. "rounded_up": equal
-    slices, each end rounded up to a multiple of `grain`. "halving": halves of halves, that is 2, 4, 8, ... slices.
-    """
+    """Return the indices of K at which slices end, as in `JoinedParts`; K may be missing, the last may exceed it."""
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
         return [i * size for i in range(1, parts + 1)]
@@ -68,10 +63,7 @@ class JoinedParts(NamedTuple):
       rounding: rounding of the sum of two parts.
       strided: whether part i consists of the terms k with k mod parts = i.
       twice: whether sums are rounded to float32 before they are rounded to fmt.
-      rule: how K is cut if `terms` is given. "": parts of `terms`. CPU libraries have three rules. "halved": one
-        part if K is at most `terms`, two halves if it is below 4 * terms, else parts of 2 * terms. "last_halved": parts
-        of `terms`, but if `terms` + 1 to 2 * terms - 1 terms are left, two halves of these. "doubled": parts of 2 *
-        terms if K exceeds that, else of `terms`.
+      rule: how K is cut if `terms` is given: "" (parts of `terms`), or a rule of CPU libraries, from RULES.
       odd_first: whether, of each two neighbouring terms, the second is added first.
       cut: how K is cut if `parts` is given: "ceiling" (the last part is the shortest), "last_longer", "first_longer",
         "rounded_up" (equal lengths, each end rounded up to `grain`) or "halving" (halves of halves).
@@ -79,11 +71,11 @@ class JoinedParts(NamedTuple):
     """
 
     inner: Adding
-    terms: int
-    parts: int
-    first: int
-    fmt: Format
-    order: str
+    terms: int = 0
+    parts: int = 0
+    first: int = 0
+    fmt: Format = FP32
+    order: str = "forward"
     rounding: str = "nearest_even"
     strided: bool = False
     twice: bool = False
@@ -116,11 +108,10 @@ class JoinedParts(NamedTuple):
             return [slice(i, k, self.parts) for i in range(min(self.parts, k))]
         if self.rule:
             ends = list(accumulate(_sizes(self.rule, self.terms, k), initial=0))
-            return [slice(*pair) for pair in pairwise(ends)]
-        if self.terms:
-            starts = [0, *range(self.first or self.terms, k, self.terms)]
-            return [slice(*pair) for pair in pairwise([*starts, k])]
-        ends = sorted({0, *(min(end, k) for end in _ends(k, self.parts, self.cut, self.grain)), k})
+        elif self.terms:
+            ends = [0, *range(self.first or self.terms, k, self.terms), k]
+        else:
+            ends = sorted({0, *(min(end, k) for end in _ends(k, self.parts, self.cut, self.grain)), k})
         return [slice(*pair) for pair in pairwise(ends)]
 
 
@@ -133,10 +124,7 @@ RULES = {
 
 
 def _sizes(rule: str, terms: int, k: int) -> list[int]:
-    """Return how many terms each part of a sum of `k` terms has.
-
-    terms: the usual number of terms of a part. rule: "halved", "last_halved" or "doubled", as in `JoinedParts`.
-    """
+    """Return how many terms each part of a sum of `k` terms has; terms, rule: as in `JoinedParts`."""
     if rule == "halved" and terms < k < 4 * terms:
         return [-(-k // 2), k // 2]
     if rule == "last_halved":
@@ -148,12 +136,7 @@ def _sizes(rule: str, terms: int, k: int) -> list[int]:
 
 
 class Dequantised(NamedTuple):
-    """A product whose operands are multiplied by their scales first, and then rounded.
-
-    Attributes:
-      fmt: the format to which the operands are rounded.
-      how: the unit or accumulator that multiplies and adds them.
-    """
+    """A product of operands that are first multiplied by their scales and rounded to `fmt`; how: what adds."""
 
     fmt: Format
     how: Accumulator | MatrixUnit
@@ -176,19 +159,16 @@ class PartialSums:
         self._kept: dict[Any, tuple[Array, Array, list[Array]]] = {}  # with the operands, so that their ids stay taken
 
     def joined(self, x: KernelInputs, how: JoinedParts) -> Array:
-        """Return the sums of the product of x by the arithmetic `how`, (M, N), without scales and bias.
-
-        The array is float32 or float64; either represents the sums exactly.
-        """
+        """Return the sums of the product of x by `how`, (M, N), as float32 or float64, without scales and bias."""
         cuts = how.cuts(x.shape[2])
         key = id(x.a), id(x.b), how.inner, how.odd_first, *((cut.start, cut.stop, cut.step) for cut in cuts)
         if key not in self._kept:
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            bare = replace(x, scale_a=None, scale_b=None, bias=None)
             places = [np.arange(x.shape[2])[terms] for terms in cuts]
-            places = [_odd_first(terms) if how.odd_first else terms for terms in places]
-            parts = [replace(bare, a=np.ascontiguousarray(x.a[:, terms]), b=np.ascontiguousarray(x.b[terms]))
+            if how.odd_first:
+                places = [terms[exchanged(np.arange(terms.size), 1)] for terms in places]
+            parts = [replace(x, a=np.ascontiguousarray(x.a[:, terms]), b=np.ascontiguousarray(x.b[terms]))
                      for terms in places]  # fmt: skip
             sums = [raw_sums(self.promise, part, how.inner).astype(np.float64) for part in parts]
             self._kept[key] = x.a, x.b, sums
@@ -220,20 +200,8 @@ def _joined(parts: list[Array], how: JoinedParts) -> Array:
     return total
 
 
-def _odd_first(terms: Array) -> Array:
-    """Return indices of terms with each two neighbours exchanged, so that the second is added first.
-
-    The last of an odd number of terms stays.
-    """
-    order = np.arange(terms.size) ^ 1
-    return np.asarray(terms[np.where(order < terms.size, order, terms.size - 1)])
-
-
 def dequantised_sums(promise: Promise, x: KernelInputs, how: Dequantised) -> Array:
-    """Return the float64 sums (M, N) of the product of x by the arithmetic `how`, with scales and without bias.
-
-    promise: the formats of the operands.
-    """
+    """Return the float64 sums (M, N) of the product of x by `how`, with scales and without bias."""
     sides = []
     for side, (codes, operand) in enumerate(((x.a, promise.a), (x.b, promise.b))):
         scale = (x.scale_a, x.scale_b)[side]

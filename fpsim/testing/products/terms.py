@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fpsim.runtime.clock import seconds
-from fpsim.schedules.plan import Span
-from fpsim.schedules.trees.nodes import Arithmetic, StackOperation, extent, extent_of, joint
+from fpsim.schedules.trees.nodes import Arithmetic, Extent, StackOperation, extent, extent_of, joint
 from fpsim.schedules.trees.tree import Tree
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.products.black_box import CalledKernel
@@ -67,8 +66,7 @@ def fewest_of(
 ) -> Fewest | None:
     """Return the fewest terms that show a difference in one of some wrong elements, or None if none shows it again.
 
-    promise: the arithmetic that the kernel claims. elements: pairs of inputs and (row, column). Only the first few
-    (ELEMENTS) are tried, in order, until 4 s have passed or one needs no more terms than ENOUGH (2).
+    elements: (inputs, (row, column)), of which the first few are tried for 4 s.
     """
     deadline = seconds() + SECONDS
     best: Fewest | None = None
@@ -86,15 +84,8 @@ def fewest_terms(
 ) -> Fewest | None:  # fmt: skip
     """Return the fewest terms of K with which an element is still wrong, all other terms being zero.
 
-    The search removes terms by Zeller's delta debugging. Return None if another call with the same operands does not
-    show the difference, or if a call fails.
-
-    Args:
-      kernel: the kernel.
-      promise: the arithmetic that it claims.
-      x: the operands.
-      element: (row, column).
-      deadline: time of `fpsim.runtime.clock.seconds` at which the search stops.
+    The search removes terms by Zeller's delta debugging until `deadline`, a time of `fpsim.runtime.clock.seconds`.
+    Return None if another call with the same operands does not show the difference, or if a call fails.
     """
     row, column = element
     a_zero, b_zero = x.a.dtype.type(0), x.b.dtype.type(0)
@@ -205,16 +196,14 @@ def _met(operation: StackOperation) -> str:
     how = operation.how
     words = f", {how.words}" if isinstance(how, Arithmetic) else ""
     if operation.kind in ("step", "push"):
-        return f"in the step that adds {_terms(operation.spans)} to the running sum{words}"
-    about = extent(operation.node)
-    said = f"terms {about}" if about.terms > 1 else f"term {about}"
+        return f"in the step that adds {_terms(joint(map(extent_of, operation.spans)))} to the running sum{words}"
+    said = _terms(extent(operation.node))
     if operation.kind == "join":
         return f"where the sum of {said} joins the total{words}"
     where = "in pairs" if operation.kind == "pairwise" else "by halves"
     return f"where {operation.numbers} sums of {said} are joined {where}{words}"
 
 
-def _terms(spans: tuple[Span, ...]) -> str:
-    """Return spans of terms of K as text, such as "terms 32..63"."""
-    about = joint(extent_of(span) for span in spans)
+def _terms(about: Extent) -> str:
+    """Return a range of K as text, such as "terms 32..63"."""
     return f"terms {about}" if about.terms > 1 else f"term {about}"

@@ -61,10 +61,8 @@ class Variant(NamedTuple):
         clauses = [] if self.operands is None else [self.operands[1].words]
         clauses += [] if self.terms is None else [self.terms.words]
         clauses += [] if self.addition is None else [f"adds as {self.addition.name}"]
-        return (
-            *clauses,
-            *(change.words for change in (self.scales, self.epilogue, self.results) if change is not None),
-        )
+        clauses += [change.words for change in (self.scales, self.epilogue, self.results) if change is not None]
+        return tuple(clauses)
 
     def __str__(self) -> str:
         return "; it ".join(self.clauses)
@@ -74,15 +72,11 @@ PROMISED = Variant()
 
 
 class Emulator:
-    """Emulator of kernels that keep a promise except for a `Variant` of it, such as another order of additions.
-
-    A promise is the arithmetic that a kernel under test claims: operands, sums, scales, bias and cast. Intermediate
-    results that several variants share, such as sums, are cached.
-    """
+    """Emulator of kernels that keep a promise except for a `Variant` of it; shared intermediate results are cached."""
 
     def __init__(self, promise: Promise) -> None:
         self.promise = promise
-        self._operands: dict[tuple[int, str, str], KernelInputs] = {}
+        self._operands: dict[tuple[object, ...], KernelInputs] = {}
         self._before: dict[tuple[int, Variant], tuple[Array, Format]] = {}
         self._partial = PartialSums(promise)
 
@@ -106,9 +100,9 @@ class Emulator:
             if isinstance(addition, Adding):
                 return codes_of(product(promise, inputs, addition, promise.out), promise.out)
         values, source = self._values(variant._replace(results=None), x)
-        codes = cast(values, source, promise.out) if variant.results is None else variant.results.apply(
-            values.astype(np.float64), promise.out)  # fmt: skip
-        return codes_of(codes, promise.out)
+        if variant.results is None:
+            return codes_of(cast(values, source, promise.out), promise.out)
+        return codes_of(variant.results.apply(values.astype(np.float64), promise.out), promise.out)
 
     def _values(self, variant: Variant, x: KernelInputs) -> tuple[Array, Format]:
         """Return the values (M, N) of a variant before the cast, as floats, and the format that represents them."""
@@ -122,11 +116,11 @@ class Emulator:
 
     def _inputs_of(self, variant: Variant, x: KernelInputs) -> tuple[KernelInputs, Addition | Model]:
         """Return inputs with a variant's changes of operands, terms and scales, and the arithmetic that sums them."""
-        key = (id(x), *(change.words if change is not None else "" for change in (
-            variant.operands and variant.operands[1], variant.terms)))  # fmt: skip
+        changes = (variant.operands and variant.operands[1], variant.terms)
+        key = id(x), *("" if change is None else change.words for change in changes)
         if key not in self._operands:
-            self._operands[key] = self._changed(variant, x)  # type: ignore[index]
-        inputs = self._operands[key]  # type: ignore[index]
+            self._operands[key] = self._changed(variant, x)
+        inputs = self._operands[key]
         if variant.scales is not None:
             inputs = variant.scales.apply(inputs)
         return inputs, self.promise.adding if variant.addition is None else variant.addition
@@ -164,10 +158,7 @@ class Emulator:
             return False
 
     def differing(self, variant: Variant, x: KernelInputs, got: Array) -> Array:
-        """Return a bool mask of the results `got` (codes) that differ from a variant's.
-
-        The mask is all True if the inputs x lack the property that the variant changes.
-        """
+        """Return a bool mask of the results `got` (codes) that differ from a variant's; all True if it has none."""
         try:
             result = self.bits(variant, x)
         except (ValueError, TypeError):
@@ -184,10 +175,7 @@ class Emulator:
             return self._sums_of(x, addition).astype(np.float32)
 
     def _uncast(self, x: KernelInputs, addition: Addition | Model) -> tuple[Array, Format]:
-        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these results).
-
-        The results are values of that format, or codes if it has no dtype.
-        """
+        """Return (results (M, N) of the product of x by an arithmetic before the cast, format of these results)."""
         promise = self.promise
         if isinstance(addition, Model):
             return np.asarray(addition.matmul(x.a, x.b)), promise.out
@@ -209,10 +197,7 @@ class Emulator:
         return values_of(codes_of(result, own_format), own_format), FP64
 
     def _sums_of(self, x: KernelInputs, addition: JoinedParts | Dequantised) -> Array:
-        """Return the sums of the product of x by an arithmetic without a schedule, as floats (M, N), without bias.
-
-        Scales are applied only by `Dequantised`, which multiplies the operands by them.
-        """
+        """Return the float sums (M, N) by an arithmetic without schedule; `Dequantised` ones include the scales."""
         if isinstance(addition, Dequantised):
             return dequantised_sums(self.promise, x, addition)
         return self._partial.joined(x, addition)
@@ -225,9 +210,9 @@ def _same_inputs(x: KernelInputs, y: KernelInputs) -> bool:
 
 
 def _taken(x: Array, terms: Array, others: Array, axis: int) -> Array:
-    """Return an operand with its terms along `axis` in the order `terms`.
+    """Return an operand with its terms along `axis` in the order `terms`; a term is 0 where `terms` or `others` has -1.
 
-    terms, others: indices of the terms of this operand and of the other one. A term is 0 where either has -1.
+    others: the indices of the other operand's terms.
     """
     taken = np.take(x, np.maximum(terms, 0), axis)
     gone = (terms < 0) | (others < 0)
