@@ -110,10 +110,7 @@ def train(
 
 @contextlib.contextmanager
 def _silent(rank: int) -> Iterator[None]:
-    """Exit silently from a `with` block on an error that another process of the training reports.
-
-    Rank 0 reports errors, or rank 1 if rank 0 is lost.
-    """
+    """Exit silently from a `with` block on an error that a process of the training with a lower rank reports."""
     try:
         yield
     except ConnectionError as lost:

@@ -57,10 +57,7 @@ def _rng(*key: object) -> np.random.Generator:
 
 
 def _casts() -> Iterator[Vectors]:
-    """Yield the sets for casts to every named format, by rounding and overflow policy, and one with flushed subnormals.
-
-    Of policies that cast a format alike, only the first is used.
-    """
+    """Yield the sets for casts to every named format, by rounding and overflow policy, and with flushed subnormals."""
     for fmt in NAMED.values():
         source = FP32 if FP32.holds(fmt) and fmt.mantissa_bits < FP32.mantissa_bits else FP64
         seen, policies = [], []
@@ -104,10 +101,7 @@ def _stochastic() -> Iterator[Vectors]:
 
 
 def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
-    """Return bit patterns of `source`, (cases, 1): the ends of the range of `fmt`, and random boundary points.
-
-    case: name that seeds the random choice.
-    """
+    """Return bit patterns of `source`, (cases, 1): ends of the range of `fmt`, and points that `case` seeds."""
     patterns, picked = _patterns(fmt, source)
     others = patterns[_rng(fmt.name, case).integers(0, patterns.size, CASTS - picked.size)]
     return distinct(np.concatenate([picked, others])).astype(np.uint64)[:, None]
@@ -115,10 +109,7 @@ def _cast_inputs(fmt: Format, source: Format, case: str) -> Words:
 
 @lru_cache(maxsize=2)
 def _patterns(fmt: Format, source: Format) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return all boundary points of `fmt`, and those of every set of casts, as bit patterns of `source`.
-
-    The latter are zeros, ends of the range of `fmt`, Inf and NaNs.
-    """
+    """Return all boundary points of `fmt`, and those that every set of casts has, as bit patterns of `source`."""
     x = points(fmt, np.float32 if source == FP32 else np.float64)
     tie = fmt.max + fmt.ulp(fmt.max) / 2
     with np.errstate(all="ignore"):
