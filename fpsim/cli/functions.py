@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 
-def function_at(path: str, such_as: str = "numpy:sum") -> Callable[..., Any]:
+def function_at(path: str, name: str = "function", such_as: str = "numpy:sum") -> Callable[..., Any]:
     """Return the function at a path MODULE:FUNCTION, whose module may be in the current folder.
 
-    such_as: an example of a path, for error messages.
+    name, such_as: the argument's name and an example of a path, for error messages.
 
     Raises:
       ValueError: there is no such module or function, its import raises an error, or it is not callable.
@@ -23,7 +23,7 @@ def function_at(path: str, such_as: str = "numpy:sum") -> Callable[..., Any]:
       4.0
     """
     module, _, function = path.partition(":")
-    wanted = f"function must be MODULE:FUNCTION, such as {such_as}"
+    wanted = f"{name} must be MODULE:FUNCTION, such as {such_as}"
     if not module or not function:
         raise ValueError(f"{wanted}; got {path!r}.")
     if "" not in sys.path and os.getcwd() not in sys.path:

@@ -108,7 +108,7 @@ def _count(text: str, most: int) -> int:
 
 
 def rows(lines: list[list[int]], fields: tuple[Field, ...]) -> Words:
-    """Return the codes of each case as a uint64 array, (cases, numbers); fields: of a case."""
+    """Return the codes of each case as a uint64 array, (cases, numbers), for cases with the given fields."""
     return np.array(lines, np.uint64).reshape(len(lines), sum(field.numbers for field in fields))
 
 

@@ -259,7 +259,7 @@ def _half_accumulator(promise: Keywords) -> Kernel | None:
 
 
 def _split(promise: Keywords) -> Kernel | None:
-    """Return a kernel that adds the sums of two slices of K; None without a unit, or with more than a format."""
+    """Return a kernel that adds the sums of two slices of K; None unless the promise is a unit without more."""
     if checked_promise(promise).unit is None or any(promise.get(name) for name in ("promote", "schedule", *EXTRAS)):
         return None
     return _otherwise(promise, schedule=cublas("sm_90", split_k=2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -23,7 +22,6 @@ from fpsim.sums.accumulators import Accumulator
 from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.products import envelope as envelopes
 from fpsim.testing.products.black_box import CalledKernel
-from fpsim.testing.products.envelope_check import check_envelope
 from fpsim.testing.products.inputs import BEYOND, inputs_for
 from fpsim.testing.products.integers import check_integer_kernel, unit_of_integers
 from fpsim.testing.products.observing import ComparedLayouts, Observation, coverage_of, in_layouts, observe, where
@@ -34,6 +32,7 @@ from fpsim.testing.products.promise import (
     KernelKeywords,
     Promise,
     promise_of,
+    values_of,
     with_kernel_keywords,
 )
 from fpsim.testing.products.report import KernelReport, distance, mismatch
@@ -125,7 +124,7 @@ def check_kernel(
         inputs = inputs_for(promise, shapes, seed)
         kernel = CalledKernel(fn, promise, takes)
         if envelope:
-            report = check_envelope(kernel, promise, inputs)
+            report = _check_envelope(kernel, promise, inputs)
         else:
             report = _check_bits(kernel, promise, inputs, certificate)
     if raises and not report.ok:
@@ -136,19 +135,17 @@ def check_kernel(
 def _check_bits(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs], certify: bool) -> KernelReport:
     """Return the report on a kernel that promises bits; certify: list what the inputs exclude for a correct kernel."""
     seen: list[Observation] = []
-    broken: tuple[str, ...] = ()
-    layouts = ComparedLayouts()
     try:
         observe(kernel, promise, inputs, seen)
         layouts = in_layouts(kernel, seen)
-        broken = layouts.broken
     except FunctionMisbehaved as refusal:
-        broken = (refusal.sentence,)
+        layouts = ComparedLayouts(broken=(refusal.sentence,))
+    broken = layouts.broken
     wrong = [observation for observation in seen if observation.count]
     fields: dict[str, Any] = {
         "of": sum(observation.got.size for observation in seen), "inputs": len(seen), "broken": broken,
         "mismatches": sum(observation.count for observation in wrong), "notes": layouts.notes,
-        "covered": replace(coverage_of(observation.x for observation in seen), layouts=layouts.taken),
+        "covered": coverage_of(seen, layouts),
     }  # fmt: skip
     if not wrong:
         if not broken and certify:
@@ -272,3 +269,56 @@ def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: lis
         said = " ".join(str(model).splitlines()[:4])
         return {"model": model, "explanation": f"{explanation} A probe of {k} terms, {m} x {n}, says: {said}"}
     return {}
+
+
+def _check_envelope(kernel: CalledKernel, promise: Promise, inputs: Iterable[KernelInputs]) -> KernelReport:
+    """Return the report on a kernel whose results must be within the error bound of a promise."""
+    fields: dict[str, Any] = {"derivation": envelopes.derivation(promise)}
+    outside = unbounded = 0
+    share, worst, ulps = 0.0, None, 0.0
+    seen: list[Observation] = []
+    try:
+        for x in inputs:
+            codes = kernel.call(x) if seen else kernel.settle(x)
+            of = envelopes.envelope_of(promise, x)
+            got = values_of(codes, promise.out)
+            far = envelopes.outside(got, of)
+            used = envelopes.shares(got, of)
+            outside += int(far.sum())
+            unbounded += int((np.isnan(of.bound) & (of.special == 0)).sum())
+            want = promise.bits(x)
+            seen.append(Observation(x, codes, np.where(far, want, codes)))
+            if not np.isnan(used).all():
+                share = max(share, float(np.nanmax(used)))
+            if far.any():
+                ulps = max(ulps, float(distance(codes, want, promise.out)[far].max()))
+                if worst is None or x.shape[2] < worst.inputs.shape[2]:
+                    row, column = (int(i) for i in np.argwhere(far)[0])
+                    worst = mismatch(promise, x, codes, want, (row, column))
+        layouts = in_layouts(kernel, seen, promise)
+    except FunctionMisbehaved as refusal:
+        layouts = ComparedLayouts(broken=(refusal.sentence,))
+    notes = layouts.notes
+    if unbounded:
+        notes = f"{unbounded:,} elements have no bound: their sums may leave the range, or lose terms", *notes
+    total = sum(observation.got.size for observation in seen)
+    fields |= {"mismatches": outside, "of": total, "inputs": len(seen), "first": worst, "max_ulp": ulps, "share": share}
+    if outside:
+        fields |= _explained_outside(promise, seen)
+    fields["covered"] = coverage_of(seen, layouts)
+    return KernelReport(kernel.name, promise.in_words, broken=layouts.broken, notes=notes, **fields)
+
+
+def _explained_outside(promise: Promise, seen: list[Observation]) -> dict[str, Any]:
+    """Return the `KernelReport` fields that explain results outside the bounds: flushed subnormals, or a variant."""
+    for flush in envelopes.FLUSHES:
+        if all(envelopes.within(promise, call.x, values_of(call.got, promise.out), flush) for call in seen):
+            text = f"It {flush.words}: all results are in the envelope of a product that does so."
+            return {"causes": (flush.words,), "explanation": text, "where": where(seen)}
+    search = VariantSearch(promise, [observation for observation in seen if observation.count])
+    match = search.explain()
+    if match.variant == PROMISED or match.differ:
+        return {"where": where(seen), "explanation": where(seen)}
+    clauses = match.variant.clauses
+    text = f"It {'; it '.join(clauses)} (0 differ from that)."
+    return {"variant": match.variant, "causes": clauses, "explanation": text}

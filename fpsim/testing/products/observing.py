@@ -14,7 +14,7 @@ from fpsim.testing.black_box import FunctionMisbehaved
 from fpsim.testing.coverage import CoverageRecord
 from fpsim.testing.products import envelope as envelopes
 from fpsim.testing.products.black_box import CalledKernel, two_results
-from fpsim.testing.products.inputs import BEYOND, Shape
+from fpsim.testing.products.inputs import BEYOND
 from fpsim.testing.products.layouts import LAYOUTS, OperandLayout
 from fpsim.testing.products.promise import KernelInputs, Promise, values_of
 from fpsim.testing.products.report import ProductCoverage
@@ -121,18 +121,16 @@ def _compare_layout(observation: Observation, got: Any, layout: OperandLayout, b
         raise FunctionMisbehaved("layout", f"fn leaves the envelope for {said}.")
 
 
-def coverage_of(inputs: Iterable[KernelInputs]) -> ProductCoverage:
-    """Return the summary of the inputs compared: shapes, kinds, dtypes and magnitudes."""
+def coverage_of(seen: list[Observation], layouts: ComparedLayouts) -> ProductCoverage:
+    """Return the summary of the inputs compared: shapes, kinds, dtypes, magnitudes and memory layouts."""
     record = CoverageRecord()
-    shapes: dict[Shape, None] = {}
-    kinds: dict[str, None] = {}
-    for x in inputs:
-        shapes.setdefault(x.shape)
-        kinds.setdefault(x.name)
-        record.note(x.a)
-        record.note(x.b)
+    for observation in seen:
+        record.note(observation.x.a)
+        record.note(observation.x.b)
+    shapes = tuple(dict.fromkeys(observation.x.shape for observation in seen))
+    kinds = tuple(dict.fromkeys(observation.x.name for observation in seen))
     of = record.coverage
-    return ProductCoverage(tuple(shapes), tuple(kinds), of.dtypes, of.smallest, of.largest, of.specials)
+    return ProductCoverage(shapes, kinds, of.dtypes, of.smallest, of.largest, of.specials, layouts.taken)
 
 
 def where(seen: list[Observation]) -> str:
