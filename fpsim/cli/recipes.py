@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,7 +29,7 @@ def recipes(
     table.add_column("operands", no_wrap=True)
     table.add_column("source", overflow="fold")
     for recipe in TRAINING.values():
-        linear = recipe.linear
+        linear: Any = recipe.linear
         fmts = ["FP32" if fmt is None else str(fmt) for fmt in (linear.input_fmt, linear.weight_fmt, linear.grad_fmt)]
         table.add_row(recipe.name, "/".join(dict.fromkeys(fmts)), Text(recipe.source, style="dim"))
     console.print(table)

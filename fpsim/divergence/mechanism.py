@@ -171,7 +171,7 @@ def repeated(x: Any, axis: int, times: int) -> Any:
         return np.repeat(x, times, axis)
     block = x.scaling.block[axis]
     tiles = 1 if block < 0 else -(-times // block)
-    parts = {name: np.repeat(part, tiles, axis) for name, part in x._per_tile().items()}
+    parts: dict[str, Any] = {name: np.repeat(part, tiles, axis) for name, part in x._per_tile().items()}
     return dataclasses.replace(x, codes=np.repeat(x.codes, times, axis), **parts)
 
 

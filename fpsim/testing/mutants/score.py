@@ -126,7 +126,7 @@ def mutation_score(
         return _scored(quantizers, [(right(target_fmt), test)])
     if isinstance(kernel, str):
         require_word("kernel", kernel, ("each",))
-        tests = [(mutant, partial(test, **mutant.promise)) for mutant in KERNELS.values()]
+        tests: list[tuple[KernelMutant, Test]] = [(x, partial(test, **x.promise)) for x in KERNELS.values()]
         trials = [(mutant, mutant.make(), promised) for mutant, promised in tests]
         return _scored(trials, [(mutant.right(), promised) for mutant, promised in tests])
     promise = with_new_names(kernel)

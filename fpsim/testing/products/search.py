@@ -322,4 +322,5 @@ def _telling(observation: Observation) -> tuple[int, int]:
 
 def _joined(x: Variant, y: Variant) -> Variant:
     """Return a variant with the changes of both given variants; where both change the same axis, that of x."""
-    return Variant(*(first if first is not None else second for first, second in zip(x, y, strict=True)))
+    changes: list[Any] = [first if first is not None else second for first, second in zip(x, y, strict=True)]
+    return Variant(*changes)
