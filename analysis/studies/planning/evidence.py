@@ -20,6 +20,8 @@ from fpsim.recipes.look_up import find_either
 
 FIGURES = ("gradient_error", "output_error", "loss_change")  # metrics of a sensitivity
 JOINT = "joint"  # the metric of a budget
+LABELS = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
+          "loss_change": "change of the loss", JOINT: "error of the products"}  # fmt: skip
 NAMED = 4  # missing rows that a message names
 
 
@@ -133,10 +135,6 @@ class Evidence:
         """The layers that have products, in the model's order."""
         return tuple(dict.fromkeys(layer for layer, _ in self.slots))
 
-    def of_row(self, row: Any) -> Measured:
-        """Return the metric of a SensitivityRow with its harm."""
-        return Measured.of(self.figure, figure_of(row, self.figure), spread_of(row, self.figure))
-
 
 def evidence_of(source: Any, figure: str | None) -> Evidence:
     """Return the evidence for a plan: the measured error of every product in every recipe.
@@ -175,8 +173,10 @@ def _of_sensitivity(report: Sensitivity, figure: str | None) -> Evidence:
             f"{' and '.join(backward)}. Use 'gradient_error', or measure sensitivity(..., products='fprop')."
         )
     slots = tuple(dict.fromkeys((row.layer, row.product) for row in report.rows))
-    empty = Evidence(figure, slots, report.recipes, {}, {}, report.layers, report.model, report.identity, None)
-    measured = {(row.layer, row.product, row.recipe): empty.of_row(row) for row in report.rows}
+    measured = {
+        (row.layer, row.product, row.recipe): Measured.of(figure, figure_of(row, figure), spread_of(row, figure))
+        for row in report.rows
+    }
     values = {(row.layer, row.product): row.elements for row in report.rows}
     undivided = _undivided(
         measured, report.recipes,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
+from fpsim.analysis.studies.planning.evidence import LABELS
 from fpsim.display.figure import COLORS, GRID, INK, QUIET, axes_of, figure_style
 from fpsim.display.optional import Axes, load
 from fpsim.display.wording import bytes_in_words, short
@@ -13,43 +14,30 @@ from fpsim.display.wording import bytes_in_words, short
 SHADES = list(COLORS.values())
 WORDS = {"milp": "optimum"}  # names of methods in the figure
 WIDE = 5  # ratio of the largest and the smallest value from which the axis is logarithmic; below it has too few ticks
-LABELS = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
-          "loss_change": "change of the loss", "joint": "error of the products"}  # fmt: skip
 
 
-class Drawn(Protocol):
-    """The properties and methods of a `Plan` that its figure uses, as a protocol."""
-
-    @property
-    def candidates(self) -> Sequence[Any]: ...
-    @property
-    def budget(self) -> tuple[str, float]: ...
-    @property
-    def figure(self) -> str: ...
-    def frontier(self, points: int = ...) -> Sequence[Any]: ...
-
-
-def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
+def plan_axes(
+    candidates: Sequence[Any], points: Sequence[Any], budget: tuple[str, float], figure: str, ax: Axes | None
+) -> Axes:
     """Draw the errors of a plan and of others over their costs into `ax` (None for new axes); return the axes.
 
-    Curves show the predicted errors of the optimal and greedy plans for several budgets. Each candidate of `plan` is a
-    ring at its predicted error and a disc at its measured error.
+    `candidates`: each is a ring at its predicted error and a disc at its measured error. `points`: the frontier, drawn
+    as curves. `budget`: "bits" or "bytes", and their number. `figure`: name of the metric.
     """
-    kind, budget = plan.budget
+    kind, limit = budget
     with figure_style():
         ax = axes_of(ax, 3.4)
-        points = plan.frontier()
         for method, tint, style in (("milp", SHADES[0], "-"), ("greedy", SHADES[1], (0, (4, 2)))):
             line = _frontier(points, method)
             costs, errors = [cost for cost, _ in line], [error for _, error in line]
             ax.plot(costs, errors, color=tint, linestyle=style, linewidth=1.4, drawstyle="steps-post", zorder=2,
                     label=f"{WORDS.get(method, method)}, predicted")  # fmt: skip
-        ax.axvline(budget, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
-        for candidate in reversed(plan.candidates):
+        ax.axvline(limit, color=QUIET, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        for candidate in reversed(candidates):
             _draw(ax, candidate)
-        _label(ax, plan.candidates, budget)
+        _label(ax, candidates, limit)
         heights = [point.predicted for point in points]
-        heights += [candidate.joint.value for candidate in plan.candidates if candidate.joint is not None]
+        heights += [candidate.joint.value for candidate in candidates if candidate.joint is not None]
         if heights and math.isfinite(max(heights)) and max(heights) > WIDE * min(heights) > 0:
             ax.set_yscale("log")
             ax.yaxis.set_major_locator(load("matplotlib.ticker", "drawing").LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -60,7 +48,7 @@ def plan_axes(plan: Drawn, ax: Axes | None = None) -> Axes:
         ax.set_xlabel("bits a value" if kind == "bits" else "bytes of weights")
         if kind == "bytes":
             ax.xaxis.set_major_formatter(lambda value, _: bytes_in_words(value))
-        ax.set_ylabel(LABELS[plan.figure])
+        ax.set_ylabel(LABELS[figure])
         ax.minorticks_off()
         ax.grid(color=GRID, linewidth=0.5)
         ax.set_axisbelow(True)
@@ -99,14 +87,9 @@ def _draw(ax: Axes, candidate: Any) -> None:
     ax.plot(candidate.cost, candidate.predicted, "o", color=tint, mfc="white", ms=4.5, zorder=4)
     if candidate.joint is None or not math.isfinite(candidate.joint.value):
         return
-    ax.plot(
-        [candidate.cost, candidate.cost],
-        [candidate.predicted, candidate.joint.value],
-        color=tint,
-        linewidth=0.8,
-        zorder=3,
-    )
-    ax.plot(candidate.cost, candidate.joint.value, "o", color=tint, ms=4.5, zorder=5)
+    cost, measured = candidate.cost, candidate.joint.value
+    ax.plot([cost, cost], [candidate.predicted, measured], color=tint, linewidth=0.8, zorder=3)
+    ax.plot(cost, measured, "o", color=tint, ms=4.5, zorder=5)
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:

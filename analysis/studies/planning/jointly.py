@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fpsim.analysis.studies.cells import Cells, SweepCell
@@ -44,9 +43,7 @@ class Jointly:
     def __enter__(self) -> Jointly:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._cells is not None:
             self._cells.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fpsim.analysis.studies.planning.product_kinds import Said
 from fpsim.analysis.studies.planning.torchao import torchao_setting
@@ -35,24 +35,13 @@ class Setting(NamedTuple):
         return f"{self.library}, {layers}: {self.how or 'no setting'}. {self.differs}".rstrip()
 
 
-class ChoiceLike(Protocol):
-    """The properties of a plan's `Choice` (the recipe of one product) that settings of libraries use, as a protocol."""
-
-    @property
-    def layer(self) -> str: ...
-    @property
-    def product(self) -> str: ...
-    @property
-    def recipe(self) -> str: ...
-
-
 def settings_of(
-    choices: Sequence[ChoiceLike], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
+    choices: Sequence[Any], recipes: Mapping[str, LinearRecipe], lost: Callable[[Sequence[str], str], str]
 ) -> tuple[Setting, ...]:
     """Return the closest settings of torchao and Transformer Engine, each for a set of layers with equal recipes.
 
     Args:
-      choices: the choices of a plan.
+      choices: objects with the attributes layer, product and recipe, such as the choices of a plan.
       recipes: name -> recipe.
       lost: called with layers and the name of a recipe; returns a sentence on how the plan's predicted metric changes
         if all products of the layers follow the recipe, "" if unknown.
@@ -79,23 +68,10 @@ def settings_of(
             said = say(products)
             if said is None:
                 products_in = ", ".join(f"{product} in {name}" for product, name in assigned)
-                instead = _instead(say, layers, assigned, recipes, lost)
-                said = Said("", f"The library cannot combine {products_in} in a layer. {instead}")
+                possible = [name for name, recipe in recipes.items() if say(dict.fromkeys(products, recipe))]
+                candidates = [name for name in possible if name in dict(assigned).values()] or possible
+                losses = [text for text in (lost(layers, name) for name in candidates) if text]
+                losses = losses or ["The library supports no recipe of the plan for all products of a layer."]
+                said = Said("", f"The library cannot combine {products_in} in a layer. {' '.join(losses)}")
             settings.append(Setting(library, tuple(layers), said.how, said.differs))
     return tuple(settings)
-
-
-def _instead(
-    say: Callable[[Mapping[str, LinearRecipe]], Said | None], layers: Sequence[str],
-    assigned: Sequence[tuple[str, str]], recipes: Mapping[str, LinearRecipe],
-    lost: Callable[[Sequence[str], str], str],
-) -> str:  # fmt: skip
-    """Return sentences on how the plan's predicted metric changes if some layers follow one recipe that a library has.
-
-    `say`: called with product -> recipe; returns the library's setting, or None. `assigned`: (product, name of its
-    recipe) pairs of the plan. `lost`: as in `settings_of`.
-    """
-    possible = [name for name, recipe in recipes.items() if say({product: recipe for product, _ in assigned})]
-    candidates = [name for name in possible if name in dict(assigned).values()] or possible
-    losses = [text for text in (lost(layers, name) for name in candidates) if text]
-    return " ".join(losses) if losses else "The library supports no recipe of the plan for all products of a layer."

@@ -45,12 +45,12 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
     """
     rival = greedy(problem, limit) if rival is None else rival
     program = _Program(problem)
-    first = program.least_harm(limit, None if rival is None else problem.harm(rival))
+    first = program.solved(program.harms, limit, None if rival is None else problem.harm(rival))
     choices = [choice for choice in (first.choice, rival) if choice is not None]
     if not choices:
         return None
     best = min(choices, key=problem.rank)
-    cheaper = program.cheapest(limit, problem.harm(best)).choice
+    cheaper = program.solved(program.prices, limit, problem.harm(best)).choice
     if cheaper is not None:
         best = min(best, cheaper, key=problem.rank)
     return Optimum(best, problem.harm(best) - first.bound < 1)
@@ -59,9 +59,9 @@ def optimum(problem: ChoiceProblem, limit: int, rival: Choice | None = None) -> 
 def cheapest(problem: ChoiceProblem) -> Choice:
     """Return the choice of the lowest price, and of the least total harm among those."""
     program = _Program(problem)
-    cheap = program.cheapest().choice
+    cheap = program.solved(program.prices).choice
     assert cheap is not None  # every unit has a recipe
-    return min(cheap, program.least_harm(problem.price(cheap)).choice or cheap, key=problem.rank)
+    return min(cheap, program.solved(program.harms, problem.price(cheap)).choice or cheap, key=problem.rank)
 
 
 class _Answer(NamedTuple):
@@ -74,7 +74,7 @@ class _Answer(NamedTuple):
     """
 
     choice: Choice | None
-    bound: float  # harm in steps below which there is no choice
+    bound: float
 
 
 class _Program:
@@ -110,18 +110,12 @@ class _Program:
         self.low.append(-math.inf)
         self.high.append(high)
 
-    def least_harm(self, limit: int, most: int | None = None) -> _Answer:
-        """Minimise the total harm at a price of at most `limit`; `most` is the harm of a known choice, or None."""
-        return self._solved(self.harms, limit, most)
+    def solved(
+        self, goal: npt.NDArray[np.float64], limit: int | None = None, most: int | None = None
+    ) -> _Answer:  # fmt: skip
+        """Minimise the total harm or the price, at a price of at most `limit` and a total harm of at most `most`.
 
-    def cheapest(self, limit: int | None = None, most: int | None = None) -> _Answer:
-        """Minimise the price at a price of at most `limit` and a total harm of at most `most`; None for no limit."""
-        return self._solved(self.prices, limit, most)
-
-    def _solved(self, goal: npt.NDArray[np.float64], limit: int | None, most: int | None) -> _Answer:
-        """Minimise the sum of `goal` times variable, at a price of at most `limit` and a total harm of at most `most`.
-
-        `goal`: float64 of shape (variables,). `limit`, `most`: in the problem's integers; None for no limit.
+        `goal`: the attribute `harms` or `prices`. `limit`, `most`: in the problem's integers; None for no limit.
         """
         kept = len(self.rows)
         try:
@@ -142,7 +136,7 @@ class _Program:
         """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
 
         The choice of the answer is None if none of 64 does. `top`: upper bound of each variable, float64 of shape
-        (variables,). The other arguments are those of `_solved`.
+        (variables,). The other arguments are those of `solved`.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fpsim.analysis.studies.arguments import require_positive
 from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.jointly import Jointly
@@ -179,11 +180,7 @@ def _budget(bits: Any, size: Any) -> tuple[str, float]:
         got = "neither" if bits is None else f"bits={shown(bits)} and bytes={shown(size)}"
         raise ValueError(f"plan needs either bits= or bytes= as its budget; got {got}.")
     name, value = ("bits", bits) if size is None else ("bytes", size)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number:
-        raise TypeError(f"{name} must be a number; got {shown(value)}.")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
+    require_positive(name, value)
     return name, float(value)
 
 

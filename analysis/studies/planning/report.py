@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fpsim.analysis.studies.planning.evidence import Measured
+from fpsim.analysis.studies.planning.evidence import LABELS, Measured
 from fpsim.analysis.studies.planning.libraries import Setting, settings_of
 from fpsim.analysis.studies.planning.problem import Slot
 from fpsim.deprecation import warn_renamed
@@ -30,8 +30,6 @@ POINTS = 16  # budgets of a frontier
 SHOWN = 30  # choices that str() shows
 CHOICE_HEADS = ("layer", "product", "recipe", "bits", "alone", "cheaper", "dearer")
 CANDIDATE_HEADS = ("plan", "cost", "predicted", "measured", "gap")
-SAID = {"gradient_error": "error of the gradient", "output_error": "error of the outputs",
-        "loss_change": "change of the loss", "joint": "error of the products"}  # fmt: skip
 
 
 class Other(NamedTuple):
@@ -312,7 +310,7 @@ class Plan:
         """
         from fpsim.analysis.studies.planning.figure import plan_axes
 
-        return plan_axes(self, ax)
+        return plan_axes(self.candidates, self.frontier(), self.budget, self.figure, ax)
 
     @property
     def answer(self) -> str:
@@ -348,7 +346,7 @@ class Plan:
             cost = f"{plan.cost:.4g} of {budget:.4g} bits a value"
         else:
             cost = f"{bytes_in_words(plan.cost)} of {bytes_in_words(budget)} of weights"
-        text = f"{products} in {cost}: {SAID[self.figure]} {plan.predicted:.3g} predicted from single products"
+        text = f"{products} in {cost}: {LABELS[self.figure]} {plan.predicted:.3g} predicted from single products"
         if plan.joint is None:
             return text
         gap = "" if math.isnan(plan.gap) else f" (additivity gap {100 * plan.gap:+.0f} %)"

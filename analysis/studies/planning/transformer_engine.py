@@ -42,16 +42,21 @@ def transformer_engine_setting(products: Mapping[str, LinearRecipe]) -> Said | N
         words.append("backward_override='high_precision'")
         differs.append("Both backward products are in the dtype that autocast computes in.")
     kind = kinds[next(iter(low))]
-    if kind == "delayed" and words:
-        return None  # delayed scaling has no override
     say = {"tensor": _te_tensor, "delayed": _te_delayed, "blocks": _te_blocks, "mxfp8": _te_mxfp8, "nvfp4": _te_nvfp4}
-    said = say[kind](one, low) if kind in say else None
-    if said is None:
+    if kind not in say or (kind == "delayed" and words):  # delayed scaling has no override
         return None
-    name, inner = said.how.split("(", 1)
-    inside = ", ".join(filter(None, [inner.removesuffix(")"), *words]))
-    recipe = f"{name}({inside})"
-    return Said(f"te.autocast(recipe={recipe}) around the layers", " ".join(filter(None, [*differs, said.differs])))
+    fmt = "" if kind == "nvfp4" else _te_formats(one, low)
+    if fmt is None:
+        return None
+    name, arguments, more_differs = say[kind](one, low, fmt)
+    recipe = f"{name}({', '.join([*arguments, *words])})"
+    return Said(f"te.autocast(recipe={recipe}) around the layers", " ".join([*differs, *more_differs]))
+
+
+# Name of Transformer Engine's recipe, its arguments as code, and sentences on how its arithmetic differs. The functions
+# that return it are called with the recipe of the products in few bits, (product -> recipe) of these, and the result of
+# `_te_formats`.
+TeRecipe = tuple[str, list[str], list[str]]
 
 
 def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | None:
@@ -66,69 +71,45 @@ def _te_formats(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> str | 
     return "HYBRID" if grad == E5M2 else "E4M3"
 
 
-def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per tensor, computed at every step; None unless input
-    and weight are in E4M3.
-
-    `recipe`: the recipe of the products in FP8. `low`: product -> recipe, for these products.
-    """
-    fmt = _te_formats(recipe, low)
-    if fmt is None:
-        return None
+def _te_tensor(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
+    """Return Transformer Engine's recipe for FP8 with a scale per tensor, computed at every step."""
     words = [f"fp8_format=Format.{fmt}"]
     for product in PRODUCTS:
         how = getattr(recipe, product)
         split = how.promote is not None or how.schedule is not None
         if product in low and split != (product != "fprop"):
             words.append(f"fp8_gemm_{product}=MMParams(use_split_accumulator={split})")
-    return Said(f"Float8CurrentScaling({', '.join(words)})")
+    return "Float8CurrentScaling", words, []
 
 
-def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with delayed scales; None unless input and weight are in E4M3.
-
-    `recipe`: the recipe of the products in FP8. `low`: product -> recipe, for these products.
-    """
-    fmt, delayed = _te_formats(recipe, low), recipe.delayed
-    if fmt is None or delayed is None:
-        return None
+def _te_delayed(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
+    """Return Transformer Engine's recipe for FP8 with delayed scales."""
+    delayed = recipe.delayed
+    assert delayed is not None
     options = f"amax_history_len={delayed.history}, amax_compute_algo={delayed.amax!r}, margin={delayed.margin}"
-    return Said(f"DelayedScaling(fp8_format=Format.{fmt}, {options})")
+    return "DelayedScaling", [f"fp8_format=Format.{fmt}", options], []
 
 
-def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for FP8 with a scale per block of 128; None unless input and weight are in
-    E4M3.
-
-    `recipe`: the recipe of the products in FP8. `low`: product -> recipe, for these products.
-    """
-    fmt = _te_formats(recipe, low)
-    if fmt is None:
-        return None
+def _te_blocks(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
+    """Return Transformer Engine's recipe for FP8 with a scale per block of 128."""
     differs = []
     scales = {scale_format(recipe, product) for product in low}
     if scales == {FP32}:
         differs.append("Its scales are powers of two, or float32 numbers with NVTE_FP8_BLOCK_SCALING_FP32_SCALES=1.")
     if "wgrad" in low and (recipe.requantize_input or recipe.stash_fmt is not None):
         differs.append("It quantises the original input for the weight gradient, the plan the stored one.")
-    return Said("Float8BlockScaling(" + ("" if fmt == "E4M3" else f"fp8_format=Format.{fmt}") + ")", " ".join(differs))
+    return "Float8BlockScaling", [] if fmt == "E4M3" else [f"fp8_format=Format.{fmt}"], differs
 
 
-def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said | None:
-    """Return Transformer Engine's setting for MXFP8; None unless input and weight are in E4M3.
-
-    `recipe`: the recipe of the products in MXFP8. `low`: product -> recipe, for these products.
-    """
-    fmt = _te_formats(recipe, low)
-    if fmt is None:
-        return None
+def _te_mxfp8(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
+    """Return Transformer Engine's recipe for MXFP8."""
     rule = recipe.input_scaling.scale_rule if recipe.input_scaling is not None else ""
-    differs = "" if rule == "rceil" else f"Its scales are rounded up (the rule 'rceil'), the plan's by {rule!r}."
-    return Said("MXFP8BlockScaling(" + ("" if fmt == "E4M3" else f"fp8_format=Format.{fmt}") + ")", differs)
+    differs = [] if rule == "rceil" else [f"Its scales are rounded up (the rule 'rceil'), the plan's by {rule!r}."]
+    return "MXFP8BlockScaling", [] if fmt == "E4M3" else [f"fp8_format=Format.{fmt}"], differs
 
 
-def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
-    """Return Transformer Engine's setting for NVFP4."""
+def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe], fmt: str) -> TeRecipe:
+    """Return Transformer Engine's recipe for NVFP4."""
     words = []
     if not recipe.hadamard and "wgrad" in low:
         words.append("disable_rht=True")
@@ -137,4 +118,4 @@ def _te_nvfp4(recipe: LinearRecipe, low: Mapping[str, LinearRecipe]) -> Said:
     weight = scaling_of(recipe, "weight", backward=False)
     if weight is not None and weight.block != (16, 16):
         words.append("disable_2d_quantization=True")
-    return Said(f"NVFP4BlockScaling({', '.join(words)})", "It has its own random Hadamard signs and random draws.")
+    return "NVFP4BlockScaling", words, ["It has its own random Hadamard signs and random draws."]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
+from fpsim.analysis.studies.arguments import matches, nearest_names, patterns_of
 from fpsim.analysis.studies.planning.problem import Slot, Unit
-from fpsim.errors import SHOWN, require_word, shown
+from fpsim.errors import require_word, shown
 
 EACH = ("product", "layer")
 
@@ -50,10 +49,7 @@ def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
 
     Raise a ValueError for a pattern without a match, a TypeError for other arguments.
     """
-    patterns = _patterns(keep, "keep")
-    for pattern in patterns:
-        _require_match("keep", pattern, layers)
-    return tuple(layer for layer in layers if any(fnmatchcase(layer, pattern) for pattern in patterns))
+    return tuple(_matching("keep", keep, layers))
 
 
 def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
@@ -67,10 +63,7 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     owner: dict[str, Any] = {}
     members: list[list[str]] = []
     for group in groups:
-        patterns = _patterns(group, "groups")
-        for pattern in patterns:
-            _require_match("groups", pattern, layers)
-        mine = [layer for layer in layers if any(fnmatchcase(layer, pattern) for pattern in patterns)]
+        mine = _matching("groups", group, layers)
         for layer in mine:
             if layer in owner:
                 raise ValueError(
@@ -83,25 +76,16 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     return sorted(members, key=lambda mine: layers.index(mine[0]))
 
 
-def _patterns(patterns: Any, name: str) -> tuple[str, ...]:
-    """Return one or several shell patterns as a tuple; raise a TypeError for anything else.
+def _matching(argument: str, patterns: Any, layers: Sequence[str]) -> list[str]:
+    """Return the layers that match one or several shell patterns, the user's argument called `argument`.
 
-    `patterns`: a text or a sequence of texts. `name`: the argument's name in messages.
+    Raise a ValueError for a pattern that matches none, a TypeError for other arguments.
     """
-    several = (patterns,) if isinstance(patterns, str) else patterns
-    if not isinstance(several, Sequence) or not all(isinstance(pattern, str) for pattern in several):
-        raise TypeError(f"{name} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
-    return tuple(several)
-
-
-def _require_match(name: str, pattern: str, layers: Sequence[str]) -> None:
-    """Raise a ValueError, which lists the most similar names, if no layer matches a pattern.
-
-    `name`: the argument's name in messages.
-    """
-    if not any(fnmatchcase(layer, pattern) for layer in layers):
-        near = ", ".join(map(repr, difflib.get_close_matches(pattern, layers, SHOWN, cutoff=0.0)))
-        raise ValueError(
-            f"{name} must match a layer of the plan; got {pattern!r}, which matches none of {len(layers)}. Near it: "
-            f"{near}."
-        )
+    several = patterns_of(patterns, argument, 0)
+    for pattern in several:
+        if not any(matches(layer, pattern) for layer in layers):
+            raise ValueError(
+                f"{argument} must match a layer of the plan; got {pattern!r}, which matches none of {len(layers)}. "
+                f"Near it: {nearest_names(pattern, layers)}."
+            )
+    return [layer for layer in layers if matches(layer, several)]

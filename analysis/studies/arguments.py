@@ -1,0 +1,43 @@
+"""Validation of arguments of studies: shell patterns of the names of layers, and positive numbers."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fpsim.errors import SHOWN, shown
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raise a TypeError or ValueError unless `value`, the argument called `name`, is a positive finite number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number; got {shown(value)}.")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
+
+
+def patterns_of(patterns: Any, argument: str = "layers", least: int = 1) -> tuple[str, ...]:
+    """Return one shell pattern or several, at least `least`, as a tuple; raise a TypeError for anything else.
+
+    `argument`: name of the user's argument, for messages.
+    """
+    several = (patterns,) if isinstance(patterns, str) else patterns
+    is_texts = isinstance(several, Sequence) and all(isinstance(pattern, str) for pattern in several)
+    if not is_texts or len(several) < least:
+        raise TypeError(
+            f"{argument} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}."
+        )
+    return tuple(several)
+
+
+def matches(name: str, patterns: str | Sequence[str]) -> bool:
+    """Return whether a name matches a shell pattern, or one of several."""
+    return any(fnmatchcase(name, pattern) for pattern in ([patterns] if isinstance(patterns, str) else patterns))
+
+
+def nearest_names(name: str, names: Sequence[str]) -> str:
+    """Return those of `names` that are most similar to a name or pattern, as text."""
+    return ", ".join(map(repr, difflib.get_close_matches(name, names, SHOWN, cutoff=0.0)))
