@@ -142,46 +142,33 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     arithmetic leaves open; None for those of `_base`, or of the operands of a matrix unit or a probed product.
     """
     if isinstance(spec, str):
-        spec = _object(argument, spec)
-    if isinstance(spec, str):
-        return _word(spec, recipe)
-    if isinstance(spec, _Chip):
-        return _chip(spec.word, recipe)
+        word, row = spec.strip(), row_named(spec)
+        if word.lower() in WORDS:
+            return _word(word.lower(), recipe)
+        if row is None and (find_chip(spec) is not None or word.lower() == THIS_CPU.lower()):
+            return _chip(word, recipe)
+        spec = _object(argument, spec) if row is None else row
     spec = of_plan(spec)
     if isinstance(spec, (LinearRecipe, Recipe)):
         return LayerArithmetic(_of_recipe(spec))
-    if isinstance(spec, MatrixUnit):
-        return _unit(spec, recipe)
     if isinstance(spec, Schedule):
         return _schedule(spec, recipe)
-    if isinstance(spec, ShapedSchedule):
-        return LayerArithmetic(_changed(_base(recipe), lambda of: placed(of, spec).recipe))
     if isinstance(spec, ProbedModel):
         return _probed(argument, spec, recipe)
-    if isinstance(spec, Accumulator):
-        return LayerArithmetic(_changed(_base(recipe, FP32), lambda of: placed(of, spec).recipe))
+    if isinstance(spec, MatrixUnit) and recipe is None:
+        return LayerArithmetic(_of_recipe(_recipe_of(spec)))
+    if isinstance(spec, (MatrixUnit, ShapedSchedule, Accumulator)):
+        base = _base(recipe, FP32 if isinstance(spec, Accumulator) else DEFAULT)
+        return LayerArithmetic(_changed(base, lambda of: placed(of, spec).recipe))
     raise TypeError(f"{argument} must be one of {', '.join(WORDS)}, {OTHERS}; got {shown(spec)}.")
 
 
-class _Chip(NamedTuple):
-    """The name of a chip, alone ("H100") or with a library ("H100 cuBLAS"), or "this CPU", as attribute `word`."""
-
-    word: str
-
-
 def _object(argument: str, word: str) -> Any:
-    """Return the object that a name describes: a recipe, _Chip, matrix unit, schedule or accumulator.
+    """Return the matrix unit, schedule or accumulator that a name describes; raise a ValueError if it is unknown.
 
-    The names "torch", "float32", "emulated", "gpu" and "hardware" are returned in lower case. Raise a ValueError for an
-    unknown name. `argument`: name of the user's argument, for messages.
+    `argument`: name of the user's argument, for messages.
     """
     lower = word.strip().lower()
-    if lower in WORDS:
-        return lower
-    if (row := row_named(word)) is not None:
-        return row
-    if find_chip(word) is not None or lower == THIS_CPU.lower():
-        return _Chip(word.strip())
     if lower in UNITS:
         return UNITS[lower]
     if word.partition("(")[0].strip() in MAKERS or word == "FLAT":
@@ -281,17 +268,6 @@ def _chip(word: str, recipe: Any) -> LayerArithmetic:
     return LayerArithmetic(_changed(base, change), remarks=remarks)
 
 
-def _unit(unit: MatrixUnit, recipe: Any) -> LayerArithmetic:
-    """Return the arithmetic of a recipe with its matrix units replaced by `unit`.
-
-    `recipe`: a recipe or its name. None is a recipe whose operands are in the unit's own formats.
-    """
-    if recipe is None:
-        made = _recipe_of(unit)
-        return LayerArithmetic(lambda _: (made,) * 3)
-    return LayerArithmetic(_changed(_base(recipe), lambda of: placed(of, unit).recipe))
-
-
 def _recipe_of(unit: MatrixUnit) -> LinearRecipe:
     """Return the recipe whose operands are in a matrix unit's formats.
 
@@ -331,7 +307,7 @@ def _probed(argument: str, model: ProbedModel, recipe: Any) -> LayerArithmetic:
     first = model.alike[0]
     how, schedule = first.how, first.schedule
     if recipe is None and isinstance(how, MatrixUnit):
-        base: Follow = _unit(how, None).follow
+        base = _of_recipe(_recipe_of(how))
     elif recipe is None:
         a, b = (None if operand.fmt.bits == 32 else operand.fmt for operand in model.operands)
         base = _of_recipe(LinearRecipe(a, b, a))

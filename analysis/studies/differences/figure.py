@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
 
+from fpsim.analysis.studies.differences.growth import LayerDifference
 from fpsim.display.figure import COLORS, DATA, GRID, QUIET, axes_of, figure_style
 from fpsim.display.optional import Axes
 from fpsim.display.wording import short
@@ -14,21 +14,11 @@ MOST_NAMES = 24  # most products that are named on the axis
 SHADES = {"fprop": COLORS["E4M3"], "dgrad": COLORS["E5M2"], "wgrad": COLORS["FP16"]}
 
 
-class Grown(Protocol):
-    """The properties of a `ModelDivergence` that its figure uses, as a protocol."""
-
-    @property
-    def growth(self) -> Sequence[Any]: ...
-    @property
-    def names(self) -> tuple[str, str]: ...
-
-
-def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
+def growth_axes(rows: Sequence[LayerDifference], names: tuple[str, str], ax: Axes | None) -> Axes:
     """Draw the difference between two runs for each product into `ax` (None for new axes), and return the axes.
 
-    Lines show the relative difference, bars the share of elements that differ.
+    Lines show the relative difference, bars the share of elements that differ. `names`: those of the arithmetics.
     """
-    rows = divergence.growth
     with figure_style():
         ax = axes_of(ax, 3.2)
         shares = ax.twinx()
@@ -39,13 +29,9 @@ def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
         ax.set_zorder(shares.get_zorder() + 1)
         ax.patch.set_visible(False)
         for product, shade in SHADES.items():
-            points = [
-                (i, row.relative)
-                for i, row in enumerate(rows)
-                if row.product == product and 0 < row.relative < math.inf
-            ]
-            if points:
-                x, y = zip(*points, strict=True)
+            x = [i for i, row in enumerate(rows) if row.product == product and 0 < row.relative < math.inf]
+            if x:
+                y = [rows[i].relative for i in x]
                 ax.plot(x, y, color=shade, linewidth=1.2, marker="o", markersize=3, label=product, zorder=3)
         ax.set_yscale("log")
         ax.tick_params(axis="y", which="minor", labelleft=False)
@@ -65,5 +51,5 @@ def growth_axes(divergence: Grown, ax: Axes | None = None) -> Axes:
                 side.spines[edge].set_visible(False)
         if len({row.product for row in rows}) > 1:
             ax.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
-        ax.set_title(" and ".join(short(name, 24) for name in divergence.names), loc="left", fontsize=8)
+        ax.set_title(" and ".join(short(name, 24) for name in names), loc="left", fontsize=8)
         return ax

@@ -11,7 +11,7 @@ import torch
 from scipy.special import log_softmax
 
 from fpsim.arrays import Array
-from fpsim.divergence.mechanism import Product, differing
+from fpsim.divergence.mechanism import differing
 from fpsim.errors import shown
 
 
@@ -36,14 +36,10 @@ class LayerDifference:
     relative: float
 
 
-def layer_difference(x: Product, y: Product, call: int) -> LayerDifference:
-    """Return the difference between two results x and y, of equal shape, of the same product in two runs.
-
-    `call`: number of times that the layer had computed the product before.
-    """
-    differ = differing(x.result, y.result)
-    share = float(np.count_nonzero(differ)) / differ.size if differ.size else 0.0
-    return LayerDifference(x.layer, x.product, call, differ.size, share, relative_norm(x.result, y.result))
+def layer_difference(layer: str, product: str, call: int, x: Array, y: Array) -> LayerDifference:
+    """Return the difference between two results x and y, of equal shape, of the same product in two runs."""
+    share = float(np.count_nonzero(differing(x, y))) / x.size if x.size else 0.0
+    return LayerDifference(layer, product, call, x.size, share, relative_norm(x, y))
 
 
 def relative_norm(x: Array, y: Array) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -9,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fpsim.analysis.models.compiled import ORIGINAL, compiled_modules
-from fpsim.analysis.models.compiled import is_compiled as is_compiled_module
+from fpsim.analysis.models.compiled import ORIGINAL, is_compiled
 from fpsim.analysis.models.floats import floats_of
-from fpsim.analysis.studies.differences.growth import LayerDifference, relative_norm
+from fpsim.analysis.studies.differences.growth import LayerDifference, layer_difference
 from fpsim.arrays import Array, format_of
-from fpsim.divergence.mechanism import differing, same_bits
+from fpsim.divergence.mechanism import same_bits
 from fpsim.formats.named import FP32, Format
 from fpsim.torch.operators import array_of
 
@@ -48,11 +48,6 @@ class OutputDifference(NamedTuple):
     growth: tuple[LayerDifference, ...]
 
 
-def is_compiled(model: Any) -> bool:
-    """Return whether a torch.nn.Module or any module in it was compiled by torch.compile."""
-    return bool(compiled_modules(model))
-
-
 @contextmanager
 def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterator[None]:
     """Call `see` with each tensor of floats that a module of `model` (a torch.nn.Module) returns inside a `with` block.
@@ -64,12 +59,13 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
     for name, module in model.named_modules():
         if inside and name.startswith(inside):
             continue
-        if is_compiled_module(module):
+        if is_compiled(module):
             inside = (*inside, f"{name}." if name else "")
         if name == "" and inside:
             inside = ("",)
         if getattr(module, "_compiled_call_impl", None) is None:
-            handles.append(module.register_forward_hook(_Hook(plain_name(name), see)))
+            show = functools.partial(_show_result, plain_name(name), see)
+            handles.append(module.register_forward_hook(show))
     try:
         yield
     finally:
@@ -77,14 +73,9 @@ def watching_outputs(model: Any, see: Callable[[ModuleOutput], None]) -> Iterato
             handle.remove()
 
 
-class _Hook:
-    """A forward hook that calls `see` with each tensor of floats that the module called `name` returns."""
-
-    def __init__(self, name: str, see: Callable[[ModuleOutput], None]) -> None:
-        self._name, self._see = name, see
-
-    def __call__(self, module: Any, inputs: Any, output: Any) -> None:
-        show_output(self._name, output, self._see)
+def _show_result(name: str, see: Callable[[ModuleOutput], None], module: Any, inputs: Any, output: Any) -> None:
+    """Call `show_output` as a forward hook of a module."""
+    show_output(name, output, see)
 
 
 def show_output(name: str, output: Any, see: Callable[[ModuleOutput], None]) -> None:
@@ -119,16 +110,13 @@ def first_difference(first: list[ModuleOutput], second: list[ModuleOutput]) -> O
       >>> difference.first.module, difference.after
       ('up', 'up')
     """
-    pairs = _paired(first, second)
     growth, calls = [], dict[str, int]()
     first_pair: tuple[ModuleOutput, ModuleOutput] | None = None
     after = before = ""
-    for x, y in pairs:
+    for x, y in _paired(first, second):
         if x.values.shape == y.values.shape:
-            share = float(np.mean(differing(x.values, y.values))) if x.values.size else 0.0
             call = calls[x.module] = calls.get(x.module, -1) + 1
-            relative = relative_norm(x.values, y.values)
-            growth.append(LayerDifference(x.module or "the model", "output", call, x.values.size, share, relative))
+            growth.append(layer_difference(x.module or "the model", "output", call, x.values, y.values))
         if first_pair is None and not same_bits(x.values, y.values):
             first_pair, after = (x, y), before
         before = x.module

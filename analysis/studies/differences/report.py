@@ -64,7 +64,7 @@ class ModelDivergence(Divergence):
         """
         from fpsim.analysis.studies.differences.figure import growth_axes
 
-        return growth_axes(self, ax)
+        return growth_axes(self.growth, self.names, ax)
 
     def plot_trees(self, axes: Iterable[Axes] | None = None) -> list[Axes]:
         """Draw, as trees, the additions by which each run computed the element that differs; return the axes, one for
@@ -127,13 +127,21 @@ def output_divergence(
     hidden = "torch.compile's graphs hide products, so that the outputs of modules that Python calls are compared."
     fmt = first.fmt if first.fmt == second.fmt else None
     place = matrix_divergence(name, first.values, second.values, names, f"{before}. {hidden}", fmt=fmt)
-    fields = {field.name: getattr(place, field.name) for field in dataclasses.fields(Divergence)}
-    lines = [*filter(None, [coverage.headline]), place.explanation, growth_sentence(difference.growth, kl)]
-    text = "\n".join([*lines, *coverage.sentences])
-    return ModelDivergence(**{**fields, "explanation": text}, growth=difference.growth, kl=kl, coverage=coverage)
+    return model_divergence(place, difference.growth, kl, coverage)
 
 
-def growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
+def model_divergence(
+    first: Divergence, growth: tuple[LayerDifference, ...], kl: float | None, coverage: Coverage,
+    remarks: Iterable[str] = (),
+) -> ModelDivergence:  # fmt: skip
+    """Return the report of two runs whose first difference is `first`; `remarks` follow its explanation."""
+    lines = [*filter(None, [coverage.headline]), first.explanation, *remarks, _growth_sentence(growth, kl)]
+    fields = {field.name: getattr(first, field.name) for field in dataclasses.fields(Divergence)}
+    fields["explanation"] = "\n".join([*lines, *coverage.sentences])
+    return ModelDivergence(**fields, growth=growth, kl=kl, coverage=coverage)
+
+
+def _growth_sentence(growth: tuple[LayerDifference, ...], kl: float | None) -> str:
     """Return a sentence on how many products (or outputs of modules) differ, and how much the last forward one.
 
     `kl`: KL divergence of the outputs in nats, which is added unless it is None.

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from fpsim.analysis.models.compiled import compiled_modules
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.losses import called_with
 from fpsim.analysis.models.multiplications import multiplications, multiplies, name_of
@@ -21,7 +22,7 @@ from fpsim.analysis.models.watching.hooks import in_backward
 from fpsim.analysis.models.watching.tally import Tally
 from fpsim.analysis.studies.differences.arithmetics import ModelArithmetic, Recipes, Site
 from fpsim.analysis.studies.differences.by_torch import FORMATS, by_torch, library_of
-from fpsim.analysis.studies.differences.outputs import ModuleOutput, is_compiled, show_output, watching_outputs
+from fpsim.analysis.studies.differences.outputs import ModuleOutput, show_output, watching_outputs
 from fpsim.divergence.mechanism import Product
 from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
@@ -100,7 +101,7 @@ def outputs_of(
     compiled model is not copied, since its graphs belong to its modules; its buffers are restored afterwards. Raise a
     ValueError if the batch does not fit the model.
     """
-    compiled = is_compiled(model)
+    compiled = bool(compiled_modules(model))
     twin, batch = model if compiled else copied(model, "model"), copied(batch, "batch")
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     mode = _Products(twin, arithmetic, frozenset() if compiled else frozenset(map(id, model.parameters())))

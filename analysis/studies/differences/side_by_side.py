@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, deque
 from collections.abc import Callable
 from fnmatch import fnmatchcase
@@ -125,7 +124,7 @@ def _by_products(
     if the model runs no such product, if a pattern matches no layer, or if all results are NaN.
     """
     from fpsim.analysis.studies.differences.growth import kl_of
-    from fpsim.analysis.studies.differences.report import ModelDivergence, growth_sentence, no_difference
+    from fpsim.analysis.studies.differences.report import model_divergence, no_difference
     from fpsim.analysis.studies.differences.running import run
 
     others: deque[Product] = deque()
@@ -155,11 +154,8 @@ def _by_products(
     kl = kl_of(one.output, two.output, logits)
     if first is None:
         return no_difference(growth, comparison.names, kl, one.coverage)
-    remarks = [remark for way in ways for remark in way.remarks]
-    lines = [*filter(None, [one.coverage.headline]), first.explanation, *dict.fromkeys(remarks)]
-    text = "\n".join([*lines, growth_sentence(growth, kl), *one.coverage.sentences])
-    fields = {field.name: getattr(first, field.name) for field in dataclasses.fields(Divergence)}
-    return ModelDivergence(**{**fields, "explanation": text}, growth=growth, kl=kl, coverage=one.coverage)
+    remarks = dict.fromkeys(remark for way in ways for remark in way.remarks)
+    return model_divergence(first, growth, kl, one.coverage, remarks)
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
@@ -167,9 +163,9 @@ def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmet
 
     Raise a ValueError if the arithmetic of such a model is not "torch".
     """
-    from fpsim.analysis.studies.differences.outputs import is_compiled
+    from fpsim.analysis.models.compiled import compiled_modules
 
-    compiled = [isinstance(model, torch.nn.Module) and is_compiled(model) for model in models]
+    compiled = [isinstance(model, torch.nn.Module) and bool(compiled_modules(model)) for model in models]
     for number, (hides, way) in enumerate(zip(compiled, ways, strict=True)):
         if hides and way.name.strip().lower() != "torch":
             raise ValueError(
@@ -187,10 +183,10 @@ def _by_outputs(
 
     The arguments are those of `_by_products`. Raise a ValueError if there is a loss, or if no modules are in common.
     """
-    from fpsim.analysis.models.compiled import coverage_of_call
+    from fpsim.analysis.models.compiled import compiled_modules, coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
     from fpsim.analysis.studies.differences.growth import kl_of
-    from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference, is_compiled
+    from fpsim.analysis.studies.differences.outputs import ModuleOutput, first_difference
     from fpsim.analysis.studies.differences.report import no_difference, output_divergence
     from fpsim.analysis.studies.differences.running import outputs_of
 
@@ -203,11 +199,11 @@ def _by_outputs(
     ]
     names = _names(*ways)
     if names == ("the first", "the second"):
-        words = ["compiled" if is_compiled(model) else "eager" for model in models]
+        words = ["compiled" if compiled_modules(model) else "eager" for model in models]
         names = (words[0], words[1]) if words[0] != words[1] else names
     difference, kl = first_difference(*seen), kl_of(results[0], results[1], logits)
     covered = (
-        coverage_of_call(model, batch) for model, batch in zip(models, batches, strict=True) if is_compiled(model)
+        coverage_of_call(model, batch) for model, batch in zip(models, batches, strict=True) if compiled_modules(model)
     )
     coverage = next(filter(None, covered), NOTHING)
     if not difference.growth:
@@ -274,7 +270,7 @@ class _ProductComparison:
             self._others.clear()  # the runs went different ways, so that later products do not correspond
         elif other.result.shape == mine.result.shape:
             key = mine.layer, mine.product
-            self.growth.append(layer_difference(other, mine, self._calls[key]))
+            self.growth.append(layer_difference(*key, self._calls[key], other.result, mine.result))
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
