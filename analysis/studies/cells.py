@@ -151,27 +151,27 @@ class Cells:
 
     def _compare(self, header: dict[str, Any] | None, wanted: dict[str, Any]) -> None:
         """Raise a ValueError unless the header of the file, None if damaged, suits the header `wanted`."""
-        folder = shown(str(self.folder))
+        measure = wanted["measure"]
         if header is None or header.get(self._kind) != VERSION:
-            raise ValueError(
-                f"out must be a new folder or the folder of a {self._kind}; got {folder}, where {NAME} does not begin "
-                f"like that of a {self._kind} of version {VERSION}. Name another folder."
-            )
-        if header.get("measure") != wanted["measure"]:
-            raise ValueError(
-                f"out must be a folder of results of {wanted['measure']}; got {folder}, which holds results of "
-                f"{header.get('measure')}. Name another folder."
-            )
-        if header.get("parameters") != wanted["parameters"]:
-            raise ValueError(
-                f"out must be a folder of results for the parameters {', '.join(wanted['parameters'])}; got {folder}, "
-                f"whose parameters are {', '.join(map(str, header.get('parameters') or ()))}. Name another folder."
-            )
-        if header.get("source") != wanted["source"]:
-            raise ValueError(
-                f"out must be a folder of results of this {wanted['measure']}; got {folder}, which holds results of "
-                f"another version, {self._changed}. Name another folder."
-            )
+            expected = f"a new folder or the folder of a {self._kind}"
+            got = f"where {NAME} does not begin like that of a {self._kind} of version {VERSION}"
+        elif header.get("measure") != measure:
+            expected, got = f"a folder of results of {measure}", f"which holds results of {header.get('measure')}"
+        elif header.get("parameters") != wanted["parameters"]:
+            expected = f"a folder of results for the parameters {', '.join(wanted['parameters'])}"
+            got = f"whose parameters are {', '.join(map(str, header.get('parameters') or ()))}"
+        elif header.get("source") != wanted["source"]:
+            expected = f"a folder of results of this {measure}"
+            got = f"which holds results of another version, {self._changed}"
+        else:
+            return
+        raise ValueError(f"out must be {expected}; got {shown(str(self.folder))}, {got}. Name another folder.")
+
+
+def stored(cells: Cells | None, key: str) -> dict[str, Any] | None:
+    """Return the result stored under a key; None if there is none, or no file."""
+    cell = None if cells is None else cells.finished.get(key)
+    return None if cell is None else cell.result
 
 
 def _line(fields: dict[str, Any]) -> str:

@@ -171,31 +171,22 @@ def rounding_figures(rows: Sequence[RoundingSummary]) -> list[tuple[str, Any]]:
     if not rows:
         return []
     lowest = min([0.97, *(gain for row in rows for gain in row.gain if math.isfinite(gain))])
-    gain = [FigureRow(*_row_of(row, rows), row.gain, (), (f"{row.median_gain:.4f}",), row.median_gain) for row in rows]
-    noise = [
-        FigureRow(*_row_of(row, rows), row.sqnr_db, (), (_decibels(row.median_db),), row.median_db) for row in rows
+    formats = [row.format for row in rows]
+    labels = [(f"{row.format} {words(row.rounding)}", color(row.format, formats)) for row in rows]
+    gain = [
+        FigureRow(*label, row.gain, (), (f"{row.median_gain:.4f}",), row.median_gain)
+        for label, row in zip(labels, rows, strict=True)
     ]
-    shown: tuple[tuple[str, str, list[FigureRow], tuple[float, float]], ...] = (
-        (
-            "Gain of the signal",
-            "gain of an operand at a step; 1 keeps the signal whole",
-            gain,
-            (max(lowest, 0.88), 1.01),
-        ),
-        ("Noise", "SQNR of an operand at a step, dB", noise, (0.0, 80.0)),
-    )
-    figures = []
+    noise = [
+        FigureRow(*label, row.sqnr_db, (), (_decibels(row.median_db),), row.median_db)
+        for label, row in zip(labels, rows, strict=True)
+    ]
     with figure_style():
-        for title, label, drawn, window in shown:
-            figure, ax = _rows_figure(len(rows), 0.28, 0.84)
-            if drawn is gain:
-                ax.axvline(1.0, color=QUIET, linewidth=0.6, zorder=1)
-            _draw_rows(ax, drawn, window, [row.format for row in rows], ("median",))
-            ax.set_xlabel(label)
-            figures.append((title, figure))
-    return figures
-
-
-def _row_of(row: RoundingSummary, rows: Sequence[RoundingSummary]) -> tuple[str, str]:
-    """Return the label and the colour (#rrggbb) of a figure's row, for one of the summaries `rows`."""
-    return f"{row.format} {words(row.rounding)}", color(row.format, [one.format for one in rows])
+        first, ax = _rows_figure(len(rows), 0.28, 0.84)
+        ax.axvline(1.0, color=QUIET, linewidth=0.6, zorder=1)
+        _draw_rows(ax, gain, (max(lowest, 0.88), 1.01), formats, ("median",))
+        ax.set_xlabel("gain of an operand at a step; 1 keeps the signal whole")
+        second, ax = _rows_figure(len(rows), 0.28, 0.84)
+        _draw_rows(ax, noise, (0.0, 80.0), formats, ("median",))
+        ax.set_xlabel("SQNR of an operand at a step, dB")
+    return [("Gain of the signal", first), ("Noise", second)]

@@ -75,6 +75,14 @@ def words(value: Any) -> str:
     return _own_words(value)
 
 
+def words_or_class(value: Any) -> str:
+    """Return the text that identifies a value (see `words`); the name of its class if no text can."""
+    try:
+        return words(value)
+    except Exception:  # a repr may raise anything; all that is lost is one way to see a change
+        return type(value).__qualname__
+
+
 def _is_found_by_name(value: Any) -> bool:
     """Return whether a function or class `value` is the object that its module has under its qualified name."""
     named: Any = sys.modules.get(getattr(value, "__module__", None) or "")
@@ -184,10 +192,7 @@ def _texts(value: Any, above: frozenset[int]) -> list[str]:
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return [value.dtype.str, str(value.shape), hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()]
     else:
-        try:
-            return [words(value)]
-        except Exception:  # a repr may raise anything; all that is lost is one way to see a change
-            return [type(value).__qualname__]
+        return [words_or_class(value)]
     return list(itertools.chain.from_iterable(_texts(part, above) for part in inner))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
+import importlib.util
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from fpsim.analysis.studies.pictures import candidate_pictures, drawable, range_pictures, rounding_pictures
 from fpsim.analysis.studies.recommend import SCALE_GAIN_DB
 from fpsim.analysis.studies.results import StudyResults
 from fpsim.analysis.studies.rows import Recommendation, Requirements, TensorGroup
@@ -14,26 +15,32 @@ from fpsim.analysis.studies.summaries import (
     NOTABLE_DB,
     CandidateSummary,
     Course,
+    RoundingSummary,
     candidate_summaries,
     courses,
     exceptions,
     folded,
     hardest,
+    of_role,
+    ordered,
     rounding_sentence,
     rounding_summaries,
     specials,
     words,
 )
 from fpsim.analysis.studies.worst import CHANNEL_MARGIN_DB, HEADROOM
-from fpsim.analysis.tensors.roles import SPOKEN
-from fpsim.display.pages import TableCell, TableRow, render, versions
+from fpsim.analysis.tensors.roles import OPERANDS, SPOKEN
+from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
 from fpsim.display.tables import html_table
 from fpsim.display.wording import bytes_in_words, decibels, listed, percent, plural
 from fpsim.errors import install
+from fpsim.formats.named import Format
 
 EXCEPTIONS = 12  # rows of the table of exceptions; the table of all tensors has the rest
 LISTED = 2000  # most rows of a table; the files have all
 UNFOLDED = 40  # most names of a group
+HISTOGRAMS = 10  # most tensors of a role in a picture
+ROLES = {"matrix": "Weights", "activation": "Activations", "gradient": "Gradients"}
 
 PLOTS = f"Pictures need matplotlib: {install('plot')}"
 
@@ -69,9 +76,9 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         report=report,
         lead=_lead(report),
         notes=folded(report.notes),
-        candidates=candidate_pictures(report, summaries) if drawn else [],
-        roundings=rounding_pictures(rounded) if drawn else [],
-        ranges=range_pictures(report) if drawn else [],
+        candidates=_candidate_pictures(report, summaries) if drawn else [],
+        roundings=_rounding_pictures(rounded) if drawn else [],
+        ranges=_range_pictures(report) if drawn else [],
         plots="" if drawn else PLOTS,
         required=report.requirements.min_sqnr,
         hardest=_hardest(report),
@@ -80,7 +87,7 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         more_exceptions=max(len(unusual) - EXCEPTIONS, 0),
         groups=(GROUP_HEADS, [_group_row(group) for group in report.groups]),
         rounding_sentence=rounding_sentence(rounded),
-        tensors=(TENSOR_HEADS, [_tensor_row(report, row) for row in _ordered(report)[:LISTED]]),
+        tensors=(TENSOR_HEADS, [_tensor_row(report, row) for row in ordered(report)[:LISTED]]),
         tensor_count=len(report.recommendations),
         listed=LISTED,
         compared=(CANDIDATE_HEADS, [_candidate_row(one) for one in summaries]),
@@ -94,6 +101,11 @@ def page(report: StudyResults, files: Sequence[str]) -> str:
         formats=[repr(fmt).strip("<>") for fmt in report.formats],
         versions=versions("fpsim-numerics", "numpy", "ml_dtypes", "torch"),
     )
+
+
+def drawable() -> bool:
+    """Return whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
 
 
 def recommendation_table(report: StudyResults) -> str:
@@ -210,13 +222,6 @@ TENSOR_HEADS = (
 )  # fmt: skip
 
 
-def _ordered(report: StudyResults) -> list[Recommendation]:
-    """Return all recommendations: first operands, the hardest to store first, then other tensors."""
-    first = hardest(report)
-    names = {row.tensor for row in first}
-    return [*first, *(row for row in report.recommendations if row.tensor not in names)]
-
-
 def _tensor_row(report: StudyResults, row: Recommendation) -> TableRow:
     """Return the table row of a tensor, given the recommendation `row` for it."""
     ranges = report.ranges_of[row.tensor]
@@ -247,6 +252,66 @@ def _step_row(course: Course) -> TableRow:
     lowest = min((value for value in course.sqnr_db if not math.isnan(value)), default=math.nan)
     worst = TableCell("–", math.nan) if course.worst_step is None else _count(course.worst_step)
     return TableRow((course.tensor, _number(course.moved, f"{course.moved:.3g}×"), amax, sqnr, _db(lowest), worst))
+
+
+# ---- pictures
+
+
+def _candidate_pictures(report: StudyResults, summaries: Sequence[CandidateSummary]) -> list[Picture]:
+    """Return a picture of SQNR deficits for each role (weights, activations, gradients) that has operands."""
+    from fpsim.analysis.studies.figures import candidates_figure
+
+    pictures = []
+    for role in OPERANDS:
+        mine = of_role(summaries, role)
+        if mine:
+            title = f"{ROLES[role]} ({plural(len(mine[0].judged), 'tensor')})"
+            figure = candidates_figure(mine, report.requirements.min_sqnr)
+            pictures.append(picture(figure, f"candidates-{role}", title, f"SQNR of {title} by candidate"))
+    return pictures
+
+
+def _rounding_pictures(rows: Sequence[RoundingSummary]) -> list[Picture]:
+    """Return two pictures, of the gain and of the SQNR, with a row for each format and rounding; [] without `rows`."""
+    from fpsim.analysis.studies.figures import rounding_figures
+
+    return [
+        picture(figure, f"roundings-{i}", title, f"{title}, by format and rounding")
+        for i, (title, figure) in enumerate(rounding_figures(rows))
+    ]
+
+
+def _range_pictures(report: StudyResults) -> list[Picture]:
+    """Return for each role of operands a picture of the magnitudes of 10 tensors at most, the hardest first."""
+    from fpsim.analysis.measures.exponent_figure import exponent_figure, window_of
+
+    formats = [fmt for fmt in report.formats if isinstance(fmt, Format)]
+    groups: dict[str, list[str]] = {}
+    for row in hardest(report):
+        names = groups.setdefault(row.role, [])
+        if len(names) < HISTOGRAMS:
+            names.append(row.tensor)
+    shown = [one.report for names in groups.values() for name in names for one in report.ranges_of[name]]
+    if not shown:
+        return []
+    window = window_of(shown, formats)
+    pictures = []
+    for role in OPERANDS:
+        if role in groups:
+            rows = [(name, [one.report for one in report.ranges_of[name]]) for name in groups[role]]
+            figure = exponent_figure(rows, formats, "", window)
+            pictures.append(picture(figure, f"ranges-{role}", ROLES[role], f"Magnitudes of {ROLES[role].lower()}"))
+    return pictures
+
+
+def picture(figure: Any, name: str, title: str, label: str) -> Picture:
+    """Return a matplotlib figure as an SVG picture.
+
+    `name`: prefix of the ids in the SVG. `label`: description for screen readers.
+    """
+    from fpsim.display.figure import to_svg
+
+    return Picture(title, markup(to_svg(figure, name, label)))
 
 
 # ---- method

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from fpsim.analysis.measures.exponent_range import RangeReport
@@ -54,16 +55,15 @@ def recommend(
     )  # fmt: skip
     unjudged = _why_unjudged(first.role, spread, nothing.values, values)
     if unjudged:
-        return _because(nothing, unjudged)
+        return replace(nothing, reason=unjudged)
     candidates = [c for c in worst_of(errors, spread.amax) if c.is_float or not floats_only]
     passing = [candidate for candidate in candidates if not candidate.misses(wanted)]
     counts = [f"{n:,} {kind}" for n, kind in ((spread.nans, "NaN"), (spread.infinities, "Inf")) if n]
     specials = f"Not judged: {' and '.join(counts)} in the data." if counts else ""
     if not passing:
         closest = max(candidates, key=rank)
-        reason = why_none(closest, wanted)
-        figures = {**vars(nothing), "sqnr_db": closest.sqnr_db, "lost_energy": closest.lost_energy}
-        return _because(Recommendation(**figures), f"{reason} {specials}".strip())
+        reason = f"{why_none(closest, wanted)} {specials}".strip()
+        return replace(nothing, sqnr_db=closest.sqnr_db, lost_energy=closest.lost_energy, reason=reason)
     smaller = [candidate for candidate in passing if candidate.bits_per_value <= (1 - WORTHWHILE) * stored]
     if not smaller:
         cheapest = min(passing, key=lambda candidate: candidate.bits_per_value)
@@ -71,7 +71,7 @@ def recommend(
             f"It is stored in {stored:.4g} bits a value. The cheapest candidate that is good enough takes "
             f"{cheapest.bits_per_value:.4g}: {cheapest.name}."
         )
-        return _because(nothing, f"{reason} {specials}".strip())
+        return replace(nothing, reason=f"{reason} {specials}".strip())
     passing = smaller
     best = _best(passing)
     dear = UNIFORM_SCALES * best.bits_per_value
@@ -81,12 +81,12 @@ def recommend(
     others = [c for c in candidates if c.bits == best.bits and c.format != best.format and not math.isnan(c.sqnr_db)]
     runner_up = max(others, key=lambda candidate: candidate.sqnr_db, default=None)
     reason = reason_of(JudgedCandidates(best, runner_up, candidates, passing, wanted, uniform))
-    return Recommendation(
-        tensor=name, role=first.role, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value,
-        sqnr_db=best.sqnr_db, lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
+    return replace(
+        nothing, format=best.format, scaling=best.scaling, bits_per_value=best.bits_per_value, sqnr_db=best.sqnr_db,
+        lost_energy=best.lost_energy, deficit_db=deficit(best.report, best.sqnr_db),
         runner_up=runner_up.name if runner_up else "",
         margin_db=best.sqnr_db - runner_up.sqnr_db if runner_up else math.nan, met=True,
-        values=nothing.values, stored_bits=nothing.stored_bits, reason=f"{reason} {specials}".strip(),
+        reason=f"{reason} {specials}".strip(),
     )  # fmt: skip
 
 
@@ -107,11 +107,6 @@ def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> st
     if count < SMALL and count <= SMALL_SHARE * values:
         return f"Its {plural(count, 'value')} are too few to be worth a format of their own."
     return ""
-
-
-def _because(row: Recommendation, reason: str) -> Recommendation:
-    """Return a copy of a recommendation with `reason` as its reason."""
-    return Recommendation(**{**vars(row), "reason": reason})
 
 
 def _best(passing: Sequence[WorstFigures]) -> WorstFigures:

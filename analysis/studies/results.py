@@ -1,58 +1,243 @@
-"""The interface through which a study's page, pictures and files read its report."""
+"""The measurements and recommendations of a study, from which its page, pictures and files are made."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
 from fpsim.analysis.studies.candidates import CastCandidate
-from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup
+from fpsim.analysis.studies.recommend import Uniform, recommend, uniform_choice
+from fpsim.analysis.studies.rows import ErrorRow, RangeRow, Recommendation, Requirements, TensorGroup, groups_of
+from fpsim.analysis.studies.worst import WorstFigures, worst_of
+from fpsim.display.wording import bytes_in_words, decibels, percent, plural
 from fpsim.formats.element import Element
 
 
-class StudyResults(Protocol):
-    """The properties and methods of `StudyReport` that its page, pictures and files use, as a protocol."""
+@dataclass(frozen=True)
+class StudyResults:
+    """The part of a StudyReport that is not written or drawn; `StudyReport` describes its attributes."""
+
+    description: str
+    candidates: tuple[CastCandidate, ...]
+    roundings: tuple[str, ...]
+    seed: int
+    requirements: Requirements
+    ranges: tuple[RangeRow, ...] = dataclasses.field(repr=False)
+    errors: tuple[ErrorRow, ...] = dataclasses.field(repr=False)
+    losses: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
     @property
-    def description(self) -> str: ...
+    def formats(self) -> tuple[Element, ...]:
+        """The formats of the candidates, without repetitions."""
+        return tuple(dict.fromkeys(candidate.element for candidate in self.candidates))
+
     @property
-    def candidates(self) -> tuple[CastCandidate, ...]: ...
+    def judged_rounding(self) -> str:
+        """Name of the rounding on which recommendations and pictures are based: "nearest_even" if it was studied, else
+        the first.
+        """
+        return "nearest_even" if "nearest_even" in self.roundings else self.roundings[0]
+
     @property
-    def formats(self) -> tuple[Element, ...]: ...
+    def element_count(self) -> int:
+        """Number of elements of all tensors, added over all training steps."""
+        return sum(row.report.count for row in self.ranges)
+
+    @cached_property
+    def ranges_of(self) -> dict[str, tuple[RangeRow, ...]]:
+        """Tensor name -> its ranges before rounding, in the order of the steps."""
+        return _by_tensor(self.ranges)
+
+    @cached_property
+    def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]:
+        """Tensor name -> its errors in every candidate (format with a scaling) and rounding, in the order of the
+        steps.
+        """
+        return _by_tensor(self.errors)
+
+    @cached_property
+    def recommendations(self) -> tuple[Recommendation, ...]:
+        """The format and scaling chosen for each tensor: those of the fewest bits, then of the highest SQNR.
+
+        They are judged at the training step with the lowest SQNR. Only operands of products get fewer bits. Operands
+        whose best formats have equally many bits share one candidate (format with a scaling). An operand gets its own
+        best candidate instead in three cases: the shared one is not good enough for it, or needs over a quarter more
+        bits than the best one, or another float candidate of at most 5 % more bits is 3 dB better. Integers are chosen
+        only if no tensor is an activation or gradient, whose products need float units.
+        """
+        return tuple(
+            self._recommended(name, one.name if (one := self._uniforms.get(self._bits_of.get(name, 0))) else "")
+            for name in self.ranges_of
+        )
+
+    @cached_property
+    def _each_alone(self) -> tuple[Recommendation, ...]:
+        """The recommendation for each tensor alone, without preferring a candidate that others share."""
+        return tuple(self._recommended(name) for name in self.ranges_of)
+
+    @cached_property
+    def _values(self) -> int:
+        """Number of values of all tensors at their last steps."""
+        return sum(rows[-1].report.count for rows in self.ranges_of.values())
+
+    def _recommended(self, name: str, uniform: str = "") -> Recommendation:
+        """Return the recommendation for the tensor `name`, preferring the candidate named `uniform` ("" for none)."""
+        rows, wanted = self.ranges_of[name], self.requirements
+        return recommend(name, judged(self, name), rows, wanted, self._floats_only, self._values, uniform)
+
     @property
-    def roundings(self) -> tuple[str, ...]: ...
+    def _floats_only(self) -> bool:
+        """True if the study has activations or gradients; then integers are not recommended for any tensor."""
+        return any(row.role in ("activation", "gradient") for row in self.ranges)
+
+    @cached_property
+    def _worst(self) -> dict[str, list[WorstFigures]]:
+        """Tensor name -> its candidates, each with its metrics at the training step of its lowest SQNR.
+
+        It has only operands that were judged, and integer formats only if they may be recommended.
+        """
+        worst = {}
+        for row in self._each_alone:
+            amax = max(one.report.amax for one in self.ranges_of[row.tensor])
+            if row.operand and amax > 0 and (row.met or not math.isnan(row.sqnr_db)):
+                candidates = worst_of(judged(self, row.tensor), amax)
+                worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
+        return worst
+
+    @cached_property
+    def _bits_of(self) -> dict[str, int]:
+        """Tensor name -> bits per element of the format recommended for this operand alone, unless it keeps its own."""
+        return {
+            row.tensor: next(c.bits for c in self._worst[row.tensor] if c.format == row.format)
+            for row in self._each_alone
+            if row.met and row.tensor in self._worst
+        }
+
+    @cached_property
+    def _uniforms(self) -> dict[int, Uniform]:
+        """Bits per element -> the candidate that operands share for which formats of that many bits are recommended."""
+        uniforms = {}
+        for bits in set(self._bits_of.values()):
+            worst = {name: self._worst[name] for name, of_name in self._bits_of.items() if of_name == bits}
+            one = uniform_choice(worst, self._each_alone, self.requirements)
+            if one is not None:
+                uniforms[bits] = one
+        return uniforms
+
+    @cached_property
+    def uniform(self) -> Uniform | None:
+        """The best candidate (format with a scaling) if all operands had to share one; None if none is good enough for
+        any operand.
+        """
+        return uniform_choice(self._worst, self._each_alone, self.requirements)
+
+    @cached_property
+    def groups(self) -> tuple[TensorGroup, ...]:
+        """The tensors grouped by role and recommendation: the largest group first, but tensors that keep their dtype
+        last.
+        """
+        return groups_of(self.recommendations)
+
     @property
-    def seed(self) -> int: ...
+    def stored_bytes(self) -> int:
+        """Bytes of all tensors at one training step, in the dtypes that the source holds (compare
+        `recommended_bytes`).
+        """
+        return round(sum(row.values * row.stored_bits for row in self.recommendations) / 8)
+
     @property
-    def requirements(self) -> Requirements: ...
-    @property
-    def ranges(self) -> tuple[RangeRow, ...]: ...
-    @property
-    def errors(self) -> tuple[ErrorRow, ...]: ...
-    @property
-    def losses(self) -> tuple[float, ...]: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def problems(self) -> tuple[str, ...]: ...
-    @property
-    def judged_rounding(self) -> str: ...
-    @property
-    def element_count(self) -> int: ...
-    @property
-    def ranges_of(self) -> dict[str, tuple[RangeRow, ...]]: ...
-    @property
-    def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]: ...
-    @property
-    def recommendations(self) -> tuple[Recommendation, ...]: ...
-    @property
-    def groups(self) -> tuple[TensorGroup, ...]: ...
-    @property
-    def answer(self) -> str: ...
-    def error_rows(self) -> Iterator[dict[str, Any]]: ...
-    def range_rows(self) -> Iterator[dict[str, Any]]: ...
-    def exponent_rows(self) -> Iterator[dict[str, Any]]: ...
-    def recommendation_rows(self) -> Iterator[dict[str, Any]]: ...
+    def recommended_bytes(self) -> int:
+        """Bytes of all tensors at one training step in the recommended formats, scales included."""
+        return round(sum(row.values * row.bits_per_value for row in self.recommendations) / 8)
+
+    @cached_property
+    def answer(self) -> str:
+        """The result in one sentence: the main recommended formats, their share of the values, and the bytes saved."""
+        total = sum(row.values for row in self.recommendations)
+        chosen = [group for group in self.groups if group.met]
+        if not total:
+            return "There is no value to judge."
+        if not chosen:
+            many = len(self.recommendations)
+            which = f"None of the {many:,} tensors should" if many > 1 else "The tensor should not"
+            return f"{which} be stored in fewer bits with these candidates and requirements."
+        named = []
+        for group in chosen[:2]:
+            sqnr = "without error" if group.sqnr_db == math.inf else f"at {decibels(group.sqnr_db)} or more"
+            sqnr = f"at {decibels(group.sqnr_db)}" if len(group.rows) == 1 and sqnr != "without error" else sqnr
+            named.append(f"{group.choice} for {group.title} ({percent(group.values / total)} of the values, {sqnr})")
+        more = len(chosen) - 2
+        text = ", ".join(named) + (f", and {plural(more, 'smaller group')}" if more > 0 else "")
+        before, after = self.stored_bytes, self.recommended_bytes
+        saved = f"{bytes_in_words(before)} become {bytes_in_words(after)}"
+        if after < before:
+            saved += f", {percent(1 - after / before)} less"
+        high = sum(row.values for row in self.recommendations if not row.met)
+        stays = f"; {percent(high / total)} of the values keep their dtype" if high else ""
+        return f"{text}: {saved}{stays}."
+
+    def error_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the table of errors as dictionaries.
+
+        The keys are tensor, layer, role, step and scaling, every metric of the row's ErrorReport, and channel_sqnr_db.
+        """
+        names_of = {(row.tensor, row.step): (row.layer, row.role) for row in self.ranges}
+        for tensor, step, scaling, report, channels in self.errors:
+            layer, role = names_of[tensor, step]
+            names = {"tensor": tensor, "layer": layer, "role": role, "step": step, "scaling": scaling}
+            # reports with a scale per tile have a scaling too
+            yield {**names, **report.to_dict(), "scaling": scaling, "channel_sqnr_db": channels}
+
+    def range_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the table of ranges as dictionaries, one for each tensor and step.
+
+        The keys are tensor, layer, role, step, dtype and shape (text such as "64x128"); count, zeros, infinities and
+        nans (numbers of elements); amax and smallest (magnitudes); and exponent_1_percent, exponent_median and
+        exponent_99_percent, which 1 %, 50 % and 99 % of the nonzero finite values do not exceed.
+        """
+        for row in self.ranges:
+            report = row.report
+            yield {
+                "tensor": row.tensor, "layer": row.layer, "role": row.role, "step": row.step, "dtype": row.dtype,
+                "shape": "x".join(map(str, row.shape)), "count": report.count, "zeros": report.zeros,
+                "infinities": report.infinities, "nans": report.nans, "amax": report.amax,
+                "smallest": report.smallest, "exponent_1_percent": report.quantile(0.01),
+                "exponent_median": report.quantile(0.5), "exponent_99_percent": report.quantile(0.99),
+            }  # fmt: skip
+
+    def exponent_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the histograms of exponents as dictionaries, one for each tensor, step and binary exponent.
+
+        The keys are tensor, step, exponent, and count, the number of values with this exponent.
+        """
+        for row in self.ranges:
+            for exponent, count in row.report.counts:
+                yield {"tensor": row.tensor, "step": row.step, "exponent": exponent, "count": count}
+
+    def recommendation_rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the table of recommendations as dictionaries, one for each tensor.
+
+        The keys are every field of Recommendation, and `operand`, whether the tensor is an operand of products.
+        """
+        for row in self.recommendations:
+            yield {**dataclasses.asdict(row), "operand": row.operand}
+
+
+Row = TypeVar("Row", RangeRow, ErrorRow)
+
+
+def _by_tensor(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
+    """Return tensor name -> its rows, in the order of the steps."""
+    rows_of: dict[str, list[Row]] = {}
+    for row in rows:
+        rows_of.setdefault(row.tensor, []).append(row)
+    return {name: tuple(sorted(rows, key=lambda row: row.step or 0)) for name, rows in rows_of.items()}
 
 
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:

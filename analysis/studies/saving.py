@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 from pathlib import Path
-from typing import Any
 
-from fpsim.analysis.studies.page import PLOTS, page
-from fpsim.analysis.studies.pictures import drawable
+from fpsim.analysis.studies.page import PLOTS, drawable, page
 from fpsim.analysis.studies.results import StudyResults
-from fpsim.analysis.studies.table import spreadsheet_cell, utf8
+from fpsim.analysis.studies.table import columns_of, csv_text, utf8
 from fpsim.display.optional import load
 from fpsim.errors import install
 from fpsim.files import replacing
@@ -41,34 +38,13 @@ def save(report: StudyResults, folder: Path) -> tuple[list[Path], list[str]]:
     files = ["report.html", *(f"{table}.{kind}" for table in tables for kind in ("csv", "parquet"))]
     with replacing(folder, files) as drafts:
         for name, rows in tables.items():
-            rows = _filled(rows)
-            _write_csv(drafts / f"{name}.csv", rows)
+            columns = columns_of(rows, ())
+            text = csv_text(columns) if rows else ""
+            (drafts / f"{name}.csv").write_text(text, encoding="utf-8", newline="")
             if parquet:
-                columns = [{column: utf8(value) for column, value in row.items()} for row in rows]
-                table = load("pyarrow", "parquet").Table.from_pylist(columns)
+                filled = [{column: utf8(row.get(column)) for column in columns} for row in rows]
+                table = load("pyarrow", "parquet").Table.from_pylist(filled)
                 load("pyarrow.parquet", "parquet").write_table(table, drafts / f"{name}.parquet")
         if paged:
             (drafts / "report.html").write_text(page(report, names), encoding="utf-8")
     return [folder / name for name in (("report.html",) if paged else ()) + tuple(names)], notes
-
-
-def _filled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with equal keys in equal order; a row gets None for each key that it lacks.
-
-    Rows of candidates with a scale per tile have more metrics than others.
-    """
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return [{name: row.get(name) for name in columns} for row in rows]
-
-
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows (column name -> value) as a CSV file whose cells a spreadsheet does not read as formulas.
-
-    All rows must have the same keys. Without rows the file is empty.
-    """
-    rows = [{name: spreadsheet_cell(utf8(value)) for name, value in row.items()} for row in rows]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if rows:
-            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)

@@ -11,7 +11,7 @@ from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.studies.candidates import scaling_words
 from fpsim.analysis.studies.results import StudyResults, judged
 from fpsim.analysis.studies.rows import Recommendation
-from fpsim.analysis.studies.worst import WorstFigures, deficit, worst_of
+from fpsim.analysis.studies.worst import WorstFigures, deficit, or_zero, worst_of
 from fpsim.display.wording import decibels, listed, plural
 from fpsim.formats.integer_format import IntegerFormat
 
@@ -45,12 +45,7 @@ def hardest(report: StudyResults) -> list[Recommendation]:
 
     Those without a good enough candidate come first, then those farthest below the SQNR of normal data.
     """
-    return sorted(operands(report), key=lambda row: (row.met, -_or_zero(row.deficit_db), row.sqnr_db))
-
-
-def _or_zero(value: float) -> float:
-    """Return the value, or 0 if it is NaN."""
-    return 0.0 if math.isnan(value) else value
+    return sorted(operands(report), key=lambda row: (row.met, -or_zero(row.deficit_db), row.sqnr_db))
 
 
 def specials(report: StudyResults, tensor: str) -> tuple[int, int]:
@@ -73,12 +68,16 @@ def peculiarities(report: StudyResults, row: Recommendation) -> list[str]:
     return reasons
 
 
+def ordered(report: StudyResults) -> list[Recommendation]:
+    """Return all recommendations: first operands, the hardest to store first, then other tensors."""
+    first = hardest(report)
+    names = {row.tensor for row in first}
+    return [*first, *(row for row in report.recommendations if row.tensor not in names)]
+
+
 def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
     """Return the tensors that a user should look at, as pairs (recommendation, reasons), the hardest to store first."""
-    order = hardest(report)
-    names = {row.tensor for row in order}
-    others = [row for row in report.recommendations if row.tensor not in names]
-    reasons = [(row, peculiarities(report, row)) for row in (*order, *others)]
+    reasons = [(row, peculiarities(report, row)) for row in ordered(report)]
     return [(row, why) for row, why in reasons if why]
 
 
@@ -196,7 +195,6 @@ class RoundingSummary(NamedTuple):
     Attributes:
       format, rounding: names of the format and of the rounding mode.
       scaling: "none" or "amax" (one scale per tensor).
-      ideal_db: SQNR in dB of the format on normal data (for integers, uniform data).
       sqnr_db, gain: an entry for each tensor and step measured; the gain is the sum of x * result divided by the sum of
         x^2, below 1 where rounding shrinks values.
     """
@@ -204,7 +202,6 @@ class RoundingSummary(NamedTuple):
     format: str
     scaling: str
     rounding: str
-    ideal_db: float
     sqnr_db: tuple[float, ...]
     gain: tuple[float, ...]
 
@@ -241,7 +238,7 @@ def rounding_summaries(report: StudyResults) -> list[RoundingSummary]:
             measured = [row.report for row in mine if not math.isnan(row.report.sqnr_db + row.report.gain)]
             if measured:
                 figures = tuple(one.sqnr_db for one in measured), tuple(one.gain for one in measured)
-                summaries.append(RoundingSummary(fmt, scaling, mode, ideal_db(measured[0]), *figures))
+                summaries.append(RoundingSummary(fmt, scaling, mode, *figures))
     return summaries
 
 
@@ -287,7 +284,7 @@ def courses(report: StudyResults) -> list[Course]:
         steps = tuple(one.step or 0 for one in ranges)
         amax = tuple(one.report.amax for one in ranges)
         moving.append(Course(row.tensor, steps, amax, tuple(sqnr.get(one.step, math.nan) for one in ranges)))
-    return sorted(moving, key=lambda course: -_or_zero(course.moved))
+    return sorted(moving, key=lambda course: -or_zero(course.moved))
 
 
 def rounding_sentence(rows: Sequence[RoundingSummary]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import io
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fpsim.display.optional import DataFrame, load
-from fpsim.files import whole_file
+from fpsim.files import whole_file, write_whole
 
 EXACT = 1 << 53  # integers up to here are exact in float64
 
@@ -62,7 +63,7 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
     """
     if importlib.util.find_spec("pyarrow") is None:
         warnings.warn(f"{folder / name}.csv is written, as Parquet needs pyarrow: pip install pyarrow", stacklevel=3)
-        _write_csv(folder / f"{name}.csv", columns)
+        write_whole(folder / f"{name}.csv", csv_text(columns))
         return folder / f"{name}.csv"
     arrow = load("pyarrow", "Parquet")
     table = arrow.table({utf8(name): _arrow(arrow, values) for name, values in columns.items()})
@@ -99,23 +100,16 @@ def utf8(value: Any) -> Any:
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # spreadsheets run text that begins so
 
 
-def _write_csv(path: Path, columns: Mapping[str, list[Any]]) -> None:
-    """Write columns (name -> values) as a CSV file, whose cells a spreadsheet does not read as formulas."""
-    import io
-
+def csv_text(columns: Mapping[str, list[Any]]) -> str:
+    """Return columns (name -> values) as CSV, whose cells a spreadsheet does not read as formulas."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([_cell(name) for name in columns])
     writer.writerows([_cell(value) for value in row] for row in zip(*columns.values(), strict=True))
-    with whole_file(path) as file:
-        file.write(text.getvalue().encode())
+    return text.getvalue()
 
 
 def _cell(value: Any) -> Any:
-    """Return a value as a cell of a CSV file: "" for None or MISSING, else a spreadsheet-safe text or number."""
-    return "" if value is MISSING or value is None else spreadsheet_cell(utf8(value))
-
-
-def spreadsheet_cell(value: Any) -> Any:
-    """Return a text that a spreadsheet would read as a formula with an apostrophe before it; other values unchanged."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+    """Return a value as a cell of a CSV file: "" for None or MISSING, and an apostrophe before a formula."""
+    text = "" if value is MISSING or value is None else utf8(value)
+    return f"'{text}" if isinstance(text, str) and text.startswith(FORMULA) else text

@@ -87,7 +87,7 @@ def run_over(
     if client is not None:
         results = _on_cluster(tasks, function, _checked(client), retries)
     elif (workers or thread_count()) == 1:
-        results = _here(tasks, function)
+        results = ((index, _attempt(function, task)) for index, task in enumerate(tasks))
     else:
         results = _on_processes(tasks, function, workers or thread_count(), retries)
     return _reported(results, len(tasks), progress)
@@ -117,15 +117,6 @@ def _failure(problem: BaseException) -> Failure:
     except Exception:  # __str__ may raise anything
         text = ""
     return Failure(f"{type(problem).__name__}: {text}" if text else type(problem).__name__)
-
-
-# ---- in this process
-
-
-def _here(tasks: Sequence[Any], function: Callable[[Any], Any]) -> Results:
-    """Call function(task) for each task in this process, in order; yield pairs (index, result or Failure)."""
-    for index, task in enumerate(tasks):
-        yield index, _attempt(function, task)
 
 
 # ---- on processes of this machine

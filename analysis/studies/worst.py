@@ -99,6 +99,11 @@ def deficit(report: ErrorReport, sqnr_db: float) -> float:
     return max(0.0, ideal - sqnr_db)
 
 
+def or_zero(value: float) -> float:
+    """Return the value, or 0 if it is NaN."""
+    return 0.0 if math.isnan(value) else value
+
+
 def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
     """Return every candidate (format with a scaling) of a tensor with its worst metrics over the steps.
 
@@ -118,7 +123,7 @@ def worst_of(errors: Sequence[ErrorRow], amax: float) -> list[WorstFigures]:
                 scaling,
                 worst.sqnr_db,
                 min((r.channel_sqnr_db for r in rows if not math.isnan(r.channel_sqnr_db)), default=math.nan),
-                max(0.0 if math.isnan(report.lost_energy) else report.lost_energy for report in judged),
+                max(or_zero(report.lost_energy) for report in judged),
                 max(report.beyond_rate for report in reports),
                 worst.fmt.max / amax if scaling == "none" and isinstance(worst.fmt, Format) else math.inf,
                 max(report.bits_per_value for report in judged),
