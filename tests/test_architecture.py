@@ -45,7 +45,7 @@ VAGUE = {"asked", "given", "on", "own", "what"}  # names that do not say what th
 PUBLIC_WORDS = {
     "analysis.models.monitors": {"asked"}, "analysis.studies.budget.budget": {"on"},
     "analysis.studies.budget.report": {"on"}, "analysis.studies.diagnosis.diagnosed": {"on"},
-    "analysis.studies.diagnosis.diagnose": {"on"}, "analysis.studies.diagnosis.report": {"on"},
+    "analysis.studies.diagnosis.diagnose": {"on"},
     "gpu.lab.report": {"what"}, "testing.products.report": {"asked"}, "testing.quantizers.report": {"asked"},
 }  # fmt: skip
 # Classes that share a name: users write them so, or read them in what public functions return. Name -> (files, reason).

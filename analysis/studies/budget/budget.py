@@ -79,10 +79,10 @@ def budget(
         later: Amaxes = {} if other is None or arriving is None else _amaxes(arriving, other)
         amaxes = _amaxes(recording, kept)
         with _noting(notes, kept.layer):
-            for row in rows_of(kept, followed.three, amaxes, other, later):
+            for row in rows_of(kept, followed.recipes, amaxes, other, later):
                 key = kept.step, row.layer, row.product
                 rows[key] = rows[key].with_part(row) if key in rows else row
-        if not amaxes and any(linear.delayed is not None for linear in followed.three):
+        if not amaxes and any(linear.delayed is not None for linear in followed.recipes):
             notes.add(f"Delayed scales are 1 at step {kept.step}, since no step before it was recorded", kept.layer)
 
     steps = tuple(sorted({kept.step for kept in products}))

@@ -73,7 +73,7 @@ def rows_of(
         if product in computed:
             pair = pair_of(kept, product)
             arrived = None if arriving is None or product not in later else pair_of(arriving, product)
-            total = None if arrived is None else array_of_result(later[product])
+            total = None if arrived is None else later[product].result.astype(np.float64)
             rows.append(_row(kept, pair, recipe, computed[product], exact[product], arrived, total))
     return rows
 
@@ -109,11 +109,6 @@ def pair_of(kept: Kept, product: str) -> Pair:
     return Pair(dy, w) if product == "dgrad" else Pair(dy.T, x)
 
 
-def array_of_result(call: ProductCall) -> Array:
-    """Return the result of a computed product as a float64 array (M, N)."""
-    return call.result.astype(np.float64)
-
-
 def _row(
     kept: Kept, pair: Pair, recipe: LinearRecipe, call: ProductCall, exact: ProductCall, arrived: Pair | None,
     total: Array | None,
@@ -132,29 +127,30 @@ def _row(
     size = energy(reference)
     mixed = _mixed(pair, recipe) if recipe.hadamard and call.product == "wgrad" else pair
     sides = _sides(mixed, recipe, call)
-    tiles = [tile for i in (0, 1) for tile in worst_tiles(sides[i], i == 0, sum(map(_unrelated, sides, (True, False))))]
+    unrelated = sum(map(_unrelated, sides, (True, False)))
+    tiles = [tile for i in (0, 1) for tile in worst_tiles(sides[i], i == 0, unrelated)]
     fmts, modes = recipe.operands(call.product), _modes(recipe, call.product)
     closed = [closed_form(mixed[i], x.encoded, fmts[i], modes[i]) for i, x in enumerate((exact.a, exact.b))]
     if call.product == "wgrad":  # the layer stored x in a format before it is cast for dw
         fmt = recipe.input_fmt if recipe.requantize_input else recipe.stash_fmt
         stored = relative_rounding(fmt, recipe.rounding if recipe.requantize_input else "nearest_even")
         closed[1] = math.hypot(closed[1], stored)
-    error = array_of_result(call) - reference
+    error = call.result.astype(np.float64) - reference
     rounded = _rounded(mixed, call)
     pairs = (exact.a, call.a), (exact.b, call.b)
     same_values = all(np.array_equal(one.values, other.values) for one, other in pairs)
     squares = Squares(
         size,
         *(rounded if same_values else _rounded(mixed, exact)), *rounded,
-        *_sums(call), *_cast(reference, call.how),
+        *_sums(call), _cast(reference, call.how),
         joint=energy(error),
         inherited=None if arrived is None else energy(arrived.product - reference),
         total=None if total is None else energy(total - reference),
         closed_a=_share(closed[0], size), closed_b=_share(closed[1], size),
         closed_cast=_share(relative_rounding(_out_fmt(call.how)), size),
         a=energy(mixed.a), b=energy(mixed.b), a_stored=energy(sides[0].error), b_stored=energy(sides[1].error),
-        **lines_of_error(squares_of(error), LineSizes.of(reference)),
-        rounded=sum(map(_unrelated, sides, (True, False))),
+        **lines_of_error(squares_of(error), line_sizes(reference)),
+        rounded=unrelated,
         bound=((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b),
     )  # fmt: skip
     return described(kept, call.product, recipe, call.how, (m, n, k), squares, worst_of(tiles))
@@ -239,19 +235,14 @@ def _sums(call: ProductCall) -> tuple[float, float]:
     return squares[0], squares[-1]
 
 
-def _cast(reference: Array, how: ProductPlan) -> tuple[float]:
-    """Return a tuple of one number: the sum of squared errors of rounding the exact product to the format of the
-    result.
-
-    `reference`: the exact product, float64. `how`: the product's plan, which names the format; the number is 0 if it
-    names none.
-    """
+def _cast(reference: Array, how: ProductPlan) -> float:
+    """Return the sum of squared errors of rounding the exact product to the format of the result, 0 without one."""
     fmt = _out_fmt(how)
     if fmt is None:
-        return (0.0,)
+        return 0.0
     overflow = "nonfinite" if how.is_torch else output_overflow(fmt)
     with np.errstate(all="ignore"):
-        return (energy(quantize(reference, fmt, overflow=overflow) - reference),)
+        return energy(quantize(reference, fmt, overflow=overflow) - reference)
 
 
 def _out_fmt(how: ProductPlan) -> Any:
@@ -270,20 +261,13 @@ def squares_of(error: Array) -> Array:
         return np.asarray(np.nan_to_num(error**2, nan=np.inf))
 
 
-class LineSizes(NamedTuple):
-    """The sums of squares of each row, (M,), and each column, (N,), of an exact product (M, N), in float64."""
-
-    rows: Array
-    columns: Array
-
-    @classmethod
-    def of(cls, reference: Array) -> LineSizes:
-        """Return those of the exact product `reference`, (M, N)."""
-        sizes = reference**2
-        return cls(sizes.sum(axis=1), sizes.sum(axis=0))
+def line_sizes(reference: Array) -> tuple[Array, Array]:
+    """Return the sums of squares of each row, (M,), and of each column, (N,), of an exact product (M, N)."""
+    sizes = reference**2
+    return sizes.sum(axis=1), sizes.sum(axis=0)
 
 
-def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
+def lines_of_error(squares: Array, sizes: tuple[Array, Array]) -> dict[str, float]:
     """Return the sum of the squared relative errors of a product's rows, and their number; the same for columns.
 
     The keys are "rows", "row_count", "columns" and "column_count". A squared error above 1 counts as 1. Lines that are
@@ -291,7 +275,7 @@ def lines_of_error(squares: Array, sizes: LineSizes) -> dict[str, float]:
     """
     sums: dict[str, float] = {}
     with np.errstate(all="ignore"):
-        for name, axis, size in (("row", 1, sizes.rows), ("column", 0, sizes.columns)):
+        for name, axis, size in (("row", 1, sizes[0]), ("column", 0, sizes[1])):
             shares = squares.sum(axis=axis)[size > 0] / size[size > 0]
             sums |= {f"{name}s": float(np.minimum(shares, 1.0).sum()), f"{name}_count": float(shares.size)}
     return sums

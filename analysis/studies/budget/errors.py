@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from fpsim.analysis.studies.budget.causes import UNIT_ROUNDOFF, LineSizes, described, energy, lines_of_error, pair_of
+from fpsim.analysis.studies.budget.causes import UNIT_ROUNDOFF, described, energy, line_sizes, lines_of_error, pair_of
 from fpsim.analysis.studies.budget.layers import Kept
 from fpsim.analysis.studies.budget.replay import product_name
 from fpsim.analysis.studies.budget.row import BudgetRow, Squares
@@ -58,7 +58,7 @@ def forward_errors(kept: Kept, recipes: Mapping[str, LinearRecipe]) -> ForwardEr
     (m, k), n = pair.a.shape, pair.b.shape[1]
     reference = pair.product
     size, bound = energy(reference), ((k + 2) * UNIT_ROUNDOFF) ** 2 * energy(pair.a) * energy(pair.b)
-    sizes = LineSizes.of(reference)
+    sizes = line_sizes(reference)
     rows, refused, notes = {}, {}, {}
     for name, recipe in recipes.items():
         plan = plan_of(recipe, product_name(kept))
@@ -100,14 +100,3 @@ def _product(kept: Kept, plan: str, draws: bool) -> Array:
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         x, weight = tensor_of(kept.x), tensor_of(kept.weight)
         return array_of(torch.ops.fpsim.linear(x, weight, None, step, None, None, plan)[0])
-
-
-def with_part(rows: Sequence[BudgetRow]) -> BudgetRow:
-    """Return one row for a layer at one step, made from the rows of its groups or heads.
-
-    Sums of squares and numbers of products are added; `batches` is that of the first row.
-    """
-    whole = rows[0]
-    for row in rows[1:]:
-        whole = whole.with_part(row)
-    return whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.analysis.studies.budget.row import BudgetRow
 from fpsim.display.figure import COLORS, GRID, INK, INTEGER_COLORS, QUIET, axes_of, figure_style
@@ -19,28 +19,15 @@ PARTS = {
     "sums": COLORS["FP16"], "cast": COLORS["BF16"], "interplay": "#b5b5b5",
     "not split": "#dedede",
 }  # fmt: skip
-
-
 VISIBLE = 0.003  # the legend has parts of at least this share of a bar
 MEANING = {"fprop": "fprop  x wᵀ", "dgrad": "dgrad  dy w", "wgrad": "wgrad  dyᵀ x"}  # the operands a and b
 
 
-class Budgeted(Protocol):
-    """The properties of a Budget that its picture uses, as a protocol."""
-
-    @property
-    def rows(self) -> Sequence[BudgetRow]: ...
-    @property
-    def layers(self) -> Sequence[str]: ...
-    @property
-    def title(self) -> str: ...
-
-
-def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
+def budget_axes(rows: Sequence[BudgetRow], layers: Sequence[str], title: str, ax: Axes | None) -> Axes:
     """Draw a bar for each product of a budget, divided by causes, into `ax` (None for new axes); return the axes."""
     places, y = [], 0.0
-    for layer in budget.layers:
-        for row in budget.rows:
+    for layer in layers:
+        for row in rows:
             if row.layer == layer:
                 places.append((y, row))
                 y += BAR
@@ -49,7 +36,8 @@ def budget_axes(budget: Budgeted, ax: Axes | None = None) -> Axes:
         ax = axes_of(ax, y + EDGES)
         for at, row in places:
             _draw(ax, at, row)
-        _label(ax, budget, places)
+        _label(ax, layers, places)
+        ax.set_title(title, loc="left", fontsize=9, fontweight="bold", pad=20)
         return ax
 
 
@@ -86,14 +74,14 @@ def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
         ax.plot([row.inherited], [at], marker="d", markersize=3.5, color=INK, linewidth=0, zorder=3)
 
 
-def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]) -> None:
-    """Write the names of products and layers to the left of their bars, and set title, axis and legend.
+def _label(ax: Axes, layers: Sequence[str], places: Sequence[tuple[float, BudgetRow]]) -> None:
+    """Write the names of products and layers to the left of their bars, and set axis and legend.
 
     `places`: for each bar, its vertical position and its row.
     """
     rows = [row for _, row in places]
     ax.set_yticks([at for at, _ in places], [MEANING[row.product] for row in rows], fontsize=6, color=QUIET)
-    for layer in budget.layers:
+    for layer in layers:
         heights = [at for at, row in places if row.layer == layer]
         ax.annotate(
             short(layer, 22), (0, (heights[0] + heights[-1]) / 2), xycoords=("axes fraction", "data"), xytext=(-58, 0),
@@ -108,7 +96,6 @@ def _label(ax: Axes, budget: Budgeted, places: Sequence[tuple[float, BudgetRow]]
         ax.spines[side].set_visible(False)
     ax.set_xlabel("relative error of the product, cut by the shares of its square")
     _legend(ax, rows)
-    ax.set_title(budget.title, loc="left", fontsize=9, fontweight="bold", pad=20)
 
 
 def _legend(ax: Axes, rows: Sequence[BudgetRow]) -> None:

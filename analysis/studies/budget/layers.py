@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,9 +11,10 @@ import numpy as np
 from fpsim.analysis.models.patches import gradient_rows, matrices, with_settings
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.models.rows import MASK
+from fpsim.analysis.studies.arguments import matches, nearest_names, patterns_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.arrays import Array
-from fpsim.errors import SHOWN, require_kind, shown
+from fpsim.errors import require_kind, shown
 from fpsim.torch.operators import array_of, tensor_of
 
 SCORES, VALUES = "scores", "values"  # the products of an attention, appended to its name
@@ -71,7 +70,11 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
     names = dict.fromkeys(
         name for _, layer, which in operands for name in ((layer, *parts_of(layer)) if which == "query" else (layer,))
     )
-    chosen = _matching(layers, list(names))
+    patterns = patterns_of(layers)
+    for pattern in patterns:
+        if not any(matches(name, pattern) for name in names):
+            raise ValueError(unknown_layer(pattern, list(names)))
+    chosen = {name for name in names if matches(name, patterns)}
     products: list[Kept] = []
     for step, layer in dict.fromkeys((step, layer) for step, layer, _ in operands):
         if not chosen & {layer, *parts_of(layer)}:
@@ -86,7 +89,8 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
         products += [kept for kept in new if kept.layer in chosen or layer in chosen]
         if new[0].gradient is None:
             notes.add("Without dgrad and wgrad, since no output gradient was kept", layer)
-        if _calls(recording, step, layer) > 1:
+        reads = (row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ)
+        if max(reads, default=0) > 1:
             notes.add("Of several calls in a step only the first was kept", layer)
     if not products:
         raise ValueError(
@@ -94,11 +98,6 @@ def kept_layers(recording: Any, layers: str | Sequence[str], notes: Notes, noun:
             f"layer. {' '.join(notes.sentences)}"
         )
     return products
-
-
-def _calls(recording: Recording, step: int, layer: str) -> int:
-    """Return how often a layer was called at a training step; 0 if neither its input nor its query was recorded."""
-    return max((row.calls for row in recording if row.key[:2] == (step, layer) and row.tensor in READ), default=0)
 
 
 def operands_of(recording: Recording, step: int, layer: str) -> dict[str, Array]:
@@ -297,21 +296,7 @@ def _softmax(
     return p.astype(q.dtype), ds.astype(q.dtype)
 
 
-def _matching(layers: Any, names: list[str]) -> set[str]:
-    """Return the names that at least one shell pattern of `layers`, one or several, matches.
-
-    Raise a ValueError for a pattern that matches none, and a TypeError for another argument.
-    """
-    patterns = [layers] if isinstance(layers, str) else layers
-    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ValueError(unknown_layer(pattern, names))
-    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
-
-
 def unknown_layer(got: str, names: Sequence[str]) -> str:
     """Return the error message for a name or pattern `got` that is not among `names`, with the most similar ones."""
-    near = ", ".join(map(repr, difflib.get_close_matches(got, names, SHOWN, cutoff=0.0)))
+    near = nearest_names(got, names)
     return f"layers must be among the {len(names)} that were kept; got {shown(got)}. Near it: {near}."

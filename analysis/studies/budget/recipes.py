@@ -15,19 +15,12 @@ class Followed(NamedTuple):
     """The recipes that a layer's three products follow on some hardware.
 
     Attributes:
-      fprop, dgrad, wgrad: the recipe of each product.
+      recipes: those of fprop, dgrad and wgrad.
       notes: effects of the hardware that a user might not expect, as pairs (text, name of the product).
     """
 
-    fprop: LinearRecipe
-    dgrad: LinearRecipe
-    wgrad: LinearRecipe
-    notes: tuple[Note, ...] = ()
-
-    @property
-    def three(self) -> tuple[LinearRecipe, LinearRecipe, LinearRecipe]:
-        """The three recipes in the order fprop, dgrad, wgrad, as `fpsim.torch.QuantLinear.follow` accepts them."""
-        return self.fprop, self.dgrad, self.wgrad
+    recipes: tuple[LinearRecipe, LinearRecipe, LinearRecipe]
+    notes: tuple[Note, ...]
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
@@ -40,10 +33,10 @@ def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Fol
     place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
     if isinstance(recipe, LinearRecipe):
         linear = place(recipe, hardware)
-        return Followed(linear.recipe, linear.recipe, linear.recipe, linear.notes)
+        return Followed((linear.recipe,) * 3, linear.notes)
     x, dx, dw = (place(recipe.linear_of(layer, product, 0, 1), hardware) for product in PRODUCTS)
     notes = tuple(dict.fromkeys((*x.notes, *dx.notes, *dw.notes)))
-    return Followed(x.recipe, dx.recipe, dw.recipe, notes)
+    return Followed((x.recipe, dx.recipe, dw.recipe), notes)
 
 
 _placed = lru_cache(maxsize=64)(placed)

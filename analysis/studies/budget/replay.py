@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 
 import numpy as np
 
@@ -19,15 +18,9 @@ Amaxes = Mapping[str, Sequence[float]]  # tensor -> its amax at earlier steps, f
 ROWS = {"input": INPUT, "weight": WEIGHT, "output_gradient": GRAD}
 
 
-def _plainly() -> ExitStack:
-    """Enter the contexts of a plain training step, and return their stack, which leaves them when it is closed.
-
-    Gradients are enabled; inference mode and autocast are disabled.
-    """
-    stack = ExitStack()
-    for context in (torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False)):
-        stack.enter_context(context)
-    return stack
+def product_name(kept: Kept) -> str:
+    """Return the name from which stochastic rounding of a product is seeded: "LAYER", or "LAYER[GROUP OR HEAD]"."""
+    return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
 
 
 def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
@@ -42,45 +35,30 @@ def replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dic
     Raises:
       ValueError: the arithmetic does not accept an operand or a shape; the message names the layer and product.
     """
-    with _plainly():
-        return _replayed(kept, recipes, amaxes)
-
-
-def product_name(kept: Kept) -> str:
-    """Return the name from which stochastic rounding of a product is seeded: "LAYER", or "LAYER[GROUP OR HEAD]"."""
-    return f"{kept.layer}[{kept.part.split()[-1]}]" if kept.part else kept.layer
-
-
-def _replayed(kept: Kept, recipes: Sequence[LinearRecipe], amaxes: Amaxes) -> dict[str, ProductCall]:
-    """Return product ("fprop", "dgrad" or "wgrad") -> its ProductCall with casts and result.
-
-    The products are computed by a QuantLinear whose fprop, dgrad and wgrad follow `recipes`. `kept`: the recorded
-    operands; without a gradient only "fprop" is computed. `amaxes`: tensor -> its amaxes at earlier steps, for delayed
-    scales. The caller, `replayed`, has set up torch's state.
-    """
     outputs, inputs = kept.weight.shape
-    layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
-    layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
-    layer.follow(*recipes)
-    if layer.steps is not None:
-        layer.steps = torch.tensor(kept.step - 1)
-    if layer.scales is not None:
-        layer.scales = _history(layer, amaxes)
     calls: dict[str, ProductCall] = {}
-    x = tensor_of(kept.x.copy()).requires_grad_()
 
     def see(call: ProductCall) -> None:
         calls[call.product] = call
 
-    try:
-        with watching(see):
-            y = layer(x)
-            if kept.gradient is not None:
-                y.backward(tensor_of(kept.gradient.copy()))
-    except ValueError as reason:
-        product = "wgrad" if "dgrad" in calls else "dgrad" if calls else "fprop"
-        text = str(reason).replace("strict=False computes it all the same.", "Or leave the layer out by layers=.")
-        raise ValueError(f"{kept.layer}, {product}: {text}") from None
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        layer = QuantLinear(inputs, outputs, False, recipe=recipes[0], name=product_name(kept), device="meta")
+        layer.weight = torch.nn.Parameter(tensor_of(kept.weight.copy()))
+        layer.follow(*recipes)
+        if layer.steps is not None:
+            layer.steps = torch.tensor(kept.step - 1)
+        if layer.scales is not None:
+            layer.scales = _history(layer, amaxes)
+        x = tensor_of(kept.x.copy()).requires_grad_()
+        try:
+            with watching(see):
+                y = layer(x)
+                if kept.gradient is not None:
+                    y.backward(tensor_of(kept.gradient.copy()))
+        except ValueError as reason:
+            product = "wgrad" if "dgrad" in calls else "dgrad" if calls else "fprop"
+            text = str(reason).replace("strict=False computes it all the same.", "Or leave the layer out by layers=.")
+            raise ValueError(f"{kept.layer}, {product}: {text}") from None
     return calls
 
 

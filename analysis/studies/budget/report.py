@@ -8,9 +8,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from functools import reduce
 
 from fpsim.analysis.models.coverage import NOTHING, Coverage
+from fpsim.analysis.studies.arguments import matches
 from fpsim.analysis.studies.budget.layers import unknown_layer
 from fpsim.analysis.studies.budget.row import CAUSES, BudgetRow
 from fpsim.analysis.studies.budget.tiles import WorstTile
@@ -111,20 +112,15 @@ class Budget:
           ValueError: no remaining layer has the product.
         """
         require_word("product", product, PRODUCTS)
-        patterns = [exclude] if isinstance(exclude, str) else exclude
         rows = [
             row for row in self.rows
-            if row.product == product and row.kind != "attention"
-            and not any(fnmatchcase(row.layer, pattern) for pattern in patterns)
+            if row.product == product and row.kind != "attention" and not matches(row.layer, exclude)
         ]  # fmt: skip
         if not rows:
             raise ValueError(
                 f"pooled needs a layer with {product}; got none. Exclude fewer layers, or record a backward pass."
             )
-        pooled = dataclasses.replace(rows[0], layer="all")
-        for row in rows[1:]:
-            pooled = pooled.merge(row)
-        return pooled
+        return reduce(BudgetRow.merge, rows[1:], dataclasses.replace(rows[0], layer="all"))
 
     def row(self, layer: str, product: str) -> BudgetRow:
         """Return the row of one product ("fprop", "dgrad" or "wgrad") of a layer.
@@ -190,7 +186,7 @@ class Budget:
         """
         from fpsim.analysis.studies.budget.figure import budget_axes
 
-        return budget_axes(self, ax)
+        return budget_axes(self.rows, self.layers, self.title, ax)
 
     def __str__(self) -> str:
         """Return the answer, then a table of all products, the worst layers first, then the notes."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
+from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high, mean_bits
 from fpsim.analysis.studies.planning.plan import plan
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
@@ -87,7 +87,11 @@ def chosen(
     pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * high_bits
     if bits is None and not pays:
         made = plan(_rows_of(report, verdicts, {high}), bits=_up(high_bits), random=0, out=out)
-    return Chosen(_without(made, report), low, high, joint.get(low), missed, pays)
+    # products that do not fit were not offered to the plan
+    notes = [note for note in made.notes if not note.endswith("since the sensitivity has no row of it.")]
+    notes += [note for note in report.notes if note.startswith(SHARED[:30])]
+    made = dataclasses.replace(made, notes=tuple(notes))
+    return Chosen(made, low, high, joint.get(low), missed, pays)
 
 
 def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) -> str:
@@ -99,8 +103,7 @@ def high_of(recipes: Mapping[str, LinearRecipe], verdicts: Sequence[Verdict]) ->
 def _bits_of(slots: Slots, verdicts: Sequence[Verdict]) -> float:
     """Return the mean number of bits per operand value if each product follows its recipe in `slots`."""
     known = {(verdict.layer, verdict.product, verdict.recipe): verdict for verdict in verdicts}
-    chosen = [known[(*slot, name)] for slot, name in slots.items()]
-    return math.fsum(verdict.bits * verdict.values for verdict in chosen) / sum(verdict.values for verdict in chosen)
+    return mean_bits([known[(*slot, name)] for slot, name in slots.items()])
 
 
 def _fewest(
@@ -132,23 +135,12 @@ def _fewest(
         return low, _within(report, verdicts, {low, high} - {""}, limit, set(), out)
     rows = {name: report.measure(offer.assignment) for name, offer in plans.items()}
     low = _best(rows, {name: offer.cost for name, offer in plans.items()}, limit, report.figure)
-    alone = _best_alone(offers, joint, every, limit, report.figure)
+    whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]  # they fit every product
+    within = {name: joint[name] for name in whole if figure_of(joint[name], report.figure) <= limit}
+    alone = _best(within, every, limit, report.figure)
     if alone and len({*plans[low].assignment.values()}) > 1 and plans[low].cost > (1 - WORTH) * every[alone]:
         return alone, plan(_rows_of(report, verdicts, {alone}), bits=_up(every[alone]), random=0, out=out)
     return low, plan(_rows_of(report, verdicts, {low, high}), bits=_up(plans[low].cost), random=RANDOM, out=out)
-
-
-def _best_alone(
-    offers: Mapping[str, Slots], joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float,
-    figure: str,
-) -> str:  # fmt: skip
-    """Return the best low-precision recipe (see `_best`) that fits every product within `limit`; "" if there is none.
-
-    `offers`, `joint`: as in `_fewest`. `bits`: recipe -> bits per value. `figure`: the metric.
-    """
-    whole = [name for name, slots in offers.items() if {*slots.values()} == {name}]
-    within = {name: joint[name] for name in whole if figure_of(joint[name], figure) <= limit}
-    return _best(within, bits, limit, figure)
 
 
 def _best(joint: Mapping[str, SensitivityRow], bits: Mapping[str, float], limit: float, figure: str) -> str:
@@ -278,10 +270,3 @@ def _of_bits(
 def _up(bits: float) -> float:
     """Return bits per value raised by a relative 2^-40, so that this limit admits a plan despite rounding."""
     return bits * (1 + 2.0**-40)
-
-
-def _without(made: Plan, report: Sensitivity) -> Plan:
-    """Return a plan without notes on products that were not offered to it, but with that of `report` on shares."""
-    notes = tuple(note for note in made.notes if not note.endswith("since the sensitivity has no row of it."))
-    shared = tuple(note for note in report.notes if note.startswith(SHARED[:30]))
-    return dataclasses.replace(made, notes=(*notes, *shared))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
+from fpsim.analysis.studies.arguments import require_positive
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.sensitivity.sensitivity import MEASURING, MeasuringKeywords
 from fpsim.display.optional import load
 from fpsim.display.progress import bar
-from fpsim.errors import require_integer, shown
+from fpsim.errors import require_integer
 from fpsim.files import path_of
 from fpsim.formats.keywords import check_keywords, with_keywords
 from fpsim.recipes.hardware import Hardware
@@ -104,18 +104,10 @@ def diagnose(
     loss = None if loss is None else loss_of(loss)
     batches = request.batches_listed(batches)
     require_integer("seed", seed, 0)
-    _require_positive("limit", limit)
+    require_positive("limit", limit)
     if bits is not None:
-        _require_positive("bits", bits)
+        require_positive("bits", bits)
     folder = None if out is None else path_of(out, "out")
     stages = (Stages if loss is not None else OutputStages)(model, batches, loss, chosen, recipes, on, seed, folder)
     with bar("diagnose") if progress is None else nullcontext(progress) as report:
         return stages.run(bits, float(limit), how["layers"], report)
-
-
-def _require_positive(name: str, value: Any) -> None:
-    """Raise a TypeError or ValueError unless `value`, the argument called `name`, is a positive finite number."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number; got {shown(value)}.")
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive number; got {shown(value)}.")

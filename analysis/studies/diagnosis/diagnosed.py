@@ -1,61 +1,118 @@
-"""The attributes of a diagnosis from which its advice is written, and functions that name layers and rank them."""
+"""The measurements and verdicts of a diagnosis, and functions that name its layers and rank them."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 from fpsim.analysis.models.coverage import Coverage
 from fpsim.analysis.models.recording import Recording
 from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.diagnosis.recording import recorded_layers, recorded_name
 from fpsim.analysis.studies.diagnosis.verdict import FIGURES, LINES, Verdict, is_high
 from fpsim.analysis.studies.planning.report import Plan
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of
-from fpsim.display.wording import printable
+from fpsim.display.wording import plural, printable
+from fpsim.recipes.linear_recipe import PRODUCTS
 
 NAMED = 3  # layers that a sentence names
 
 
-class Diagnosed(Protocol):
-    """The attributes of a `Diagnosis` that the functions which write its advice read, as a protocol.
+@dataclass(frozen=True)
+class Diagnosed:
+    """The part of a Diagnosis from which its advice and page are written; `Diagnosis` describes the attributes."""
 
-    `Diagnosis` calls these functions; the protocol lets them name its type without importing its module.
-    """
+    recording: Recording = dataclasses.field(repr=False)
+    budgets: Mapping[str, Budget] = dataclasses.field(repr=False)
+    sensitivity: Sensitivity = dataclasses.field(repr=False)
+    plan: Plan = dataclasses.field(repr=False)
+    verdicts: tuple[Verdict, ...] = dataclasses.field(repr=False)
+    low: str
+    high: str
+    joint: SensitivityRow | None = dataclasses.field(repr=False)
+    missed: float | None
+    pays: bool
+    promoted: Mapping[tuple[str, str, str], float] = dataclasses.field(repr=False)
+    limit: float
+    on: str
+    budgeted: int
+    notes: tuple[str, ...] = dataclasses.field(repr=False, default=())
+    unseen: tuple[str, ...] = ()
+    alone: tuple[Verdict, ...] = dataclasses.field(default=(), repr=False)
 
     @property
-    def budgets(self) -> Mapping[str, Budget]: ...
+    def budget(self) -> Budget:
+        """The error budget of the recipe that the answer is about: `low`, or `high` if there is no `low`."""
+        return self.budgets[self.low or self.high]
+
     @property
-    def recording(self) -> Recording: ...
+    def coverage(self) -> Coverage:
+        """The share of the model's weights and multiplications that the verdicts cover."""
+        names = {recorded_name(layer) for layer in self.layers} | recorded_layers(self.alone, self.recording).keys()
+        return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
+
     @property
-    def sensitivity(self) -> Sensitivity: ...
+    def model(self) -> str:
+        """Name of the model's class."""
+        return self.sensitivity.model
+
     @property
-    def plan(self) -> Plan: ...
+    def identity(self) -> str:
+        """Digest of the model, the batches, the loss, the random draws and the recipes."""
+        return self.sensitivity.identity
+
     @property
-    def verdicts(self) -> tuple[Verdict, ...]: ...
+    def layers(self) -> tuple[str, ...]:
+        """Names of the layers that were diagnosed, in the model's order."""
+        return tuple(dict.fromkeys(verdict.layer for verdict in self.verdicts))
+
     @property
-    def low(self) -> str: ...
+    def products(self) -> tuple[str, ...]:
+        """The products that were judged: "fprop", "dgrad" and "wgrad", or without a loss "fprop" alone."""
+        return PRODUCTS if self.sensitivity.has_loss else PRODUCTS[:1]
+
     @property
-    def high(self) -> str: ...
-    @property
-    def joint(self) -> SensitivityRow | None: ...
-    @property
-    def missed(self) -> float | None: ...
-    @property
-    def pays(self) -> bool: ...
-    @property
-    def promoted(self) -> Mapping[tuple[str, str, str], float]: ...
-    @property
-    def limit(self) -> float: ...
-    @property
-    def on(self) -> str: ...
-    @property
-    def unseen(self) -> tuple[str, ...]: ...
-    @property
-    def alone(self) -> tuple[Verdict, ...]: ...
-    @property
-    def coverage(self) -> Coverage: ...
+    def heads(self) -> tuple[str, ...]:
+        """Headings of the columns of `rows`."""
+        return ("layer", *self.products, "")
+
+    def ill(self, recipe: str | None = None) -> tuple[str, ...]:
+        """Return the layers with a product that does not fit a recipe (its errors exceed the limit), the worst first.
+
+        Args:
+          recipe: name of the recipe; None for `low`.
+        """
+        return tuple(ill_layers(self, recipe or self.low))
+
+    def __getitem__(self, key: tuple[str, str, str]) -> Verdict:
+        """Return the verdict of (layer, product, recipe); raise a KeyError if there is none."""
+        for verdict in self.verdicts:
+            if (verdict.layer, verdict.product, verdict.recipe) == key:
+                return verdict
+        raise KeyError(
+            f"no verdict of layer, product and recipe {key!r}; there are {plural(len(self.verdicts), 'verdict')}"
+        )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return a row of texts for each layer, under the headings `heads`.
+
+        They are its name, the recommended recipe and error of each product, and the reason why `low` does not fit (""
+        if it fits).
+        """
+        rows = []
+        assigned = self.plan.assignment
+        bad = set(self.ill()) if self.low else set()
+        for layer in self.layers:
+            cells = []
+            for product in self.products:
+                name = assigned.get((layer, product))
+                cells.append("–" if name is None else f"{name} {self[layer, product, name].off}")
+            why = [row.why for row in self.verdicts if (row.layer, row.recipe) == (layer, self.low) and not row.fits]
+            rows.append((printable(layer) or "the model", *cells, "; ".join(why) if layer in bad else ""))
+        return rows
 
 
 def name_of(layer: str) -> str:

@@ -7,11 +7,12 @@ import glob
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
+from functools import reduce
 
 from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.arguments import matches
 from fpsim.analysis.studies.budget.budget import budget
-from fpsim.analysis.studies.budget.errors import ForwardErrors, forward_errors, with_part
+from fpsim.analysis.studies.budget.errors import ForwardErrors, forward_errors
 from fpsim.analysis.studies.budget.layers import kept_layers
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import Budget, added
@@ -58,11 +59,10 @@ class ProductErrors:
         """
         recording, stages = self._recording, self._stages
         names = {recorded_name(layer): layer for layer in stages.layers}
-        globs = [patterns] if isinstance(patterns, str) else patterns
         layers = list(dict.fromkeys(layer for _, layer, _ in recording.operands))
         for place, recorded_as in enumerate(layers):
             layer = names.get(recorded_as)
-            if layer is None and not any(fnmatchcase(recorded_as, pattern) for pattern in globs):
+            if layer is None and not matches(recorded_as, patterns):
                 continue
             report(place / len(layers), f"{recorded_as} in {', '.join(stages.recipes)}")
             caches = layer is None and (recording.steps[0], recorded_as, "query") in recording.operands
@@ -105,7 +105,8 @@ class ProductErrors:
                 said[name].extend((note, one.layer) for note in errors.notes[name])
         steps = tuple(sorted({one.step for one in kept}))
         for name in missing:
-            rows = () if name in refused else added(tuple(with_part(rows) for rows in parts[name].values()))
+            whole = (reduce(BudgetRow.with_part, rows) for rows in parts[name].values())  # of several groups or heads
+            rows = () if name in refused else added(tuple(whole))
             why = (refused[name],) if name in refused else (*notes.sentences, *said[name].sentences)
             why = tuple(note for note in why if not note.startswith("Without dgrad and wgrad"))
             fresh = Budget(rows, name, self._stages.hardware, self._recording.model, steps, why)

@@ -6,23 +6,20 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
-from fpsim.analysis.studies.cells import Cells, SweepCell
+from fpsim.analysis.studies.budget.report import Budget
+from fpsim.analysis.studies.cells import Cells, SweepCell, stored
 from fpsim.analysis.studies.diagnosis.arrivals import Arrivals
-from fpsim.analysis.studies.diagnosis.choosing import chosen, high_of
+from fpsim.analysis.studies.diagnosis.choosing import high_of
 from fpsim.analysis.studies.diagnosis.errors import ProductErrors
-from fpsim.analysis.studies.diagnosis.recording import recorded
-from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.diagnosis.stages import BUDGETED, Report, Stages, keep_budget, known_budget
 from fpsim.analysis.studies.diagnosis.verdict import Verdict, is_high
 from fpsim.analysis.studies.identity import digest
-from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
+from fpsim.analysis.studies.sensitivity.content import recipe_words, run_content
+from fpsim.analysis.studies.sensitivity.measuring import sensitivity_of
 from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
-from fpsim.analysis.studies.sensitivity.request import left_out_notes as left_out_of_model
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
-from fpsim.analysis.studies.sensitivity.shapes import groups_of
 from fpsim.analysis.studies.sensitivity.twin import Twin
 
 SPLIT = 6  # the worst layers of each recipe, whose errors are split by cause even if they fit
@@ -30,13 +27,8 @@ NO_LOSS = (
     "No loss was given: gradients were not measured, and errors were split by cause only for products that do not fit, "
     f"and for the {SPLIT} worst layers of each recipe below 16 bits."
 )
-ENDS = {
-    "recording": 0.05,
-    "errors": 0.4,
-    "together": 0.8,
-    "causes": 0.9,
-    "alone": 0.98,
-}  # share of the work done after each stage
+# share of the work done after each stage
+ENDS = {"recording": 0.05, "errors": 0.4, "together": 0.8, "causes": 0.9, "alone": 0.98}
 
 
 class OutputStages(Stages):
@@ -44,19 +36,11 @@ class OutputStages(Stages):
 
     STANDING = (NO_LOSS,)
 
-    def run(self, bits: float | None, limit: float, layers: str | Sequence[str], report: Report) -> Diagnosis:
-        """Run all stages and return the diagnosis.
-
-        `bits`, `limit`, `layers`: as in `fp.analysis.diagnose`. `report`: called with (share of the work done, text).
-        """
-        first = self.batches[:BUDGETED]
-        report(0.0, "recording")
-        recording = recorded(self.model, first, None, self.seed)
-        self._add_range(recording)
-        if bits is not None:
-            self._require_bits(recording, bits)
-        with self._cells(first) as cells:
-            errors = ProductErrors(self, recording, cells)
+    def _measured(
+        self, recording: Recording, limit: float, layers: str | Sequence[str], report: Report
+    ) -> tuple[dict[str, Budget], Sensitivity]:  # fmt: skip
+        with self._cells(self.batches[:BUDGETED]) as cells:
+            errors = self._errors = ProductErrors(self, recording, cells)
             start, end = ENDS["recording"], ENDS["errors"]
             errors.measure(layers, lambda share, text: report(start + (end - start) * share, text))
             measurer = self._measurer(errors)
@@ -67,25 +51,24 @@ class OutputStages(Stages):
             misfits = errors.misfits(limit)
             self._split(recording, errors, misfits, cells, report)
             self._alone_where_needed(measurer, errors, misfits, limit, report)
-        sensitivity = self._sensitivity(measurer, joint, layers, unsteady)
-        budgets = self._covered(recording, errors.budgets, layers in EVERY)
+        single = measurer.measured(unsteady)
         report(ENDS["alone"], "plan")
-        rows = tuple(dataclasses.replace(row, output_error=0.0) for row in sensitivity.rows)
-        offered = dataclasses.replace(sensitivity, rows=rows)  # plans can offer products that were not measured alone
-        verdicts = self._verdicts(recording, budgets, sensitivity, limit, offered)
-        out = None if self.out is None else self.out / "plan" / sensitivity.identity[:16]
-        choice = chosen(sensitivity, verdicts, limit, bits, out)
-        report(1.0, "done")
-        return self._diagnosis(recording, budgets, sensitivity, verdicts, choice, limit, errors.alone(limit))
+        return dict(errors.budgets), sensitivity_of(measurer, self.model, layers, self.layers, single, joint)
+
+    def _offered(self, effects: Sensitivity) -> Sensitivity:
+        """Return the sensitivity with all products, as plans can offer also those that were not measured alone."""
+        rows = tuple(dataclasses.replace(row, output_error=0.0) for row in effects.rows)
+        return dataclasses.replace(effects, rows=rows)
+
+    def _alone(self, recording: Recording, limit: float, patterns: str | Sequence[str]) -> tuple[Verdict, ...]:
+        return self._errors.alone(limit)
 
     # ---- stages
 
     def _measurer(self, errors: ProductErrors) -> OutputMeasurer:
         """Return the object that measures how forward products change the outputs, except those in `errors.refused`."""
         twin = Twin(self.model, list(self.layers), None, self.seed, "emulated")
-        content = digest(
-            model_content(self.model), content_of(self.batches), content_of_loss(None), str(self.seed), "emulated"
-        )  # fmt: skip
+        content = run_content(self.model, list(self.batches), None, self.seed, "emulated")
         folder = None if self.out is None else self.out / "sensitivity"
         measurer = OutputMeasurer(twin, self.batches, self.recipes, ("fprop",), content, folder)
         for (layer, name), why in errors.refused.items():
@@ -108,8 +91,7 @@ class OutputStages(Stages):
                 for layer, product in measurer.elements if (layer, product, name) not in measurer.refused
             }  # fmt: skip
             key = digest(recipe_words(self.recipes[name]), "inherited", *sorted(layer for layer, _ in low))
-            cell = None if cells is None else cells.finished.get(key)
-            known = None if cell is None or cell.result is None else cell.result
+            known = stored(cells, key)
             if known is None:
                 arrivals.listen(measurer.twin, name)
             rows.append(measurer.joint(low, name))
@@ -171,26 +153,6 @@ class OutputStages(Stages):
         if wanted:
             wanted += [(*slot, high) for slot in measurer.elements if (*slot, high) not in measurer.refused]
             measurer.measure(wanted, lambda share, text: report(start + (end - start) * share, text))
-
-    def _sensitivity(
-        self, measurer: OutputMeasurer, joint: tuple[SensitivityRow, ...], layers: str | Sequence[str], unsteady: float
-    ) -> Sensitivity:  # fmt: skip
-        """Return the measurements as a Sensitivity.
-
-        Args:
-          measurer: has the rows of products measured alone.
-          joint: a row for each recipe, with all products in it at once.
-          layers: the shell patterns of the user's layers.
-          unsteady: relative difference of the outputs of two exact runs of one batch.
-        """
-        rows, losses, notes = measurer.measured(unsteady)
-        words = [text for name, recipe in self.recipes.items() for text in (name, recipe_words(recipe))]
-        coverage = measurer.coverage.of({row.layer for row in rows}, layers not in EVERY)
-        return Sensitivity(
-            tuple(rows), joint, self.layers, self.recipes, losses, type(self.model).__name__,
-            digest(measurer.identity, *words), (*left_out_of_model(self.model, layers), *notes), measurer,
-            groups_of(self.model, self.layers), coverage,
-        )  # fmt: skip
 
 
 def _plain(errors: ProductErrors, measured: Sequence[SensitivityRow]) -> list[Verdict]:

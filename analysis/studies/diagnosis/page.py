@@ -5,20 +5,17 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from fpsim.analysis.models.recording import Recording
-from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.diagnosed import Diagnosed, judged_by, kind_of
 from fpsim.analysis.studies.diagnosis.recommendation import beside_batches
-from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, relative
+from fpsim.analysis.studies.diagnosis.verdict import LINES, Verdict, is_high, mean_bits, relative
+from fpsim.analysis.studies.page import PLOTS, drawable, picture
 from fpsim.analysis.studies.sensitivity.row import figure_of, spread_of
 from fpsim.display.optional import Axes
-from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
+from fpsim.display.pages import Picture, TableCell, TableRow, render, versions
 from fpsim.display.wording import plural, printable
-from fpsim.errors import install
 
-PLOTS = f"Pictures need matplotlib: {install('plot')}"
 WORST = 3  # layers whose worst values are shown
 FRONTIER = "The error of plans with more bits"  # title of a picture
 MOST_LAYERS = 24  # layers that a picture of causes shows, the worst ones
@@ -49,58 +46,35 @@ DEFINITIONS_OF_OUTPUTS = (
 )  # fmt: skip
 
 
-class Paged(Diagnosed, Protocol):
-    """The attributes and methods of a `Diagnosis` that its page uses, as a protocol."""
+def page(diagnosis: Diagnosed, sentences: Sequence[str]) -> str:
+    """Return the whole page of a diagnosis, with these sentences as its answer, as HTML.
 
-    @property
-    def recording(self) -> Recording: ...
-    @property
-    def budget(self) -> Budget: ...
-    @property
-    def sentences(self) -> tuple[str, ...]: ...
-    @property
-    def layers(self) -> tuple[str, ...]: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def budgeted(self) -> int: ...
-    @property
-    def heads(self) -> tuple[str, ...]: ...
-    def ill(self, recipe: str | None = None) -> tuple[str, ...]: ...
-    def rows(self) -> list[tuple[str, ...]]: ...
-
-
-def page(diagnosis: Paged) -> str:
-    """Return the whole page of a diagnosis as HTML; raise an ImportError without jinja2."""
-    drawn = importlib.util.find_spec("matplotlib") is not None
+    Raise an ImportError without jinja2.
+    """
+    drawn, has_loss = drawable(), diagnosis.sensitivity.has_loss
     figure = diagnosis.sensitivity.figure
-    verdicts, has_loss = (*diagnosis.verdicts, *diagnosis.alone), diagnosis.sensitivity.has_loss
     any_alone = any(not math.isnan(figure_of(row, figure)) for row in diagnosis.sensitivity.rows)
     return render(
         "fpsim.analysis.studies.diagnosis",
         "diagnosis.html.jinja",
         title="fpsim diagnose",
         lead=_lead(diagnosis),
-        answer=_unbroken(diagnosis.sentences[0]),
-        more=[_unbroken(line) for line in diagnosis.sentences[1:]],
+        answer=_unbroken(sentences[0]),
+        more=[_unbroken(line) for line in sentences[1:]],
         plots="" if drawn else PLOTS,
         layers=_layers(diagnosis),
-        recipes=(_recipe_heads(diagnosis), [_recipe_row(diagnosis, name) for name in diagnosis.sensitivity.recipes]),
+        recipes=_recipes(diagnosis),
         causes=[_causes(diagnosis, name) for name in _drawn(diagnosis)] if drawn else [],
         effects=[_effects(diagnosis)] if drawn and any_alone else [],
         plans=[_picture(diagnosis.plan.plot(_axes(3.2)), "plan", FRONTIER)]
         if drawn and len(diagnosis.plan.recipes) > 1
         else [],
         plan_answer=diagnosis.plan.answer,
-        candidates=(_candidate_heads(diagnosis), _candidates(diagnosis)),
+        candidates=_candidates(diagnosis),
         additivity=list(map(str, diagnosis.sensitivity.additivity())),
         settings=list(map(str, diagnosis.plan.settings)),
         worst=[str(diagnosis.budget.worst(layer)) for layer, _ in diagnosis.budget.ranking[:WORST]],
-        products=(_product_heads(diagnosis), [_product_row(verdict, has_loss) for verdict in verdicts]),
+        products=_products(diagnosis),
         ranges=(RANGE_HEADS, [_range_row(row) for row in diagnosis.recording if row.layer]),
         written=diagnosis.plan.to_toml() if importlib.util.find_spec("tomli_w") is not None else "",
         limit=relative(diagnosis.limit),
@@ -116,7 +90,7 @@ def page(diagnosis: Paged) -> str:
     )
 
 
-def _lead(diagnosis: Paged) -> str:
+def _lead(diagnosis: Diagnosed) -> str:
     """Return the line above the answer: the model, and the numbers of layers, products, batches and recipes."""
     products = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
     batches = plural(len(diagnosis.sensitivity.losses), "batch", "batches")
@@ -132,7 +106,7 @@ def _unbroken(line: str) -> str:
     return line.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
-# ---- tables
+# ---- tables: the columns, as pairs (heading, whether the column holds numbers), and the rows
 
 
 def _share(value: float) -> TableCell:
@@ -140,7 +114,7 @@ def _share(value: float) -> TableCell:
     return TableCell(relative(value), value)
 
 
-def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
+def _layers(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
     """Return the headings and the rows of the table of layers; those that cannot use `low` are marked, with reasons."""
     bad = {printable(layer) or "the model" for layer in diagnosis.ill()} if diagnosis.low else set()
     columns = tuple((head, False) for head in diagnosis.heads[:-1])
@@ -150,20 +124,19 @@ def _layers(diagnosis: Paged) -> tuple[Any, list[TableRow]]:
     return heads, [TableRow(cells, marked=cells[0] in bad) for cells in diagnosis.rows()]
 
 
-def _recipe_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the columns of the table of recipes as pairs (heading, whether the column holds numbers)."""
+def _recipes(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
+    """Return the table of recipes, with the model's errors if all products follow each."""
     judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
     heads = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
-    if not diagnosis.sensitivity.has_loss:
-        return heads
-    return (*heads, ("error of outputs", True), ("change of the loss", True), ("", False))
+    if diagnosis.sensitivity.has_loss:
+        heads = (*heads, ("error of outputs", True), ("change of the loss", True), ("", False))
+    return heads, [_recipe_row(diagnosis, name) for name in diagnosis.sensitivity.recipes]
 
 
-def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
-    """Return the table row of a recipe called `name`, with the model's errors if all products follow it."""
+def _recipe_row(diagnosis: Diagnosed, name: str) -> TableRow:
+    """Return the table row of a recipe called `name`."""
     rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == name]
-    fits = sum(verdict.fits for verdict in rows)
-    bits = math.fsum(row.bits * row.values for row in rows) / max(sum(row.values for row in rows), 1)
+    fits, bits = sum(verdict.fits for verdict in rows), mean_bits(rows)
     joint = next(row for row in diagnosis.sensitivity.joint if row.recipe == name)
     slots = len({(verdict.layer, verdict.product) for verdict in diagnosis.verdicts})
     figure = diagnosis.sensitivity.figure
@@ -177,38 +150,30 @@ def _recipe_row(diagnosis: Paged, name: str) -> TableRow:
     ), marked=fits < slots)  # fmt: skip
 
 
-def _candidate_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the columns of the table of plans as pairs (heading, whether the column holds numbers)."""
-    predicted = f"error of {judged_by(diagnosis)}, predicted"
-    named = ((predicted, True), ("measured at once", True), ("± over batches", True))
-    return (("plan", False), ("bits a value", True), *named)
-
-
-def _candidates(diagnosis: Paged) -> list[TableRow]:
-    """Return the rows of the table of plans; plans whose recipes are equal for every product share a row."""
+def _candidates(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
+    """Return the table of plans; plans whose recipes are equal for every product share a row."""
     equal: dict[tuple[Any, ...], list[Any]] = {}
     for plan in diagnosis.plan.candidates:
         equal.setdefault(tuple(sorted(plan.assignment.items())), []).append(plan)
-    return [
-        _candidate_row(plans[0], ["recommended" if plan.method == "milp" else plan.method for plan in plans])
-        for plans in equal.values()
-    ]
+    rows = []
+    for plans in equal.values():
+        plan = plans[0]
+        methods = " = ".join("recommended" if same.method == "milp" else same.method for same in plans)
+        measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
+        cost = TableCell(f"{plan.cost:.4g}", plan.cost)
+        rows.append(TableRow((methods, cost, _share(plan.predicted), _share(measured), _share(spread))))
+    predicted = f"error of {judged_by(diagnosis)}, predicted"
+    named = ((predicted, True), ("measured at once", True), ("± over batches", True))
+    return (("plan", False), ("bits a value", True), *named), rows
 
 
-def _candidate_row(plan: Any, methods: Sequence[str]) -> TableRow:
-    """Return the table row of one plan (a PlanCandidate). `methods`: names of the searches that found it."""
-    measured, spread = (math.nan, math.nan) if plan.joint is None else plan.joint[:2]
-    return TableRow((
-        " = ".join(methods), TableCell(f"{plan.cost:.4g}", plan.cost), _share(plan.predicted), _share(measured),
-        _share(spread),
-    ))  # fmt: skip
-
-
-def _product_heads(diagnosis: Paged) -> tuple[Any, ...]:
-    """Return the columns of the table of products as pairs (heading, whether the column holds numbers)."""
+def _products(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
+    """Return the table of products in each recipe."""
     named = (("layer", False), ("product", False), ("recipe", False), ("bits", True), ("relative error", True))
     effects = (("rows, columns", True), ("inherited", True), (f"error of {judged_by(diagnosis)}", True), ("±", True))
-    return (*named, *effects, ("largest cause", False), ("why it does not fit", False))
+    heads = (*named, *effects, ("largest cause", False), ("why it does not fit", False))
+    has_loss = diagnosis.sensitivity.has_loss
+    return heads, [_product_row(verdict, has_loss) for verdict in (*diagnosis.verdicts, *diagnosis.alone)]
 
 
 CAUSES = {
@@ -249,7 +214,7 @@ def _range_row(row: Any) -> TableRow:
 # ---- pictures
 
 
-def _drawn(diagnosis: Paged) -> list[str]:
+def _drawn(diagnosis: Diagnosed) -> list[str]:
     """Return the recipes below 16 bits that have budget rows, `low` first; if there is none, all that have rows."""
     budgeted = [name for name, budget in diagnosis.budgets.items() if budget.rows]
     recipes = diagnosis.sensitivity.recipes
@@ -257,7 +222,7 @@ def _drawn(diagnosis: Paged) -> list[str]:
     return sorted(lows, key=lambda name: name != diagnosis.low) or budgeted
 
 
-def _causes(diagnosis: Paged, name: str) -> Picture:
+def _causes(diagnosis: Diagnosed, name: str) -> Picture:
     """Return a picture of errors by cause in the recipe called `name`, for the products of the 24 worst layers."""
     import dataclasses
 
@@ -271,7 +236,7 @@ def _causes(diagnosis: Paged, name: str) -> Picture:
     return _picture(some.plot(_axes(height)), f"causes-{len(name)}-{name}", f"Causes of the errors in {name}")
 
 
-def _effects(diagnosis: Paged) -> Picture:
+def _effects(diagnosis: Diagnosed) -> Picture:
     """Return a picture of the error that each product alone causes in the gradients; without a loss, in the outputs."""
     from fpsim.analysis.studies.sensitivity.figure import ROOM
 
@@ -295,7 +260,4 @@ def _axes(height: float) -> Any:
 
 def _picture(ax: Axes, name: str, title: str) -> Picture:
     """Return the figure of `ax` as an SVG picture with a title. `name`: prefix of the ids in the SVG."""
-    from fpsim.display.figure import to_svg
-
-    plain = "".join(sign if sign.isalnum() else "-" for sign in name)
-    return Picture(title, markup(to_svg(ax.figure, plain, title)))
+    return picture(ax.figure, "".join(sign if sign.isalnum() else "-" for sign in name), title, title)

@@ -17,7 +17,7 @@ from fpsim.analysis.studies.diagnosis.diagnosed import (
     name_of,
 )
 from fpsim.analysis.studies.diagnosis.unplanned import unjudged_layers
-from fpsim.analysis.studies.diagnosis.verdict import relative
+from fpsim.analysis.studies.diagnosis.verdict import mean_bits, relative
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow
 from fpsim.display.wording import listed, plural
 
@@ -69,7 +69,8 @@ def recommendation_sentences(diagnosis: Diagnosed) -> list[str]:
     only_high = set(plan.assignment.values()) == {diagnosis.high}
     if diagnosis.low and not diagnosis.pays and diagnosis.missed is None and only_high:
         return said + _high_everywhere(diagnosis)
-    bits = "" if only_high else f" ({diagnosis.high} takes {_high_bits(diagnosis):.3g})"
+    high = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
+    bits = "" if only_high else f" ({diagnosis.high} takes {mean_bits(high):.3g})"
     said.append(
         f"Recommended: {_assignment(diagnosis)}. This takes {plan.cost:.3g} bits a value{bits}, and the "
         f"{judged_by(diagnosis)} are {relative(plan.measured)} off, measured with all products at once."
@@ -87,7 +88,11 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
         f"Recommended: {high} everywhere, since {diagnosis.low} fits {fits} of "
         f"{plural(len(diagnosis.plan.choices), 'product')}"
     )
-    if _saved_share(diagnosis) < SAVES:
+    bits, low_bits = (
+        {(verdict.layer, verdict.product): verdict.bits * verdict.values for verdict in diagnosis.verdicts
+         if verdict.recipe == recipe and (recipe == high or verdict.fits)} for recipe in (high, diagnosis.low)
+    )  # fmt: skip
+    if 1 - math.fsum((bits | low_bits).values()) / math.fsum(bits.values()) < SAVES:
         said = [f"{head}, which would save less than {relative(SAVES)} of the bits."]
     else:
         off = "" if diagnosis.joint is None else f"{relative(joint_error(diagnosis, diagnosis.joint))} off, "
@@ -99,23 +104,6 @@ def _high_everywhere(diagnosis: Diagnosed) -> list[str]:
             "nearly cancel, errors are relative to little, so use larger batches or another limit."
         )
     return said
-
-
-def _saved_share(diagnosis: Diagnosed) -> float:
-    """Return the share of the bits of `high` for all products that is saved if those that fit follow `low`."""
-    high, low = (
-        {
-            (verdict.layer, verdict.product): verdict.bits * verdict.values
-            for verdict in diagnosis.verdicts if verdict.recipe == recipe and (recipe == diagnosis.high or verdict.fits)
-        } for recipe in (diagnosis.high, diagnosis.low)
-    )  # fmt: skip
-    return 1 - math.fsum((high | low).values()) / math.fsum(high.values())
-
-
-def _high_bits(diagnosis: Diagnosed) -> float:
-    """Return the mean bits per operand value if all products follow the recipe `high` of the diagnosis."""
-    rows = [verdict for verdict in diagnosis.verdicts if verdict.recipe == diagnosis.high]
-    return math.fsum(row.bits * row.values for row in rows) / sum(row.values for row in rows)
 
 
 def _assignment(diagnosis: Diagnosed) -> str:

@@ -74,6 +74,13 @@ def recorded_name(layer: str) -> str:
     return layer or "weight"
 
 
+def recorded_layers(verdicts: Iterable[Any], recording: Recording) -> dict[str, None]:
+    """Return the recorded layers of verdicts in order, as keys; both products of an attention are of one layer."""
+    known = set(recording.layers)
+    names = (verdict.layer for verdict in verdicts)
+    return dict.fromkeys(name if name in known else name.rpartition(".")[0] for name in names)
+
+
 def unrecorded(model: Any, layers: Iterable[str]) -> dict[str, str]:
     """Return layer -> why it stays exact, for the layers of a model with weights that are not among those recorded."""
     there = tuple(layers)

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fpsim.analysis.models.coverage import Coverage
-from fpsim.analysis.models.recording import Recording
-from fpsim.analysis.studies.budget.report import Budget
 from fpsim.analysis.studies.diagnosis.advice import sentences
-from fpsim.analysis.studies.diagnosis.diagnosed import ill_layers
-from fpsim.analysis.studies.diagnosis.recording import recorded_name
-from fpsim.analysis.studies.diagnosis.unplanned import judged_alone
-from fpsim.analysis.studies.diagnosis.verdict import Verdict
-from fpsim.analysis.studies.planning.report import Plan
-from fpsim.analysis.studies.sensitivity.report import Sensitivity
-from fpsim.analysis.studies.sensitivity.row import SensitivityRow
+from fpsim.analysis.studies.diagnosis.diagnosed import Diagnosed
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_paragraphs, html_table
-from fpsim.display.wording import plural, printable, short
+from fpsim.display.wording import plural, short
 from fpsim.files import path_of, require_folder, write_whole
-from fpsim.recipes.linear_recipe import PRODUCTS
 
 PAGE, TABLE, PLAN = "report.html", "products.csv", "plan.toml"
 LONGEST = 32  # characters of a layer's name in tables
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(Diagnosed):
     """A diagnosis: which layers of a model can use few bits without changes, which cannot, why, and what to do.
 
     Attributes:
@@ -59,24 +48,6 @@ class Diagnosis:
         are exact.
     """
 
-    recording: Recording = dataclasses.field(repr=False)
-    budgets: Mapping[str, Budget] = dataclasses.field(repr=False)
-    sensitivity: Sensitivity = dataclasses.field(repr=False)
-    plan: Plan = dataclasses.field(repr=False)
-    verdicts: tuple[Verdict, ...] = dataclasses.field(repr=False)
-    low: str
-    high: str
-    joint: SensitivityRow | None = dataclasses.field(repr=False)
-    missed: float | None
-    pays: bool
-    promoted: Mapping[tuple[str, str, str], float] = dataclasses.field(repr=False)
-    limit: float
-    on: str
-    budgeted: int
-    notes: tuple[str, ...] = dataclasses.field(repr=False, default=())
-    unseen: tuple[str, ...] = ()
-    alone: tuple[Verdict, ...] = dataclasses.field(default=(), repr=False)
-
     @cached_property
     def sentences(self) -> tuple[str, ...]:
         """The answer as sentences: which layers cannot use few bits, or that all can; the recommendation; parts not
@@ -88,59 +59,6 @@ class Diagnosis:
     def answer(self) -> str:
         """The answer as one text: all of `sentences`."""
         return " ".join(self.sentences)
-
-    @property
-    def budget(self) -> Budget:
-        """The error budget of the recipe that the answer is about: `low`, or `high` if there is no `low`."""
-        return self.budgets[self.low or self.high]
-
-    @property
-    def coverage(self) -> Coverage:
-        """The share of the model's weights and multiplications that the verdicts cover."""
-        names = {recorded_name(layer) for layer in self.layers} | judged_alone(self)
-        return self.recording.coverage.of(names, self.sensitivity.coverage.is_chosen)
-
-    @property
-    def model(self) -> str:
-        """Name of the model's class."""
-        return self.sensitivity.model
-
-    @property
-    def identity(self) -> str:
-        """Digest of the model, the batches, the loss, the random draws and the recipes."""
-        return self.sensitivity.identity
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of the layers that were diagnosed, in the model's order."""
-        return tuple(dict.fromkeys(verdict.layer for verdict in self.verdicts))
-
-    @property
-    def products(self) -> tuple[str, ...]:
-        """The products that were judged: "fprop", "dgrad" and "wgrad", or without a loss "fprop" alone."""
-        return PRODUCTS if self.sensitivity.has_loss else PRODUCTS[:1]
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Headings of the columns of `rows`."""
-        return ("layer", *self.products, "")
-
-    def ill(self, recipe: str | None = None) -> tuple[str, ...]:
-        """Return the layers with a product that does not fit a recipe (its errors exceed the limit), the worst first.
-
-        Args:
-          recipe: name of the recipe; None for `low`.
-        """
-        return tuple(ill_layers(self, recipe or self.low))
-
-    def __getitem__(self, key: tuple[str, str, str]) -> Verdict:
-        """Return the verdict of (layer, product, recipe); raise a KeyError if there is none."""
-        for verdict in self.verdicts:
-            if (verdict.layer, verdict.product, verdict.recipe) == key:
-                return verdict
-        raise KeyError(
-            f"no verdict of layer, product and recipe {key!r}; there are {plural(len(self.verdicts), 'verdict')}"
-        )
 
     def to_frame(self) -> DataFrame:
         """Return a pandas DataFrame with a row for each verdict; the column `chosen` says whether the plan uses its
@@ -175,7 +93,7 @@ class Diagnosis:
         from fpsim.analysis.studies.diagnosis.page import page
 
         file = path_of(path)
-        write_whole(file, page(self))
+        write_whole(file, page(self, self.sentences))
         return file
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
@@ -192,24 +110,6 @@ class Diagnosis:
         write_whole(place / TABLE, self.to_frame().to_csv(index=False, lineterminator="\n"))
         self.plan.to_toml(place / PLAN)
         return [self.page(place / PAGE), place / TABLE, place / PLAN]
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Return a row of texts for each layer, under the headings `heads`.
-
-        They are its name, the recommended recipe and error of each product, and the reason why `low` does not fit (""
-        if it fits).
-        """
-        rows = []
-        assigned = self.plan.assignment
-        bad = set(self.ill()) if self.low else set()
-        for layer in self.layers:
-            cells = []
-            for product in self.products:
-                name = assigned.get((layer, product))
-                cells.append("–" if name is None else f"{name} {self[layer, product, name].off}")
-            why = [row.why for row in self.verdicts if (row.layer, row.recipe) == (layer, self.low) and not row.fits]
-            rows.append((printable(layer) or "the model", *cells, "; ".join(why) if layer in bad else ""))
-        return rows
 
     def __str__(self) -> str:
         """Return the answer, a table with a row for each layer, and the notes."""

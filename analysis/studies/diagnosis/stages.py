@@ -7,7 +7,6 @@ import glob
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,24 +15,31 @@ import numpy as np
 from fpsim.analysis.models.compiled import judged_eagerly
 from fpsim.analysis.models.coverage import EVERY
 from fpsim.analysis.models.recording import Recording
+from fpsim.analysis.studies.arguments import matches
 from fpsim.analysis.studies.budget.budget import budget
 from fpsim.analysis.studies.budget.causes import NAMES
 from fpsim.analysis.studies.budget.layers import kept_layers, left_out, operands_of, sizes_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.budget.report import OWN_UNITS, Budget, cause_of
 from fpsim.analysis.studies.budget.row import BudgetRow
-from fpsim.analysis.studies.cells import Cells, SweepCell
+from fpsim.analysis.studies.cells import Cells, SweepCell, stored
 from fpsim.analysis.studies.diagnosis.budget_text import from_text, to_text
 from fpsim.analysis.studies.diagnosis.choosing import Chosen, chosen
 from fpsim.analysis.studies.diagnosis.recipes import cache_of, recipes_on
-from fpsim.analysis.studies.diagnosis.recording import left_out_notes, recorded, recorded_low, recorded_name, unrecorded
+from fpsim.analysis.studies.diagnosis.recording import (
+    left_out_notes,
+    recorded,
+    recorded_layers,
+    recorded_low,
+    recorded_name,
+    unrecorded,
+)
 from fpsim.analysis.studies.diagnosis.report import Diagnosis
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE, Verdict, is_high, lines_of, reason
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.planning.evidence import Evidence, evidence_of
 from fpsim.analysis.studies.planning.prices import product_bits
-from fpsim.analysis.studies.planning.report import Plan
-from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
+from fpsim.analysis.studies.sensitivity.content import recipe_words, run_content
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.analysis.studies.sensitivity.request import LEFT_OUT, left_out_layers
 from fpsim.analysis.studies.sensitivity.sensitivity import sensitivity
@@ -85,13 +91,28 @@ class Stages:
 
         `bits`, `limit`, `layers`: as in `fp.analysis.diagnose`. `report`: called with (share of the work done, text).
         """
-        first = self.batches[:BUDGETED]
         report(0.0, "recording")
-        recording = recorded(self.model, first, self.loss, self.seed)
+        recording = recorded(self.model, self.batches[:BUDGETED], self.loss, self.seed)
         self._add_range(recording)
         if bits is not None:
             self._require_bits(recording, bits)
-        budgets = self._covered(recording, self._budgets(recording, first, report), layers in EVERY)
+        budgets, effects = self._measured(recording, limit, layers, report)
+        for name, one in budgets.items():
+            names = {recorded_name(layer) for layer in one.layers}
+            budgets[name] = dataclasses.replace(one, coverage=recording.coverage.of(names, layers not in EVERY))
+        verdicts = self._verdicts(recording, budgets, effects, limit)
+        # other recipes make another plan, though their measurements are shared
+        out = None if self.out is None else self.out / "plan" / effects.identity[:16]
+        choice = chosen(effects, verdicts, limit, bits, out)
+        report(1.0, "done")
+        alone = self._alone(recording, limit, layers)
+        return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone)
+
+    def _measured(
+        self, recording: Recording, limit: float, layers: str | Sequence[str], report: Report
+    ) -> tuple[dict[str, Budget], Sensitivity]:  # fmt: skip
+        """Return recipe -> budget of the recorded products, and the sensitivity of the model on all batches."""
+        budgets = self._budgets(recording, self.batches[:BUDGETED], report)
         start, end = ENDS["budgets"], ENDS["sensitivity"]
         effects = sensitivity(
             self.model, self.batches, self.loss, recipes=self.recipes, layers=layers, seed=self.seed,
@@ -99,34 +120,20 @@ class Stages:
             progress=lambda share, text: report(start + (end - start) * share, text),
         )  # fmt: skip
         report(end, "plan")
-        verdicts = self._verdicts(recording, budgets, effects, limit)
-        # other recipes make another plan, though their measurements are shared
-        out = None if self.out is None else self.out / "plan" / effects.identity[:16]
-        choice = chosen(effects, verdicts, limit, bits, out)
-        report(1.0, "done")
-        same = judged_eagerly(self.model, effects.coverage)
-        alone = self._alone(recording, limit, layers)
-        return self._diagnosis(recording, budgets, effects, verdicts, choice, limit, alone, same)
-
-    def _covered(self, recording: Recording, budgets: Mapping[str, Budget], has_all: bool) -> dict[str, Budget]:
-        """Return the budgets with the share of the recorded model in their rows as `coverage`. `has_all`: whether all
-        layers are requested; if not, the coverage says that the user chose some."""
-        return {
-            name: dataclasses.replace(
-                one, coverage=recording.coverage.of({recorded_name(x) for x in one.layers}, not has_all)
-            ) for name, one in budgets.items()
-        }  # fmt: skip
+        return budgets, effects
 
     def _diagnosis(
         self, recording: Recording, budgets: dict[str, Budget], effects: Sensitivity, verdicts: Sequence[Verdict],
-        choice: Chosen, limit: float, alone: tuple[Verdict, ...], same: Sequence[str] = (),
+        choice: Chosen, limit: float, alone: tuple[Verdict, ...],
     ) -> Diagnosis:  # fmt: skip
-        """Return the diagnosis of these measurements. `budgets`: recipe -> budget. `effects`: the sensitivity, whose
-        notes in `same` are left out. `choice`: the plan and its recipes. `limit`: the largest relative error that fits.
-        `alone`: verdicts on products of attention, and of weights that are multiplied by hand."""
+        """Return the diagnosis of these measurements.
+
+        `choice`: the plan and its recipes. `alone`: verdicts on attention, and on weights multiplied by hand.
+        """
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
         exact = {recorded_name(layer): why for layer, why in left_out_layers(self.model).items()}
+        same = judged_eagerly(self.model, effects.coverage)
         notes = [
             *self.notes,
             *(note for note in effects.notes if not note.startswith(LEFT_OUT) and note not in same),
@@ -135,7 +142,8 @@ class Stages:
             *self.STANDING,
             *of_layers([note for budget in budgets.values() for note in budget.notes], set(recording.layers)),
         ]  # fmt: skip
-        made = with_kept(choice.plan, alone, recording)
+        kept = tuple(dict.fromkeys((*choice.plan.kept, *recorded_layers(alone, recording))))
+        made = dataclasses.replace(choice.plan, kept=kept)
         return Diagnosis(
             recording, budgets, effects, made, tuple(verdicts), choice.low, choice.high, choice.joint, choice.missed,
             choice.pays, self._promoted(recording, verdicts), limit, self.hardware, len(self.batches[:BUDGETED]),
@@ -169,8 +177,8 @@ class Stages:
     def _budgets(self, recording: Recording, batches: Sequence[Any], report: Report) -> dict[str, Budget]:
         """Return recipe -> budget of all diagnosed layers; each layer's budget is stored as soon as it is computed.
         `batches`: the recorded batches. `report`: called with (share of the work done, text)."""
-        recorded_layers = {layer for _, layer, _ in recording.operands}
-        layers = [layer for layer in self.layers if recorded_name(layer) in recorded_layers]
+        names = {layer for _, layer, _ in recording.operands}
+        layers = [layer for layer in self.layers if recorded_name(layer) in names]
         steps = [(name, layer) for name in self.recipes for layer in layers]
         budgets: dict[str, Budget] = {}
         low: dict[str, Recording | None] = {}
@@ -203,8 +211,7 @@ class Stages:
         """Return a context manager: it yields the file of budgets of `batches` (Cells), or None without a folder."""
         if self.out is None:
             return nullcontext(None)
-        data = content_of(list(batches))
-        content = digest(model_content(self.model), data, content_of_loss(self.loss), str(self.seed))
+        content = run_content(self.model, list(batches), self.loss, self.seed)
         return Cells(
             self.out / "budgets", "fpsim.analysis.diagnose", content, ["recipe", "layer"], kind="diagnosis",
             changed="with other weights, batches, draws or code of the loss",
@@ -227,20 +234,15 @@ class Stages:
             note = f"{name} has no budget of {layer or 'the model'}: {why}"
             return Budget((), name, self.hardware, recording.model, (), (note,))
 
-    def _verdicts(
-        self, recording: Recording, budgets: Mapping[str, Budget], effects: Sensitivity, limit: float,
-        offered: Sensitivity | None = None,
-    ) -> list[Verdict]:  # fmt: skip
-        """Return the verdict on each product in each recipe.
+    def _offered(self, effects: Sensitivity) -> Sensitivity:
+        """Return the sensitivity that decides which recipes a plan can offer."""
+        return effects
 
-        Args:
-          recording: the recorded operands; a verdict names their ranges as reasons.
-          budgets: recipe -> budget, with the errors of the products themselves.
-          effects: the sensitivity, with the errors that products cause in gradients and outputs.
-          limit: the largest relative error of a product that fits.
-          offered: the sensitivity that decides which recipes a plan can offer; None for `effects`.
-        """
-        evidence = evidence_of(effects if offered is None else offered, effects.figure)
+    def _verdicts(
+        self, recording: Recording, budgets: Mapping[str, Budget], effects: Sensitivity, limit: float
+    ) -> list[Verdict]:  # fmt: skip
+        """Return the verdict on each product in each recipe, given recipe -> budget and the sensitivity."""
+        evidence = evidence_of(self._offered(effects), effects.figure)
         rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}
         names = {recorded_name(layer): layer for layer in self.layers}
         largest: dict[str, float] = {}  # the largest magnitude of each layer's output
@@ -272,10 +274,9 @@ class Stages:
         """Return verdicts on attention and weights multiplied by hand, from the errors of their products alone.
         `recording`: has operands. `limit`: the largest relative error that fits. `patterns`: layers to include."""
         judged = {recorded_name(layer) for layer in self.layers}
-        globs = [patterns] if isinstance(patterns, str) else patterns
         verdicts = []
         for layer in dict.fromkeys(layer for _, layer, _ in recording.operands):
-            if layer in judged or not any(fnmatchcase(layer, pattern) for pattern in globs):
+            if layer in judged or not matches(layer, patterns):
                 continue
             try:
                 kept = kept_layers(recording, glob.escape(layer), Notes())
@@ -341,20 +342,10 @@ def ends_at(recipe: LinearRecipe) -> float:
     )
 
 
-def with_kept(made: Plan, alone: Sequence[Verdict], recording: Recording) -> Plan:
-    """Return the plan with the layers of `alone`, which no recipe covers, added to the layers that stay exact.
-    `recording`: its names of layers are used, so that both products of an attention count as one layer."""
-    recorded_layers = set(recording.layers)
-    names = (
-        verdict.layer if verdict.layer in recorded_layers else verdict.layer.rpartition(".")[0] for verdict in alone
-    )
-    return dataclasses.replace(made, kept=tuple(dict.fromkeys((*made.kept, *names))))
-
-
 def known_budget(cells: Cells | None, key: str) -> Budget | None:
     """Return the budget stored under a key in `cells`, the file of finished results; None without file or budget."""
-    cell = None if cells is None else cells.finished.get(key)
-    return None if cell is None or cell.result is None else from_text(cell.result["budget"])
+    result = stored(cells, key)
+    return None if result is None else from_text(result["budget"])
 
 
 def keep_budget(cells: Cells | None, key: str, recipe: str, layer: str, budget: Budget) -> None:

@@ -5,16 +5,9 @@ from __future__ import annotations
 import math
 
 from fpsim.analysis.studies.diagnosis.diagnosed import NAMED, Diagnosed, capitalized, name_of
-from fpsim.analysis.studies.diagnosis.recording import recorded_name
+from fpsim.analysis.studies.diagnosis.recording import recorded_layers, recorded_name
 from fpsim.analysis.studies.diagnosis.verdict import KV_CACHE
 from fpsim.display.wording import listed, plural
-
-
-def judged_alone(diagnosis: Diagnosed) -> set[str]:
-    """Return the layers, by their names in the recording, whose products are judged by their own errors alone."""
-    recorded = set(diagnosis.recording.layers)
-    layers = (verdict.layer for verdict in diagnosis.alone)
-    return {layer if layer in recorded else layer.rpartition(".")[0] for layer in layers}
 
 
 def overflow_sentences(diagnosis: Diagnosed) -> list[str]:
@@ -70,7 +63,8 @@ def _cache_sentences(diagnosis: Diagnosed, recipe: str) -> list[str]:
 
 def unjudged_layers(diagnosis: Diagnosed) -> list[str]:
     """Return the layers with weights that have no verdict, named as in sentences, such as "layer 2"."""
-    judged = {recorded_name(verdict.layer) for verdict in diagnosis.verdicts} | judged_alone(diagnosis)
+    judged = {recorded_name(layer) for layer in diagnosis.layers}
+    judged |= recorded_layers(diagnosis.alone, diagnosis.recording).keys()
     layers = (*diagnosis.recording.layers, *diagnosis.unseen)
     return [name_of(layer) for layer in layers if layer not in judged]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,12 @@ def relative(value: float) -> str:
     if value == 0:
         return "0 %"
     return f"{100 * value:.0f} %" if value >= 0.0995 else f"{100 * value:.2g} %"
+
+
+def mean_bits(verdicts: Collection[Verdict]) -> float:
+    """Return the mean number of bits per operand value over the products of some verdicts."""
+    bits = math.fsum(verdict.bits * verdict.values for verdict in verdicts)
+    return bits / max(sum(verdict.values for verdict in verdicts), 1)
 
 
 def lines_of(row: BudgetRow) -> float:

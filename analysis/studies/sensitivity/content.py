@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fpsim.analysis.models.losses import Criterion
-from fpsim.analysis.studies.identity import source_of, words
+from fpsim.analysis.studies.identity import digest, source_of, words, words_or_class
 from fpsim.recipes.linear_recipe import LinearRecipe
 
 
@@ -53,11 +53,16 @@ def model_content(model: Any) -> str:
     return content_of(modules, [(name, x.requires_grad, x) for name, x in held])
 
 
-def content_of_loss(loss: Any) -> str:
-    """Return a text that identifies a loss by its code: a function of (model, batch), a Criterion, or None."""
+def run_content(model: Any, batches: list[Any], loss: Any, seed: int, *more: str) -> str:
+    """Return a digest of all that runs of a model depend on: also a seed and `more` texts.
+
+    The loss, a function of (model, batch), a Criterion or None, counts by its code.
+    """
     if loss is None:
-        return "outputs alone"
-    return loss.content if isinstance(loss, Criterion) else source_of(loss)
+        by_code = "outputs alone"
+    else:
+        by_code = loss.content if isinstance(loss, Criterion) else source_of(loss)
+    return digest(model_content(model), content_of(batches), by_code, str(seed), *more)
 
 
 @lru_cache(maxsize=256)
@@ -100,20 +105,12 @@ def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
     elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
         parts = [part for pair in vars(value).items() for part in pair]
     else:
-        text = _text(value)
+        text = words_or_class(value)
         sha.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
         return
     sha.update(f"{type(value).__qualname__} {len(parts)};".encode())
     for part in parts:
         _add(sha, part, above)
-
-
-def _text(value: Any) -> str:
-    """Return the text that identifies a value in every process; the name of its class if no text can."""
-    try:
-        return words(value)
-    except Exception:  # it has no text of its own, so its class stands for it
-        return type(value).__qualname__
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:

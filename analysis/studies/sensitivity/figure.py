@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from fpsim.analysis.studies.sensitivity.row import SensitivityRow, figure_of, spread_of
 from fpsim.display.figure import COLORS, GRID, INK, OTHER_COLORS, QUIET, axes_of, figure_style
@@ -16,26 +17,14 @@ MOST_LAYERS = 24  # layers that are drawn, the most harmful ones
 ROOM = 0.24  # inches per layer
 
 
-class DrawnSensitivity(Protocol):
-    """The properties of a `Sensitivity` that its figure uses, as a protocol."""
-
-    @property
-    def rows(self) -> tuple[SensitivityRow, ...]: ...
-    @property
-    def recipes(self) -> Any: ...
-    @property
-    def figure(self) -> str: ...
-
-
-def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
+def sensitivity_axes(rows: Sequence[SensitivityRow], recipes: list[str], figure: str, ax: Axes | None) -> Axes:
     """Draw a row for each layer, a mark for each product and recipe, into `ax` (None for new axes); return the axes.
 
-    The position is the relative error of the gradients, or of the outputs for a report without a loss; bars show its
-    standard deviation over batches. The 24 layers with the largest errors are drawn.
+    The position is `figure`, "gradient_error" or "output_error"; bars show its standard deviation over batches. The 24
+    layers with the largest errors are drawn. `recipes`: names of all recipes, whose order gives colours.
     """
     worst: dict[str, float] = {}
-    figure = report.figure
-    rows = [row for row in report.rows if figure == "gradient_error" or not math.isnan(row.output_error)]
+    rows = [row for row in rows if figure == "gradient_error" or not math.isnan(row.output_error)]
     for row in rows:
         error = figure_of(row, figure)
         size = math.inf if math.isnan(error) else error
@@ -48,7 +37,7 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
     with figure_style():
         ax = axes_of(ax, 1.1 + ROOM * len(layers))
         for row in drawn:
-            _draw(ax, row, figure, layers.index(row.layer), list(report.recipes), (left, right))
+            _draw(ax, row, figure, layers.index(row.layer), recipes, (left, right))
         ax.set_xscale("log")
         # the usual formatter writes TeX, which these figures do not show
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -62,7 +51,7 @@ def sensitivity_axes(report: DrawnSensitivity, ax: Axes | None = None) -> Axes:
         ax.set_xlabel(f"error of {judged} with one product low; bars: standard deviation over batches")
         for side in ("top", "right", "left"):
             ax.spines[side].set_visible(False)
-        _legend(ax, {row.product for row in drawn}, list(report.recipes))
+        _legend(ax, {row.product for row in drawn}, recipes)
         return ax
 
 

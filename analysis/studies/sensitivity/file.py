@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.analysis.models.coverage import NOTHING, Coverage
 from fpsim.analysis.studies.sensitivity.row import BatchFigures, SensitivityRow
@@ -17,33 +17,8 @@ from fpsim.recipes.linear_recipe import LinearRecipe
 KIND, VERSION = "fpsim sensitivity", 1
 
 
-class WrittenSensitivity(Protocol):
-    """The properties of a `Sensitivity` that are written to its file, as a protocol."""
-
-    @property
-    def rows(self) -> tuple[SensitivityRow, ...]: ...
-    @property
-    def joint(self) -> tuple[SensitivityRow, ...]: ...
-    @property
-    def layers(self) -> Any: ...
-    @property
-    def recipes(self) -> Any: ...
-    @property
-    def losses(self) -> tuple[float, ...]: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def identity(self) -> str: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-    @property
-    def convolutions(self) -> Any: ...
-    @property
-    def coverage(self) -> Coverage: ...
-
-
-def write(report: WrittenSensitivity, path: str | os.PathLike[str]) -> None:
-    """Write a report to a file as JSON, from which `read` returns equal fields; an error leaves no half a file."""
+def write(report: Any, path: str | os.PathLike[str]) -> None:
+    """Write a Sensitivity to a file as JSON, from which `read` returns equal fields, or leave the file as it was."""
     contents = {
         "kind": KIND, "version": VERSION, "model": report.model, "identity": report.identity,
         "layers": dict(report.layers), "convolutions": dict(report.convolutions),

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fpsim.analysis.models.counting import counting
-from fpsim.analysis.models.coverage import NOTHING, Coverage
-from fpsim.analysis.studies.cells import Cells, SweepCell
+from fpsim.analysis.models.coverage import EVERY, NOTHING, Coverage
+from fpsim.analysis.studies.cells import Cells, SweepCell, stored
 from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.compare import SAME, UNKNOWN, distance
 from fpsim.analysis.studies.sensitivity.content import recipe_words
 from fpsim.analysis.studies.sensitivity.one_pass import Key, OnePass
+from fpsim.analysis.studies.sensitivity.report import Sensitivity
+from fpsim.analysis.studies.sensitivity.request import left_out_notes
 from fpsim.analysis.studies.sensitivity.row import JOINT, UNCHANGED, BatchFigures, SensitivityRow
+from fpsim.analysis.studies.sensitivity.shapes import groups_of
 from fpsim.analysis.studies.sensitivity.spot import RefusedProduct
 from fpsim.analysis.studies.sensitivity.twin import Twin, TwinRun, layer_by_layer, loss_checked
 from fpsim.display.wording import listed
-from fpsim.errors import shown
 from fpsim.recipes.linear_recipe import LinearRecipe
 
 KEPT = 1 << 30  # most bytes of exact gradients and outputs that are kept for joint runs
@@ -96,16 +98,20 @@ class Measurer:
                 exact = self._batch(index, cells, progress)
                 losses.append(exact.loss)
                 unsteady = max(unsteady, abs(exact.loss - first[index]))
-        rows = [
-            self._row(key, [self._known.get(self._name(key, index), UNCHANGED) for index in range(len(self.batches))])
-            for key in self._keys()
-            if key not in self.refused
-        ]
-        return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
+        return self._single(UNCHANGED, losses, unsteady)
 
-    def _row(self, key: Key, batches: list[BatchFigures]) -> SensitivityRow:
-        """Return the row of (layer, product, recipe name), given the metrics of each batch."""
-        return SensitivityRow.of(*key, self.elements[key[:2]], batches)
+    def _single(self, unknown: BatchFigures, losses: Sequence[float], unsteady: float) -> SingleProducts:
+        """Return the rows of all products and recipes, with `unknown` for metrics of batches that are not stored.
+
+        `unsteady`: as for `_notes`.
+        """
+        rows = []
+        for key in self._keys():
+            if key not in self.refused:
+                names = [self._name(key, index) for index in range(len(self.batches))]
+                batches = [self._known.get(name, unknown) for name in names]
+                rows.append(SensitivityRow.of(*key, self.elements[key[:2]], batches))
+        return SingleProducts(rows, tuple(losses), tuple(self._notes(unsteady)))
 
     def _keys(self) -> list[Key]:
         """Return (layer, product, recipe name) for every recipe and every product seen in the batches run so far."""
@@ -274,12 +280,11 @@ class Measurer:
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
         """Return the metrics stored under a digest, in memory or in a file; None if there are none."""
-        if key in self._known:
-            return self._known[key]
-        cell = None if cells is None else cells.finished.get(key)
-        if cell is None or cell.result is None:
-            return None
-        self._known[key] = BatchFigures.of(**cell.result)
+        if key not in self._known:
+            figures = stored(cells, key)
+            if figures is None:
+                return None
+            self._known[key] = BatchFigures.of(**figures)
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
@@ -326,25 +331,19 @@ def _terms(outputs: Sequence[Any]) -> int:
     return max(1, outputs[0].numel() // max(1, outputs[0].shape[-1])) if outputs and outputs[0].dim() else 1
 
 
-def checked_assignment(
-    assignment: Any, recipes: Mapping[str, LinearRecipe], rows: Sequence[SensitivityRow]
-) -> Mapping[tuple[str, str], str]:
-    """Return an assignment unchanged, if it has only products of `rows` and names of `recipes`.
+def sensitivity_of(
+    measurer: Measurer, model: Any, layers: str | Sequence[str], sizes: Mapping[str, int], single: SingleProducts,
+    joint: tuple[SensitivityRow, ...], notes: Sequence[str] = (),
+) -> Sensitivity:  # fmt: skip
+    """Return the report of finished measurements of a model.
 
-    Args:
-      assignment: (layer, product) -> name of a recipe.
-      recipes: name -> recipe.
-      rows: the measured rows, whose layers and products are known.
-    Raises:
-      TypeError: assignment is not a mapping.
-      ValueError: the assignment has a product that was not measured, or an unknown recipe.
+    `layers`: the user's shell patterns. `sizes`: layer -> number of elements of its weight. `joint`: a row for each
+    recipe. `notes`: come before those of `single`.
     """
-    if not isinstance(assignment, Mapping):
-        raise TypeError(f"assignment must be a dictionary (layer, product) -> recipe; got {shown(assignment)}.")
-    measured = {(row.layer, row.product) for row in rows}
-    for pair, name in assignment.items():
-        if pair not in measured:
-            raise ValueError(f"assignment must name measured products; got {shown(pair)}, which was not measured.")
-        if name not in recipes:
-            raise ValueError(f"assignment must name recipes of the report, {', '.join(recipes)}; got {shown(name)}.")
-    return assignment
+    words = [text for name, recipe in measurer.recipes.items() for text in (name, recipe_words(recipe))]
+    notes = (*left_out_notes(model, layers), *notes, *single.notes)
+    coverage = measurer.coverage.of({row.layer for row in single.rows}, layers not in EVERY)
+    return Sensitivity(
+        tuple(single.rows), joint, sizes, measurer.recipes, single.losses, type(model).__name__,
+        digest(measurer.identity, *words), notes, measurer, groups_of(model, sizes), coverage,
+    )  # fmt: skip

@@ -69,11 +69,7 @@ class OutputMeasurer(Measurer):
 
         The losses of the result are NaN. `unsteady`: the value that `prepare` returned.
         """
-        rows = [
-            self._row(key, [self._known.get(self._name(key, index), UNKNOWN) for index in range(len(self.batches))])
-            for key in self._keys() if key not in self.refused
-        ]  # fmt: skip
-        return SingleProducts(rows, (NAN,) * len(self.batches), tuple(self._notes(unsteady)))
+        return self._single(UNKNOWN, (NAN,) * len(self.batches), unsteady)
 
     def _count(self, spot: Spot, x: torch.Tensor) -> None:
         """Add the number of values of the input x of a layer's call to `elements`; the weight counts once."""

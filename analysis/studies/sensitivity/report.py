@@ -16,7 +16,7 @@ from fpsim.analysis.studies.sensitivity.row import RANKED, BatchFigures, Sensiti
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural
-from fpsim.errors import require_word
+from fpsim.errors import require_word, shown
 from fpsim.recipes.linear_recipe import LinearRecipe
 
 SHOWN = 12  # rows that str() shows
@@ -214,14 +214,20 @@ class Sensitivity:
           >>> both.gradient_error > report["0", "fprop", "BF16"].gradient_error
           True
         """
-        from fpsim.analysis.studies.sensitivity.measuring import checked_assignment
-
-        names = checked_assignment(assignment, self.recipes, self.rows)
+        if not isinstance(assignment, Mapping):
+            raise TypeError(f"assignment must be a dictionary (layer, product) -> recipe; got {shown(assignment)}.")
+        measured = {(row.layer, row.product) for row in self.rows}
+        for pair, name in assignment.items():
+            if pair not in measured:
+                raise ValueError(f"assignment must name measured products; got {shown(pair)}, which was not measured.")
+            if name not in self.recipes:
+                names = ", ".join(self.recipes)
+                raise ValueError(f"assignment must name recipes of the report, {names}; got {shown(name)}.")
         if not self.can_measure:
             raise ValueError("measure() runs the model, which a loaded report does not have. Call sensitivity() again.")
-        used = set(names.values())
+        used = set(assignment.values())
         name = used.pop() if len(used) == 1 else "mixed" if used else "none"
-        recipes = {pair: self.recipes[recipe] for pair, recipe in names.items()}
+        recipes = {pair: self.recipes[recipe] for pair, recipe in assignment.items()}
         row: SensitivityRow = self._measurer.joint(recipes, name)
         return row
 
@@ -249,7 +255,7 @@ class Sensitivity:
         """
         from fpsim.analysis.studies.sensitivity.figure import sensitivity_axes
 
-        return sensitivity_axes(self, ax)
+        return sensitivity_axes(self.rows, list(self.recipes), self.figure, ax)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the report to a file as JSON; an error leaves no half-written file.

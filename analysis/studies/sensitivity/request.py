@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 
 from fpsim.analysis.models.recorder import check_model
+from fpsim.analysis.studies.arguments import matches, nearest_names, patterns_of
 from fpsim.analysis.studies.budget.notes import Notes
 from fpsim.analysis.studies.sensitivity.shapes import adds_float32, multiplies, why_not
-from fpsim.errors import SHOWN, require_word, shown
+from fpsim.errors import require_word, shown
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import find_linear
 from fpsim.recipes.training_recipe import Recipe
@@ -50,9 +49,7 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
       >>> product_layers(torch.nn.Sequential(torch.nn.Conv1d(2, 4, 3), torch.nn.ReLU(), torch.nn.Linear(4, 2)), "*")
       {'0': 24, '2': 8}
     """
-    patterns = [layers] if isinstance(layers, str) else layers
-    if not isinstance(patterns, Sequence) or not patterns or not all(isinstance(one, str) for one in patterns):
-        raise TypeError(f"layers must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(layers)}.")
+    patterns = patterns_of(layers)
     names: dict[Any, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if multiplies(module):
@@ -65,16 +62,15 @@ def product_layers(model: Any, layers: str | Sequence[str]) -> dict[str, int]:
         )
     known = [name for several in names.values() for name in several]
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            near = ", ".join(map(repr, difflib.get_close_matches(pattern, known, SHOWN, cutoff=0.0)))
+        if not any(matches(name, pattern) for name in known):
             raise ValueError(
                 f"layers must match a linear layer or convolution of the model; got {shown(pattern)}, which matches "
-                f"none of {len(known)}. Near it: {near}."
+                f"none of {len(known)}. Near it: {nearest_names(pattern, known)}."
             )
     return {
         several[0]: module.weight.numel()
         for module, several in names.items()
-        if any(fnmatchcase(name, pattern) for name in several for pattern in patterns)
+        if any(matches(name, patterns) for name in several)
     }
 
 
@@ -87,9 +83,8 @@ def left_out_layers(model: Any, layers: str | Sequence[str] = "*") -> dict[str, 
       >>> left_out_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LSTM(4, 2)))
       {'1': 'recurrent layers stay exact'}
     """
-    patterns = [layers] if isinstance(layers, str) else layers
     named = ((name, why_not(module)) for name, module in model.named_modules())
-    return {name: why for name, why in named if why and any(fnmatchcase(name, pattern) for pattern in patterns)}
+    return {name: why for name, why in named if why and matches(name, layers)}
 
 
 def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
@@ -106,9 +101,8 @@ def left_out_notes(model: Any, layers: str | Sequence[str]) -> tuple[str, ...]:
     notes = Notes()
     for name, why in left_out_layers(model, layers).items():
         notes.add(f"{LEFT_OUT} since {why}", name or "the model")
-    patterns = [layers] if isinstance(layers, str) else layers
     for name, module in model.named_modules():
-        if adds_float32(module) and any(fnmatchcase(name, pattern) for pattern in patterns):
+        if adds_float32(module) and matches(name, layers):
             notes.add("Measured against torch's float32 products, which the model adds by chains of its own", name)
     return notes.sentences
 

@@ -106,11 +106,8 @@ class SensitivityRow:
           (0.5, 0.354, 0.2)
         """
         means = {name: _mean([getattr(one, name) for one in batches]) for name in BatchFigures._fields}
-        spreads = {
-            "loss_spread": "loss_change", "output_spread": "output_error", "gradient_spread": "gradient_error",
-            "cosine_spread": "gradient_cosine",
-        }  # fmt: skip
-        over = {name: _spread([getattr(one, figure) for one in batches]) for name, figure in spreads.items()}
+        spreads = {**SPREADS, "gradient_cosine": "cosine_spread"}
+        over = {name: _spread([getattr(one, figure) for one in batches]) for figure, name in spreads.items()}
         return cls(layer, product, recipe, **means, **over, elements=elements, batches=tuple(batches))
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,9 +117,7 @@ class SensitivityRow:
         return {name: getattr(self, name) for name in names} | {"left_elements": left, "right_elements": right}
 
 
-SPREADS = {
-    "gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread",
-}  # fmt: skip
+SPREADS = {"gradient_error": "gradient_spread", "output_error": "output_spread", "loss_change": "loss_spread"}
 
 
 def figure_of(row: SensitivityRow, figure: str) -> float:

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from fpsim.analysis.studies.identity import digest
 from fpsim.analysis.studies.sensitivity.report import Sensitivity
 from fpsim.display.optional import load
 from fpsim.display.progress import Progress, bar
@@ -102,13 +101,11 @@ def sensitivity(
     """
     load("torch", "sensitivity")
     from fpsim.analysis.models.compiled import judged_eagerly
-    from fpsim.analysis.models.coverage import EVERY
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
     from fpsim.analysis.studies.sensitivity import request
-    from fpsim.analysis.studies.sensitivity.content import content_of, content_of_loss, model_content, recipe_words
-    from fpsim.analysis.studies.sensitivity.measuring import Measurer
+    from fpsim.analysis.studies.sensitivity.content import run_content
+    from fpsim.analysis.studies.sensitivity.measuring import Measurer, sensitivity_of
     from fpsim.analysis.studies.sensitivity.outputs import OutputMeasurer
-    from fpsim.analysis.studies.sensitivity.shapes import groups_of
     from fpsim.analysis.studies.sensitivity.twin import Twin
     from fpsim.torch.plan import BACKENDS
 
@@ -123,7 +120,7 @@ def sensitivity(
     require_integer("seed", seed, 0)
     require_word("backend", backend, BACKENDS)
     folder = None if out is None else path_of(out, "out")
-    content = digest(model_content(model), content_of(batches), content_of_loss(loss), str(seed), backend)
+    content = run_content(model, batches, loss, seed, backend)
     measures = Measurer if loss is not None else OutputMeasurer
     measurer = measures(Twin(model, list(chosen), loss, seed, backend), batches, named, wanted, content, folder)
     with bar("sensitivity") if progress is None else nullcontext(progress) as report:
@@ -135,13 +132,8 @@ def sensitivity(
             for name in named
         )
         report(1.0, "all products at once")
-    identity = digest(content, *(text for name, recipe in named.items() for text in (name, recipe_words(recipe))))
-    notes = (*request.left_out_notes(model, layers), *judged_eagerly(model, measurer.coverage), *single.notes)
-    coverage = measurer.coverage.of({row.layer for row in single.rows}, layers not in EVERY)
-    return Sensitivity(
-        tuple(single.rows), joint, chosen, named, single.losses, type(model).__name__, identity, notes,
-        measurer, groups_of(model, chosen), coverage,
-    )  # fmt: skip
+    notes = judged_eagerly(model, measurer.coverage)
+    return sensitivity_of(measurer, model, layers, chosen, single, joint, notes)
 
 
 def _no_rows(measurer: Any, notes: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -144,16 +144,6 @@ def shape_of(layer: Any) -> Shape:
       [(torch.Size([6, 6]), torch.Size([4, 6]))]
     """
     return PatchProducts(layer) if type(layer) in CONVOLUTIONS else Linear()
-
-
-def sizes(parts: Sequence[Part], gradients: Sequence[Tensor]) -> tuple[int, int, int]:
-    """Return three numbers of values, each added over a layer's matrix products: of rows, of weight matrices, of
-    gradients.
-
-    `parts`: (rows, weight matrix, bias) of each product. `gradients`: the gradient of each product's result.
-    """
-    x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
-    return x, weight, sum(gradient.numel() for gradient in gradients)
 
 
 def multiplies(layer: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fpsim.analysis.studies.sensitivity.prefix import ExactPrefix
-from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, shape_of, sizes
+from fpsim.analysis.studies.sensitivity.shapes import PatchProducts, shape_of
 from fpsim.recipes.linear_recipe import LinearRecipe, Product
 from fpsim.torch.plan import plan_of
 
@@ -18,16 +18,11 @@ CALLS = 1 << 20  # calls of a layer in one batch that have different random draw
 
 
 class RefusedProduct(ValueError):
-    """The error raised if a product of a layer cannot follow a recipe; the message says why.
-
-    Attributes:
-      layer, product: their names.
-      reason: the original error.
-    """
+    """The error raised if a product of a layer, given by name, cannot follow a recipe; the message says why."""
 
     def __init__(self, layer: str, product: str, reason: Exception) -> None:
         super().__init__(str(reason))
-        self.layer, self.product, self.reason = layer, product, reason
+        self.layer, self.product = layer, product
 
 
 class LayerCall(NamedTuple):
@@ -123,7 +118,9 @@ class Spot:
         """Return the numbers of values (x, weight, dy) that a call's products read; of a convolution, of patches."""
         with torch.no_grad():
             parts = self.shape.parts(call.x, call.weight, None)
-            return sizes(parts, self.shape.gradients(call.dy, call.x, call.weight))
+            gradients = self.shape.gradients(call.dy, call.x, call.weight)
+        x, weight = sum(part[0].numel() for part in parts), sum(part[1].numel() for part in parts)
+        return x, weight, sum(gradient.numel() for gradient in gradients)
 
     def _is_torchs(self, recipe: LinearRecipe, product: str) -> bool:
         """Return whether a product of a convolution is computed by torch itself under a recipe.
