@@ -23,14 +23,9 @@ WORTHWHILE = 0.1  # a candidate saves at least this share of the stored bits: le
 
 
 def recommend(
-    name: str,
-    errors: Sequence[ErrorRow],
-    ranges: Sequence[RangeRow],
-    wanted: Requirements,
-    floats_only: bool,
-    values: int,
-    uniform: str = "",
-) -> Recommendation:
+    name: str, errors: Sequence[ErrorRow], ranges: Sequence[RangeRow], wanted: Requirements, floats_only: bool,
+    values: int, uniform: str = "",
+) -> Recommendation:  # fmt: skip
     """Choose the format and scaling of one tensor, or its own dtype if no candidate is good enough and a tenth smaller.
 
     Args:

@@ -42,7 +42,7 @@ class StudyReport(StudyResults):
         """
         mine = {row.tensor: row for row in self.recommendations}
         others = {row.tensor: row for row in other.recommendations}
-        rows = []
+        rows: list[dict[str, Any]] = []
         for name in dict.fromkeys([*mine, *others]):
             a, b = mine.get(name), others.get(name)
             change = b.sqnr_db - a.sqnr_db if a and b and a.sqnr_db != b.sqnr_db else 0.0 if a and b else math.nan

@@ -39,9 +39,7 @@ class StudyResults:
 
     @property
     def judged_rounding(self) -> str:
-        """Name of the rounding on which recommendations and pictures are based: "nearest_even" if it was studied, else
-        the first.
-        """
+        """Name of the rounding on which recommendations are based: "nearest_even" if it was studied, else the first."""
         return "nearest_even" if "nearest_even" in self.roundings else self.roundings[0]
 
     @property
@@ -56,9 +54,7 @@ class StudyResults:
 
     @cached_property
     def errors_of(self) -> dict[str, tuple[ErrorRow, ...]]:
-        """Tensor name -> its errors in every candidate (format with a scaling) and rounding, in the order of the
-        steps.
-        """
+        """Tensor name -> its errors in every candidate (format with a scaling) and rounding, in order of the steps."""
         return _by_tensor(self.errors)
 
     @cached_property
@@ -104,9 +100,8 @@ class StudyResults:
         """
         worst = {}
         for row in self._each_alone:
-            amax = max(one.report.amax for one in self.ranges_of[row.tensor])
-            if row.operand and amax > 0 and (row.met or not math.isnan(row.sqnr_db)):
-                candidates = worst_of(judged(self, row.tensor), amax)
+            candidates = worst_candidates(self, row.tensor)
+            if row.operand and candidates and (row.met or not math.isnan(row.sqnr_db)):
                 worst[row.tensor] = [c for c in candidates if c.is_float or not self._floats_only]
         return worst
 
@@ -243,3 +238,9 @@ def _by_tensor(rows: Sequence[Row]) -> dict[str, tuple[Row, ...]]:
 def judged(report: StudyResults, tensor: str) -> Sequence[ErrorRow]:
     """Return a tensor's errors in the rounding on which recommendations are based; [] for an unknown tensor."""
     return [row for row in report.errors_of.get(tensor, ()) if row.report.rounding == report.judged_rounding]
+
+
+def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
+    """Return every candidate of a tensor with its metrics at the step of its lowest SQNR; [] if all values are 0."""
+    amax = max(row.report.amax for row in report.ranges_of[tensor])
+    return worst_of(judged(report, tensor), amax) if amax > 0 else []

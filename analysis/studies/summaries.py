@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from fpsim.analysis.measures.error_report import ErrorReport
 from fpsim.analysis.studies.candidates import scaling_words
-from fpsim.analysis.studies.results import StudyResults, judged
+from fpsim.analysis.studies.results import StudyResults, judged, worst_candidates
 from fpsim.analysis.studies.rows import Recommendation
-from fpsim.analysis.studies.worst import WorstFigures, deficit, or_zero, worst_of
+from fpsim.analysis.studies.worst import WorstFigures, deficit, or_zero
 from fpsim.display.wording import decibels, listed, plural
 from fpsim.formats.integer_format import IntegerFormat
 
@@ -79,12 +79,6 @@ def exceptions(report: StudyResults) -> list[tuple[Recommendation, list[str]]]:
     """Return the tensors that a user should look at, as pairs (recommendation, reasons), the hardest to store first."""
     reasons = [(row, peculiarities(report, row)) for row in ordered(report)]
     return [(row, why) for row, why in reasons if why]
-
-
-def worst_candidates(report: StudyResults, tensor: str) -> list[WorstFigures]:
-    """Return every candidate of a tensor with its metrics at the step of its lowest SQNR; [] if all values are 0."""
-    amax = max(row.report.amax for row in report.ranges_of[tensor])
-    return worst_of(judged(report, tensor), amax) if amax > 0 else []
 
 
 class Judged(NamedTuple):
@@ -179,10 +173,7 @@ def candidate_summaries(report: StudyResults) -> list[CandidateSummary]:
 
 
 def of_role(summaries: Sequence[CandidateSummary], role: str) -> list[CandidateSummary]:
-    """Return the summaries restricted to operands of one role, without candidates that have none.
-
-    `role`: "matrix" (weights), "activation" or "gradient".
-    """
+    """Return the summaries restricted to operands of a role, such as "matrix", without candidates that have none."""
     reduced = [
         one._replace(judged=tuple(operand for operand in one.judged if operand.row.role == role)) for one in summaries
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -84,7 +84,13 @@ def sweep(
     with Cells(out, name_of(measure), source_of(measure), list(grid)) as cells:
         known = {key for key, cell in cells.finished.items() if cell.result is not None}
         missing = [point for point in points if point.key not in known]
-        _compute(missing, len(points), measure, cells, workers=workers, client=client, progress=progress)
+        tasks = [point.values for point in missing]
+        results = run_over(tasks, functools.partial(_figures, measure), workers=workers, client=client)
+        with closing(results), bar("sweep") if progress is None else nullcontext(progress) as report:
+            for done, (index, result) in enumerate(results, len(points) - len(missing) + 1):
+                point, failed = missing[index], isinstance(result, Failure)
+                cells.add(SweepCell(point.key, point.words, None if failed else result, result.text if failed else ""))
+                report(done / len(points), f"{done:,} of {len(points):,}")
         finished = [(point.labels, cells.finished[point.key]) for point in points]
         rows = [{**labels, **(cell.result or {}), ERROR: cell.error} for labels, cell in finished]
         columns = columns_of(rows, list(grid))
@@ -172,39 +178,10 @@ def _require_measure(measure: Any, point: Mapping[str, Any]) -> None:
         ) from None
 
 
-def _compute(
-    missing: Sequence[_Point],
-    total: int,
-    measure: Callable[..., Any],
-    cells: Cells,
-    *,
-    workers: int | None,
-    client: Any,
-    progress: Progress | None,
-) -> None:
-    """Call the measure at the missing points, and store each result or error in `cells` as soon as it is finished.
-
-    `total`: number of points of the grid, finished ones included. The other arguments are those of `sweep`.
-    """
-    kept = total - len(missing)
-    tasks = [point.values for point in missing]
-    function = functools.partial(_figures, measure)
-    results = run_over(tasks, function, workers=workers, client=client)
-    with closing(results), bar("sweep") if progress is None else nullcontext(progress) as report:
-        for done, (index, result) in enumerate(results, kept + 1):
-            point = missing[index]
-            if isinstance(result, Failure):
-                cells.add(SweepCell(point.key, point.words, None, result.text))
-            else:
-                cells.add(SweepCell(point.key, point.words, result))
-            report(done / total, f"{done:,} of {total:,}")
-
-
 def _figures(measure: Callable[..., Any], point: Mapping[str, Any]) -> dict[str, Any]:
     """Call the measure at one point (parameter -> argument), and return its result as name -> plain value.
 
-    A single value has the name "value". A name gets the prefix "result_" if it is a parameter's, "error" or already
-    taken.
+    A single value is called "value". A name that is a parameter's, "error" or taken gets the prefix "result_".
     """
     result = measure(**point)
     if hasattr(result, "to_dict"):

@@ -47,10 +47,7 @@ DEFINITIONS_OF_OUTPUTS = (
 
 
 def page(diagnosis: Diagnosed, sentences: Sequence[str]) -> str:
-    """Return the whole page of a diagnosis, with these sentences as its answer, as HTML.
-
-    Raise an ImportError without jinja2.
-    """
+    """Return the page of a diagnosis as HTML, with `sentences` as its answer; raise an ImportError without jinja2."""
     drawn, has_loss = drawable(), diagnosis.sensitivity.has_loss
     figure = diagnosis.sensitivity.figure
     any_alone = any(not math.isnan(figure_of(row, figure)) for row in diagnosis.sensitivity.rows)
@@ -127,7 +124,7 @@ def _layers(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
 def _recipes(diagnosis: Diagnosed) -> tuple[Any, list[TableRow]]:
     """Return the table of recipes, with the model's errors if all products follow each."""
     judged = ((f"error of {judged_by(diagnosis)}, all at once", True), ("± over batches", True))
-    heads = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
+    heads: tuple[Any, ...] = (("recipe", False), ("bits a value", True), ("products that fit", True), *judged)
     if diagnosis.sensitivity.has_loss:
         heads = (*heads, ("error of outputs", True), ("change of the loss", True), ("", False))
     return heads, [_recipe_row(diagnosis, name) for name in diagnosis.sensitivity.recipes]

@@ -159,10 +159,7 @@ def _by_products(
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
-    """Return whether any of two models is compiled by torch.compile.
-
-    Raise a ValueError if the arithmetic of such a model is not "torch".
-    """
+    """Return whether a model is compiled by torch.compile; raise a ValueError unless its arithmetic is "torch"."""
     from fpsim.analysis.models.compiled import compiled_modules
 
     compiled = [isinstance(model, torch.nn.Module) and bool(compiled_modules(model)) for model in models]
@@ -216,8 +213,7 @@ def _by_outputs(
 def _refuse_devices(torch: Any, model: Any, batch: Any) -> None:
     """Raise a ValueError unless all weights of a model, and the tensors of its batch, are in the CPU's memory."""
     named = [*model.named_parameters(), *model.named_buffers()]
-    parts = [*batch.values()] if hasattr(batch, "values") and callable(batch.values) and isinstance(batch, dict) else []
-    parts = parts or (list(batch) if isinstance(batch, (tuple, list)) else [batch])
+    parts = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (tuple, list)) else [batch]
     named += [("batch", part) for part in parts if isinstance(part, torch.Tensor)]
     for name, tensor in named:
         if tensor.device.type != "cpu":

@@ -102,13 +102,9 @@ class ChoiceProblem(NamedTuple):
 
 
 def problem_of(
-    units: Sequence[Unit],
-    recipes: Mapping[str, LinearRecipe],
-    harms: Mapping[tuple[str, str, str], float],
-    values: Mapping[Slot, tuple[int, int]],
-    weights: Mapping[str, int],
-    budget: str,
-) -> ChoiceProblem:
+    units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], harms: Mapping[tuple[str, str, str], float],
+    values: Mapping[Slot, tuple[int, int]], weights: Mapping[str, int], budget: str,
+) -> ChoiceProblem:  # fmt: skip
     """Return the problem of choosing recipes for some units, which are products that share a recipe.
 
     The harm of a unit is the sum of its products' harms, rounded to a multiple of `step`. That is the harm of the least
@@ -139,10 +135,7 @@ def problem_of(
 def _items_of_bits(
     units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
 ) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item of cost for each unit and recipe, and the factor that converts a price to bits per value.
-
-    The arguments are those of `problem_of`.
-    """
+    """Return an item of cost for each unit and recipe, and the factor that converts a price to bits per value."""
     prices: dict[tuple[tuple[int, int], ...], Fraction] = {
         ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
         for u, unit in enumerate(units)
@@ -156,8 +149,7 @@ def _items_of_bytes(
 ) -> tuple[tuple[Item, ...], Fraction]:
     """Return an item of cost for each copy of a weight, and the factor that converts a price to bytes.
 
-    The users of an item are the pairs (unit, recipe) whose products read the copy. Copies with the same users are one
-    item.
+    The users of an item are the pairs (unit, recipe) whose products read the copy, or several copies.
     """
     users: dict[tuple[str, str], list[tuple[int, int]]] = {}
     bits: dict[tuple[str, str], Fraction] = {}
