@@ -20,10 +20,7 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def patterns_of(patterns: Any, argument: str = "layers", least: int = 1) -> tuple[str, ...]:
-    """Return one shell pattern or several, at least `least`, as a tuple; raise a TypeError for anything else.
-
-    `argument`: name of the user's argument, for messages.
-    """
+    """Return the user's `argument`, one or at least `least` shell patterns, as a tuple; else raise a TypeError."""
     several = (patterns,) if isinstance(patterns, str) else patterns
     is_texts = isinstance(several, Sequence) and all(isinstance(pattern, str) for pattern in several)
     if not is_texts or len(several) < least:

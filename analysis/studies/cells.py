@@ -128,8 +128,7 @@ class Cells:
     def _read(self, header: dict[str, Any]) -> None:
         """Read the finished points of the file into `finished`, and remove a line that was cut short.
 
-        A file without a complete line gets `header` as its first line. Raise a ValueError if an existing header
-        differs.
+        A file without a complete line gets `header` as its first. Raise a ValueError if an existing header differs.
         """
         end = 0
         self._file.seek(0)

@@ -42,8 +42,8 @@ def measured(
 ) -> tuple[RangeReport, list[ErrorRow]]:
     """Return the range of a tensor before rounding, and its errors in each format, scaling and rounding.
 
-    `ways_of`: called with the tensor's role and its number of rows; returns the combinations to measure. `advance`:
-    called with the share of the work done, 0 to 1. The errors of an empty tensor are [].
+    `ways_of`: called with its role and number of rows; returns the combinations to measure. `advance`: called with the
+    share of the work done. The errors of an empty tensor are [].
     """
     one = as_operand(tensor)
     rows, columns = one.shape
@@ -152,8 +152,7 @@ def _errors(
 ) -> list[ErrorRow]:
     """Return a tensor's errors, one for each of `ways` (format, scaling and rounding); [] for an empty tensor.
 
-    `slabs`: its elements, as `_slabs` yields them. `amax`: the tensor's largest finite magnitude. `advance`: called
-    with the share of the work done, 0 to 1.
+    `slabs`: its elements, as `_slabs` yields them. `amax`: its largest finite magnitude. `advance`: as for `measured`.
     """
     running = [Running(way, nothing()) for way in ways]
     judged = judged_rounding([way.options.rounding for way in ways]) if ways else None

@@ -60,10 +60,7 @@ def _figures(judged: JudgedCandidates) -> str:
 
 
 def _runner_up(judged: JudgedCandidates) -> str:
-    """Return the sentence comparing the runner-up with the chosen candidate, and why it was not chosen if it is better.
-
-    Return "" if there is no runner-up.
-    """
+    """Return the sentence on the runner-up, and why it was not chosen if it is better; "" without a runner-up."""
     best, rival = judged.best, judged.runner_up
     if rival is None:
         return ""

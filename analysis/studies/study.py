@@ -224,10 +224,9 @@ def _gather(tensors: Any, report: StudyReport, progress: Progress) -> tuple[tupl
 
 
 def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, progress: Progress) -> StudyReport:
-    """Return the report with the ranges and errors of the given tensors.
+    """Return the report with the ranges and errors of the given tensors, and a text for each file that cannot be read.
 
-    A file that cannot be read adds a text to the report's problems. `progress`: called with (share done, tensor's
-    name).
+    `progress`: called with (share of the work done, name of the tensor).
     """
     ranges: list[RangeRow] = []
     errors: list[ErrorRow] = []

@@ -217,10 +217,7 @@ def _dead(end: BaseException, times: int) -> Failure:
 
 
 def _pickled(value: Any, noun: str) -> bytes:
-    """Return any object as bytes from which another process can rebuild it; raise a TypeError if cloudpickle cannot.
-
-    `noun`: its name in messages, as "a task".
-    """
+    """Return any object, called `noun` in messages, as bytes; raise a TypeError if cloudpickle cannot write it."""
     pickler = load("cloudpickle", "several workers")
     try:
         data: bytes = pickler.dumps(value)
@@ -309,9 +306,9 @@ def _on_cluster(tasks: Sequence[Any], function: Callable[[Any], Any], client: An
 def _submitted(
     tasks: Sequence[Any], indices: Sequence[int], function: Callable[[Any], Any], client: Any, ahead: int
 ) -> Results:
-    """Call function(task) for the tasks with these indices through a dask client, at most `ahead` at once.
+    """Yield (index, result or Failure) of function(task) through a dask client, for tasks with these indices.
 
-    Yield pairs (index, result or Failure) as they are finished.
+    At most `ahead` run at once, and results come as they are finished.
     """
     if not indices:
         return

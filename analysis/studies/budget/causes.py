@@ -43,9 +43,7 @@ class Pair(NamedTuple):
 
     @property
     def product(self) -> Array:
-        """The product of both operands, (M, N) float64, computed on one thread, since several threads of NumPy's BLAS
-        would wait for other processes.
-        """
+        """The product of both operands, (M, N) float64, on one thread, as others would wait for other processes."""
         with one_thread():
             # in the same memory layout, so that equal operands have products of the same bits
             a, b = (torch.from_numpy(np.ascontiguousarray(operand)) for operand in self)

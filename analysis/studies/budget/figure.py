@@ -75,7 +75,7 @@ def _draw(ax: Axes, at: float, row: BudgetRow) -> None:
 
 
 def _label(ax: Axes, layers: Sequence[str], places: Sequence[tuple[float, BudgetRow]]) -> None:
-    """Write the names of products and layers to the left of their bars, and set axis and legend.
+    """Write the names of products and layers to the left of their bars, and set the axes and the legend.
 
     `places`: for each bar, its vertical position and its row.
     """

@@ -122,10 +122,9 @@ def recorded_layer(layer: str, kind: str) -> str:
 
 
 def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) -> str:
-    """Return why no matrix product can be computed from the recorded operands of a layer; "" if one can.
+    """Return why no matrix product can be computed from a layer's operands, name -> operand; "" if one can.
 
-    `of`: name -> operand. `role`: the recorded role of the weight. `settings`: the recorded settings of the call; empty
-    if unknown.
+    `role`: the recorded role of the weight. `settings`: the recorded settings of the call; empty if unknown.
     """
     if "query" in of:
         return _attention_left_out(of, settings)
@@ -268,8 +267,7 @@ def attention_products(
 def _per_head(x: Array, lead: tuple[int, ...]) -> Array:
     """Return keys or values x, (..., tokens, size), with the queries' leading axes: (*lead, tokens, size).
 
-    If x has fewer heads, as in grouped-query attention, each head is repeated for the consecutive heads of queries that
-    share it.
+    If x has fewer heads, as in grouped-query attention, each is repeated for the consecutive heads that share it.
     """
     if x.shape[:-2] != lead and lead and x.ndim > 2 and lead[-1] % x.shape[-3] == 0:
         x = np.repeat(x, lead[-1] // x.shape[-3], axis=-3)

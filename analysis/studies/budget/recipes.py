@@ -24,11 +24,9 @@ class Followed(NamedTuple):
 
 
 def followed_by(recipe: LinearRecipe | Recipe, layer: str, hardware: Any) -> Followed:
-    """Return the recipes that a layer's products follow on some hardware.
+    """Return the recipes that a layer's products follow on some hardware, given as `on` in `fp.analysis.budget`.
 
-    A recipe of linear layers is that of all three products; of a recipe of training, those of the layer at the first
-    step are taken. `hardware`: as `on` in `fp.analysis.budget`. Raise a ValueError if it cannot compute one of the
-    products.
+    Of a recipe of training, those of the first step are taken. Raise a ValueError if it cannot compute a product.
     """
     place = _placed if isinstance(hardware, Hashable) else placed  # whose error says what hardware is accepted
     if isinstance(recipe, LinearRecipe):

@@ -138,10 +138,7 @@ def worst_tiles(side: OperandSide, first: bool, total: float) -> list[WorstTile]
 
 
 def _largest(x: Array, count: int) -> list[tuple[int, int]]:
-    """Return the (row, column) indices of the `count` largest elements of a matrix, the largest first.
-
-    Of equal elements, the earlier in C order comes first.
-    """
+    """Return the (row, column) of the `count` largest elements of a matrix, in order; of equals the earlier first."""
     lows = np.negative(x).ravel()
     if count < lows.size:  # sorting all of them would take most of the time of a budget's row
         few = np.flatnonzero(lows <= np.partition(lows, count - 1)[count - 1])

@@ -150,10 +150,7 @@ def joint_error(diagnosis: Diagnosed, row: SensitivityRow) -> float:
 
 
 def effect_of(diagnosis: Diagnosed, verdict: Verdict) -> float:
-    """Return the relative error that a product alone causes in the gradients; without a loss in the outputs.
-
-    The latter is 0 if it was not measured.
-    """
+    """Return the relative error that a product alone causes in gradients; in outputs without a loss, 0 if unknown."""
     if diagnosis.sensitivity.has_loss:
         return verdict.gradient_error
     return 0.0 if math.isnan(verdict.output_error) else verdict.output_error

@@ -79,8 +79,7 @@ class ProductErrors:
     def _of_layer(self, layer: str, caches: bool) -> dict[str, Budget]:
         """Return recipe -> budget of a recorded layer; {} if the layer multiplies nothing.
 
-        If `caches`, the keys "cache of RECIPE" are added for recipes below 16 bits; in these only the KV cache is in
-        few bits.
+        If `caches`, "cache of RECIPE" is added for recipes below 16 bits, with only the KV cache in few bits.
         """
         recipes: dict[str, LinearRecipe] = dict(self._stages.recipes)
         if caches:
@@ -133,10 +132,7 @@ class ProductErrors:
         self.budgets[name] = dataclasses.replace(self.budgets[name], rows=rows)
 
     def replace(self, name: str, layer: str, one: Budget) -> None:
-        """Replace the row of a layer, in the recipe called `name`, by the row of `one`, whose error is split by cause.
-
-        The inherited error of the old row remains.
-        """
+        """Replace a layer's row in the recipe `name`, but its inherited error, by that of `one`, split by cause."""
         if not one.rows:  # a note says why
             return
         row = one.rows[0]
@@ -176,8 +172,5 @@ class ProductErrors:
 
 
 def _is_off(row: BudgetRow, limit: float) -> bool:
-    """Return whether a product is too inexact.
-
-    Its relative error exceeds `limit` or is NaN, or that of its single rows or columns exceeds three times `limit`.
-    """
+    """Return whether a product's error is above `limit` or NaN, or that of its rows or columns above three times it."""
     return not row.joint <= limit or lines_of(row) > LINES * limit

@@ -109,8 +109,7 @@ class OutputStages(Stages):
     ) -> None:  # fmt: skip
         """Split errors by cause for products that do not fit, and for the 6 worst layers of each low recipe.
 
-        If all recipes have 16 bits or more, it is the 6 worst layers of each. `misfits`: recipe -> layers that do not
-        fit.
+        Without low recipes, it is the 6 worst layers of each. `misfits`: recipe -> layers that do not fit.
         """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:
@@ -131,9 +130,8 @@ class OutputStages(Stages):
     ) -> None:  # fmt: skip
         """Measure products one at a time in those low-precision recipes whose error of the outputs exceeds the limit.
 
-        That error is measured with all fitting products in the recipe at once, and the others in the 16-bit recipe. If
-        there is such a recipe, products are measured alone in the 16-bit recipe too. `misfits`: recipe -> layers that
-        do not fit.
+        That error is measured with all fitting products in the recipe at once. If there is such a recipe, products are
+        measured alone in the 16-bit recipe too. `misfits`: recipe -> layers that do not fit.
         """
         high = high_of(self.recipes, _plain(errors, measurer.measured().rows))
         start, end = ENDS["causes"], ENDS["alone"]

@@ -88,10 +88,7 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return (name, recipe) of 16 bits: BF16, or FP16 if the hardware cannot compute BF16.
-
-    If it can compute neither, return BF16 with the recipe's own units, with a note.
-    """
+    """Return (name, recipe) of 16 bits: BF16, else FP16, else BF16 with the recipe's own units and a note."""
     for name in HIGH:
         try:
             return name, _placed(name, LINEAR[name], hardware, notes)

@@ -196,10 +196,7 @@ def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: st
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause on the operand with the larger ratio of largest to median magnitude, which makes rows inexact.
-
-    Return "" if the ratio is below 100, or if the operand is not rounded.
-    """
+    """Return a clause on the operand with the largest ratio to its median; "" if it is below 100, or not rounded."""
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
     if ratio < WIDE or row.formats[side] == "float32":

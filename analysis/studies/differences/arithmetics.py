@@ -101,9 +101,7 @@ class ModelArithmetic:
 
     @property
     def place(self) -> str:
-        """Text on the processor that computes the products: "on the GPU", "by the tensor cores of this machine", or ""
-        for the CPU.
-        """
+        """Text on the processor: "on the GPU", "by the tensor cores of this machine", or "" for the CPU."""
         return next((PLACES[way.backend] for _, way in self.ways if way.backend in PLACES), "")
 
 
@@ -164,10 +162,7 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
 
 
 def _object(argument: str, word: str) -> Any:
-    """Return the matrix unit, schedule or accumulator that a name describes; raise a ValueError if it is unknown.
-
-    `argument`: name of the user's argument, for messages.
-    """
+    """Return the matrix unit, schedule or accumulator of a name, the user's `argument`, or raise a ValueError."""
     lower = word.strip().lower()
     if lower in UNITS:
         return UNITS[lower]

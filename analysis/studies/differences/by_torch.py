@@ -93,8 +93,7 @@ def _shown(
 ) -> None:
     """Report a product of a layer to the comparison of two runs, with copies of its operands and its result.
 
-    `product`: "fprop", "dgrad" or "wgrad". `a`, `b`: (M, K) and (K, N). `bias`: that which the result contains, or
-    None.
+    `product`: "fprop", "dgrad" or "wgrad". `a`, `b`: (M, K) and (K, N). `bias`: that in the result, or None.
     """
     fmt = FORMATS.get(result.dtype)
     how = ProductPlan("", "", "", 0, "" if fmt is None else json.dumps(format_fields(fmt)))

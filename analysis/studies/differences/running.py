@@ -345,8 +345,7 @@ class _Products(TorchFunctionMode):
     def _layer(self, weight: torch.Tensor) -> str:
         """Return the name of the layer that multiplies by a weight: the running layer, else the weight's owner.
 
-        Without either, it is the running module's name, or "weight". Raise a LayerError if the weight is the original
-        model's.
+        Without either, it is the running module, or "weight". Raise a LayerError if the weight is the original model's.
         """
         if id(weight) in self._originals:
             raise LayerError(

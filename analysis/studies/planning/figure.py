@@ -64,8 +64,7 @@ def plan_axes(
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
     """Return pairs (cost, predicted error) of the plans to draw for a search, the cheapest first.
 
-    For "greedy", they are those of the greedy search; for "milp", the plans of both searches that no cheaper plan
-    equals.
+    For "greedy", they are those of the greedy search; for "milp", the best plans of both searches.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
@@ -93,10 +92,7 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of plans, except random ones, next to the vertical line at `budget`, ordered by error.
-
-    Plans with equal recipes share a line of text.
-    """
+    """Write the names of plans, except random ones, in the order of their errors next to the line at `budget`."""
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
     for candidate in candidates:

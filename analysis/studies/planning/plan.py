@@ -150,8 +150,7 @@ def _notes(
 ) -> list[str]:
     """Return the notes of a plan, sentences on properties that a user might not expect.
 
-    `kept`: layers that the user excludes from the plan. `chips`: architectures of the matrix units of the plan
-    `chosen`.
+    `kept`: layers that the user excludes. `chips`: architectures of the matrix units of the plan `chosen`.
     """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
@@ -257,8 +256,7 @@ class _PlanSearch:
     def instead(self, assignment: Any, layers: Any, recipe: str) -> tuple[float, float, float] | None:
         """Return what changes in an assignment if all products of some layers follow the recipe `recipe` instead.
 
-        The result is (predicted metric, bits per value, bits per value before); None if a product was not measured in
-        it.
+        The result is (predicted metric, bits per value, bits before); None if a product was not measured in it.
         """
         other = {slot: recipe if slot[0] in layers else name for slot, name in assignment.items()}
         measured = [self.evidence.measured.get((*slot, name)) for slot, name in other.items()]

@@ -43,10 +43,7 @@ class Spending:
         self.price = problem.price(choice)
 
     def _count(self, unit: int, recipe: int, more: int) -> int:
-        """Count a unit with a recipe as a user of its items of cost, and return the change of price.
-
-        `more`: 1 to add the user, -1 to remove it.
-        """
+        """Count a unit with a recipe as a user of its costs, or remove it (`more` -1); return the change of price."""
         change = 0
         for place in self._uses.get((unit, recipe), ()):
             self._users[place] += more
@@ -73,10 +70,7 @@ class Spending:
         return harm, price
 
     def steps(self) -> Iterator[RecipeStep]:
-        """Yield every step: one unit changes its recipe, or all units of a group of layers change to the same one.
-
-        The latter may save a copy of a weight that the units share.
-        """
+        """Yield every step: one unit changes its recipe, or all units of a group of layers, which may share copies."""
         groups: dict[int, list[int]] = {}
         for unit, spec in enumerate(self.problem.units):
             groups.setdefault(spec.group, []).append(unit)

@@ -45,10 +45,7 @@ def units_of(slots: Sequence[Slot], keep: Any, groups: Any, each: str) -> tuple[
 
 
 def kept_layers(layers: Sequence[str], keep: Any) -> tuple[str, ...]:
-    """Return the layers that the pattern or patterns `keep` exclude from the plan, in the model's order.
-
-    Raise a ValueError for a pattern without a match, a TypeError for other arguments.
-    """
+    """Return the layers that the pattern or patterns `keep` exclude from the plan, in the model's order."""
     return tuple(_matching("keep", keep, layers))
 
 

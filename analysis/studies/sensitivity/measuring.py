@@ -288,10 +288,7 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store the metrics of a batch under a digest, in memory and in a file if any, and return them.
-
-        `point`: names of what was measured, which the file stores too.
-        """
+        """Store the metrics of a batch under a digest and the names `point`, also in the file if any; return them."""
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
             cells.add(SweepCell(key, point, figures._asdict()))
@@ -302,8 +299,7 @@ class Measurer:
     def _notes(self, unsteady: float) -> list[str]:
         """Return sentences on limits of the measurements: runs that differ, layers not called, refused products.
 
-        `unsteady`: the largest difference of the loss, or without a loss of the outputs, between exact runs of one
-        batch.
+        `unsteady`: the largest difference of losses, or without a loss of outputs, between exact runs of a batch.
         """
         notes = []
         if unsteady:

@@ -27,8 +27,7 @@ Read = Callable[[Spot, int, torch.Tensor], None]
 class OutputMeasurer(Measurer):
     """The measurement of how forward products in low precision change a model's outputs, without a loss.
 
-    Metrics of losses and gradients are NaN. It is made like a Measurer, from a Twin without a loss and the products
-    ("fprop",).
+    It is made like a Measurer, from a Twin without a loss and the products ("fprop",). Other metrics are NaN.
     """
 
     def single(self, progress: Report) -> SingleProducts:

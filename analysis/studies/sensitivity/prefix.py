@@ -45,10 +45,7 @@ class ExactPrefix:
         self._end = next((i for i, (layer, _) in enumerate(self._calls) if layer in low), 0)
 
     def take(self, layer: str) -> torch.Tensor | None:
-        """Return a copy of the exact run's output for the next call, which is one of `layer`.
-
-        Return None if the output was not stored, or if it may differ in this run.
-        """
+        """Return a copy of the exact output for the next call, one of `layer`; None if it may differ or is lost."""
         if self._keeps or self._place >= self._end:
             return None
         name, y = self._calls[self._place]

@@ -149,8 +149,7 @@ def shape_of(layer: Any) -> Shape:
 def multiplies(layer: Any) -> bool:
     """Return whether a torch.nn.Module computes matrix products that can follow recipes.
 
-    Such layers are torch.nn.Linear, Conv1d to Conv3d unless depthwise, and an fp.torch.QuantLinear without casts, but
-    not their subclasses.
+    Such are Linear, Conv1d to Conv3d unless depthwise, and a QuantLinear without casts, but not their subclasses.
     """
     if type(layer) in CONVOLUTIONS:
         return not is_depthwise(layer.weight, layer.groups)
@@ -180,10 +179,7 @@ def why_not(layer: Any) -> str:
 
 
 def _why_not_this_kind(layer: Any) -> str:
-    """Return why a layer of a class derived from torch's layers stays exact; "" for other modules.
-
-    `layer`: a module that `multiplies` rejects.
-    """
+    """Return why a layer of a class derived from torch's layers stays exact; "" for other modules."""
     if not isinstance(layer, (torch.nn.Linear, *CONVOLUTIONS)) or type(layer) is NonDynamicallyQuantizableLinear:
         return ""  # the latter is part of an attention, which has its own reason
     if isinstance(layer, QuantLinear):

@@ -88,8 +88,7 @@ class Spot:
     def output(self, recipe: LinearRecipe, x: Tensor, weight: Tensor, bias: Tensor | None, draw: int) -> Tensor:
         """Return the layer's output with the forward product in a recipe; raise a RefusedProduct if that cannot be.
 
-        `x`, `weight`, `bias`: the layer's operands in torch's shapes. `draw`: the number that seeds stochastic
-        rounding.
+        `x`, `weight`, `bias`: in torch's shapes. `draw`: the number that seeds stochastic rounding.
         """
         if self._is_torchs(recipe, "fprop"):
             return self.shape.exact(x, weight, bias)

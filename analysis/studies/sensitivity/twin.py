@@ -184,10 +184,7 @@ def layer_by_layer() -> Iterator[None]:
 
 
 def loss_checked(loss: Any, index: int) -> Tensor:
-    """Return a loss unchanged, if it is a tensor of one finite value with a gradient; else raise an error.
-
-    `index`: number of the batch, for messages.
-    """
+    """Return the loss of batches[index] if it is a tensor of one finite value with a gradient; else raise an error."""
     where = f"loss(model, batch) must return one value with a gradient; for batches[{index}] got"
     if not isinstance(loss, Tensor):
         raise TypeError(f"{where} {shown(loss)}, which is not a tensor. Leave out .item() and the like.")
