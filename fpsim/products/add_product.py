@@ -40,7 +40,6 @@ def add_product(total: Array, product: UnitProduct) -> None:
     """Add a @ b to `total` in place, with the additions and roundings of the product's matrix unit.
 
     total: (M, N) float32, or float64 for units whose sums are float64. FP16 sums are held as float32 of the same value.
-    product: the unit, and the codes and scales of a and b.
     """
     (m, n), terms = total.shape, product.a.shape[1]
     if terms == 0 or total.size == 0:
@@ -68,11 +67,7 @@ def add_product(total: Array, product: UnitProduct) -> None:
 
 
 def _by_rule(total: Array, product: UnitProduct) -> None:
-    """Add a product to `total` in place, for a unit that `fused_plan` has no plan for.
-
-    Such a unit has another rule than `Rule.FUSED`, SCALED and TWO_PASSES, or no fast kernel. total: (M, N) float32, or
-    float64 for units whose sums are float64. product: the unit, and the codes and scales of a and b.
-    """
+    """Add a product to `total` in place, for a unit that `fused_plan` has no plan for."""
     if product.promote:
         _promoted(total, product)
     elif not is_fast(product.unit):
@@ -88,11 +83,7 @@ def _by_rule(total: Array, product: UnitProduct) -> None:
 
 
 def _promoted(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place: sums of p.promote terms of K, each from +0, one after the other.
-
-    Each sum is multiplied by its decode scales p.factors before it is added in float32. total: (M, N) float32. p: the
-    unit, and the codes and scales of a and b.
-    """
+    """Add a product to `total` in place: sums of p.promote terms of K, each from +0, one after the other."""
     for part, start in enumerate(range(0, p.a.shape[1], p.promote)):
         partial = np.zeros_like(total)
         add_product(partial, p.part(start, min(start + p.promote, p.a.shape[1])))
@@ -104,8 +95,6 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
     """Add a product to `total` in place by the loop of `fpsim.dot_add`.
 
     This serves units without a fast kernel, and products whose kernel is not compiled yet in a `general_loops` block.
-    total: (M, N) float32, or float64 for units whose sums are float64. p: the unit, and the codes and scales of a and
-    b.
     """
     if p.promote:
         _promoted(total, p)
@@ -116,27 +105,22 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
     start = encode(total, fmt).reshape(-1)
     result = np.empty(total.size, fmt.storage)
 
-    def work(first: int, last: int) -> None:
-        at = np.arange(first, last)
-        rows, columns = at // n, at % n
-        nothing = np.zeros((at.size, 1), np.uint8)
-        p_rows, q_columns = (p.scale_a[rows], scale_b[columns]) if p.unit.scale else (nothing, nothing)
-        result[first:last] = run_rows(a[rows], b[columns], start[first:last], p_rows, q_columns, p.unit)
+    side = max(PAIR_WORDS // terms, 1)
 
     def over_elements(first: int, last: int) -> None:
         for i in range(first, last, side):
-            work(i, min(i + side, last))
+            at = np.arange(i, min(i + side, last))
+            rows, columns = at // n, at % n
+            nothing = np.zeros((at.size, 1), np.uint8)
+            scales = (p.scale_a[rows], scale_b[columns]) if p.unit.scale else (nothing, nothing)
+            result[at] = run_rows(a[rows], b[columns], start[at], *scales, p.unit)
 
-    side = max(PAIR_WORDS // terms, 1)
     over_spans(m * n, over_elements, 1, weight=terms)
     decode(result.reshape(m, n), fmt, total.dtype, out=total)
 
 
 def _grouped(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place for a unit of block-scaled FP4, whose rule is `Rule.GROUPED`.
-
-    p: the unit, and the codes and block scales of a and b.
-    """
+    """Add a product to `total` (M, N) float32 in place for a unit of `Rule.GROUPED`, which has block-scaled FP4."""
     unit, fmt = p.unit, p.unit.scale_format or E8M0
     a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
     repeat = unit.block // GROUP
@@ -151,7 +135,7 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 def _cuts(unit: MatrixUnit) -> int:
     """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't compute the unit.
 
-    The number is 1 for `Rule.SEPARATE`, and 2 for `Rule.EVEN_ODD`: even terms and odd terms.
+    It is 1 for `Rule.SEPARATE`, and 2 for `Rule.EVEN_ODD`: even terms and odd terms.
     """
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
@@ -159,13 +143,9 @@ def _cuts(unit: MatrixUnit) -> int:
 
 
 def _cut(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place by the kernel cut_product, for a CDNA3 unit that it can compute.
-
-    p: the unit, and the codes of a and b.
-    """
+    """Add a product to `total` (M, N) float32 in place by the kernel cut_product, for a unit that it can compute."""
     unit, halves = p.unit, _cuts(p.unit)
-    a, b = floats(p.a, unit.a.carrier).view(i32), floats(p.b, unit.b.carrier).view(i32)
-    a, b = (x if kept_bits(element) == -1 else x & i32(kept_bits(element)) for x, element in ((a, unit.a), (b, unit.b)))
+    a, b = (x.view(i32) for x in _floats_as_read(p))
     formats = unit.a.fmt, unit.b.fmt
     bases = bases_of((a, b), formats)
     of_a, of_b = (np.array([-1, fmt.min_exponent, base], i32) for fmt, base in zip(formats, bases, strict=True))
@@ -173,8 +153,17 @@ def _cut(total: Array, p: UnitProduct) -> None:
     in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, of_a, of_b, base, facts, (m0, m1, n0, n1)))
 
 
+def _floats_as_read(p: UnitProduct) -> tuple[Array, Array]:
+    """Return the values of both operands as floats, without the bits that the unit does not read."""
+    read = []
+    for codes, element in ((p.a, p.unit.a), (p.b, p.unit.b)):
+        x, kept = floats(codes, element.carrier), kept_bits(element)
+        read.append(x if kept == -1 else (x.view(i32) & i32(kept)).view(f32))
+    return read[0], read[1]
+
+
 def _step_facts(formats: tuple[Format, Format]) -> Array:
-    """Return facts on two operand formats as a float64 array of five numbers, as the kernel step_product reads them.
+    """Return facts on two operand formats, (5,) float64, as the kernel step_product reads them.
 
     They are: the smallest exponents of normal values of both formats; their smallest normal values; and the sum of
     their mantissa bits.
@@ -184,20 +173,10 @@ def _step_facts(formats: tuple[Format, Format]) -> Array:
 
 
 def _stepwise(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the kernel step_product.
-
-    The unit is one of AMD's, or a chain of fused multiply-adds. total: (M, N) float32, or float64 for chains of FP64.
-    p: the unit, and the codes of a and b.
-    """
-    unit = p.unit
-    a, b = floats(p.a, unit.a.carrier), floats(p.b, unit.b.carrier)
-    a, b = (
-        x if kept_bits(element) == -1 else (x.view(i32) & i32(kept_bits(element))).view(f32)
-        for x, element in ((a, unit.a), (b, unit.b))
-    )
-    formats = unit.a.fmt, unit.b.fmt
+    """Add a product to `total` in place by the kernel step_product: AMD's units and chains of multiply-adds."""
+    unit, (a, b) = p.unit, _floats_as_read(p)
     chain = unit.rule is Rule.EXACT and unit.terms == 1
-    facts = _step_facts(formats)
+    facts = _step_facts((unit.a.fmt, unit.b.fmt))
     in_vectors = unit.rule is Rule.EXACT and not chain and unit.terms % 2 == 0 and has_avx512()
     run = step_product("chain" if chain else unit.rule, unit.terms if in_vectors else 0)
     terms = CHAIN_TERMS if chain else unit.terms
@@ -209,11 +188,10 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
     """Add a product to `total` (M, N) float32 in place, for an x86 unit that adds by chains of multiply-adds.
 
-    Such a unit treats subnormal operands and results as zeros. p: the unit, and the codes of a and b.
+    Such a unit treats subnormal operands and results as zeros.
     """
     unit = p.unit
-    a = _flushed(floats(p.a, unit.a.carrier), kept_bits(unit.a))
-    b = _flushed(floats(p.b, unit.b.carrier), kept_bits(unit.b))
+    a, b = map(_flushed, _floats_as_read(p))
     total[...] = _flushed(total)
     two = unit.rule is Rule.TWO_CHAINS
     if not two:  # the last term of every step first
@@ -229,21 +207,15 @@ def _flushed_chains(total: Array, p: UnitProduct) -> None:
     in_spans(total, a.shape[1], lambda m0, m1, n0, n1: run(a, b, total, terms, facts, m0, m1, n0, n1))
 
 
-def _flushed(x: Array, kept: int = -1) -> Array:
-    """Return a copy of a float32 array whose subnormals are replaced by zeros of the same sign.
-
-    kept: an integer mask that is and-ed with the bits of x before that; -1 leaves all bits.
-    """
-    bits = x.view(np.uint32) & np.uint32(kept & 0xFFFFFFFF)
+def _flushed(x: Array) -> Array:
+    """Return a copy of a float32 array whose subnormals are replaced by zeros of the same sign."""
+    bits = x.view(np.uint32).copy()
     bits[bits & np.uint32(0x7F800000) == 0] &= np.uint32(0x80000000)
     return bits.view(f32)
 
 
 def _least(x: Array) -> float:
-    """Return the largest power of two that is at most every nonzero |x| of a float32 array; Inf if all are 0.
-
-    Subnormals count as zeros.
-    """
+    """Return the largest power of two that is at most every normal |x| of a float32 array; Inf if there is none."""
     fields = (x.view(np.uint32) & np.uint32(0x7F800000)).reshape(-1)
     least = int(np.min(fields - np.uint32(1), initial=np.uint32(0xFFFFFFFF))) + 1  # zeros wrap around
     return 2.0 ** ((least >> FP32.mantissa_bits) - FP32.bias) if least <= 0x7F800000 else float("inf")

@@ -27,17 +27,21 @@ class FloatOperations(Protocol):
     """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
+        """Return x + y, rounded once to nearest even."""
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
+        """Return x * y, rounded once to nearest even."""
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z as float32, rounded once to nearest even; x, y and z are float32 and broadcast."""
+        """Return x * y + z, rounded once to nearest even."""
 
 
 class Backend(FloatOperations, Protocol):
-    """A backend of matrix products, the CPU or a GPU: reads operands, adds products, and writes results."""
+    """A backend of matrix products, the CPU or a GPU: reads operands, adds products, and writes results.
+
+    Arguments `name` are the names of the caller's arguments in errors. Methods that read operands raise a ValueError or
+    TypeError for a wrong shape, format or dtype, and for an array in other memory than this backend's.
+    """
 
     @property
     def merges_slices(self) -> bool:
@@ -46,98 +50,58 @@ class Backend(FloatOperations, Protocol):
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
 
-        x: codes of the format of `element`, or floats of its dtype. element: the operand's format in the unit. name:
-        the argument that errors name.
-
-        Raises:
-          ValueError, TypeError: x has another format, or is not an array in this backend's memory.
+        x: codes of the format of `element`, or floats of its dtype. element: the operand's format in the unit.
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
         """Return an operand of a generic accumulator as (array of codes on this backend, format of the codes).
 
-        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; None if x has a float
-        dtype. name: the argument that errors name.
-
-        Raises:
-          ValueError, TypeError: x has another format, is not in this backend's memory, or holds integers and fmt is
-            None.
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; else None.
         """
 
     def scaled(self, x: Any, name: str) -> Any | None:
-        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU; else None.
-
-        name: the argument that errors name.
-        """
+        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU; else None."""
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory.
-
-        x: array of integers. element: the operand's integer format in the unit. name: the argument that errors name.
-
-        Raises:
-          ValueError, TypeError: x does not hold integers of the element's dtype, or is not an array in this backend's
-            memory.
-        """
+        """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory."""
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return scales or a bias as a NumPy array, copied from a GPU if necessary.
-
-        x: the caller's array. name: the argument that errors name.
-        """
+        """Return scales or a bias as a NumPy array, copied from a GPU if necessary."""
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
         """Return the scale codes of an operand's blocks as a uint8 matrix on this backend.
 
         codes: scale codes, or None; for a unit without block scales they must be None, and the result is a placeholder.
-        shape: (M, K / block) for a, (K / block, N) for b. unit: the matrix unit. name: the argument that errors name.
-
-        Raises:
-          ValueError: scales are missing, unwanted, or of another shape.
+        shape: (M, K / block) for a, (K / block, N) for b.
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it.
 
-        Nothing is computed. unit: the matrix unit. a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of
-        `block_scales`.
+        Nothing is computed. a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of `block_scales`.
         """
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
         """Return two views of the result's memory: the array that the caller gets, and the one that this backend fills.
 
-        out: the caller's array; None to allocate one. shape, dtype: of the result. a: the codes of a. others: the codes
-        of b, and the scales of a and b.
-
-        Raises:
-          ValueError, TypeError: `out` has another shape or dtype, or overlaps an operand.
+        out: the caller's array, which must not overlap operands; None to allocate one. a: the codes of a. others: the
+        codes of b, and the scales of a and b.
         """
 
     def full(self, shape: Shape, value: float, dtype: np.dtype[Any], out: Matrix = None) -> Matrix:
-        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is C-contiguous.
-
-        shape, dtype: those of a new matrix; `out`, if not None, must have them too.
-        """
+        """Return a C-contiguous matrix filled with one value; it reuses the memory of `out` if that is C-contiguous."""
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Matrix = None) -> Matrix:
         """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
 
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. unit:
-        the matrix unit. shape: (M, N), which c must have. out: memory that is reused for the result if it is
-        C-contiguous; None to allocate.
-
-        Raises:
-          ValueError: c has another shape or format.
+        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format. shape:
+        (M, N), which c must have. out: memory that is reused for the result if it is C-contiguous; None to allocate.
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
         """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
 
-        It is float32, or float64 if the unit's sums are float64. c: codes or floats of the unit's result format, or
-        floats of another dtype but float64. unit: the matrix unit. shape: (M, N), which c must have.
-
-        Raises:
-          ValueError: c has another shape or format.
+        As `start`, but c may also hold floats of another dtype, except float64.
         """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
@@ -147,34 +111,25 @@ class Backend(FloatOperations, Protocol):
         """
 
     def add_product(self, total: Matrix, product: Any) -> None:
-        """Add the product of a matrix unit to `total` (M, N) in place.
-
-        `total` holds the values at which the unit's sums start. product: a result of the method `product`: the unit,
-        and the codes and scales of both operands.
-        """
+        """Add the product of a matrix unit, a result of the method `product`, to `total` (M, N) in place."""
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: Shape) -> Any:
         """Return the integers at which an integer unit's sums start, as a new (M, N) matrix: c, or zeros if c is None.
 
-        c: array of integers of the unit's result dtype, or None. unit: the integer matrix unit. shape: (M, N), which c
-        must have.
-
-        Raises:
-          ValueError, TypeError: c has another shape, or does not hold integers of the unit's result dtype.
+        c: array of integers of the unit's result dtype, or None. shape: (M, N), which c must have.
         """
 
     def add_integers(self, total: Any, a: Any, b: Any, unit: IntegerUnit) -> None:
         """Add a @ b by an integer matrix unit to `total` in place.
 
         total: (M, N) integers of the unit's result dtype, at which its sums start. a, b: (M, K) and (K, N) integers of
-        the unit's input dtypes. unit: the integer matrix unit.
+        the unit's input dtypes.
         """
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
         """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
 
-        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`. unit:
-        the integer matrix unit that added `total`.
+        total: (M, N) int32 or uint32. left, right: the operands, with the attributes `codes` and `zero_points`.
         """
 
     def floats_of_integers(self, total: Any, signed: bool) -> Matrix:
@@ -183,8 +138,8 @@ class Backend(FloatOperations, Protocol):
     def deliver_integers(self, total: Any, dtype: np.dtype[Any], target: Any, floats: bool) -> None:
         """Write `total` (M, N) to the array `target`, which has the integer dtype `dtype`.
 
-        floats: False if `total` holds integers, which are copied; True if it holds floats, which are rounded to nearest
-        even and clipped to the range of the dtype; NaN becomes 0.
+        floats: True if `total` holds floats, which are rounded to nearest even and clipped to the range of the dtype;
+        NaN becomes 0. False if it holds integers, which are copied.
         """
 
     def lane_product(self, product: Any, lanes: Lanes, run: int, terms: Span) -> Matrix:
@@ -197,9 +152,8 @@ class Backend(FloatOperations, Protocol):
     def deliver(self, total: Matrix, fmt: Format, nan: int | None, overflow: str, target: Matrix) -> None:
         """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once to nearest even.
 
-        `total` may be overwritten. fmt: the format. target: (M, N) floats of the dtype of `fmt`, or unsigned codes if
-        the format has no dtype. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as
-        in `fpsim.encode`.
+        `total` may be overwritten. target: (M, N) floats of the dtype of `fmt`, or unsigned codes if the format has no
+        dtype. nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
         """
 
     def accumulate(
@@ -207,8 +161,8 @@ class Backend(FloatOperations, Protocol):
     ) -> None:
         """Write c + a @ b by a generic accumulator to `target`, (M, N), as codes of the accumulator's result format.
 
-        accumulator: such as `fp.Sequential(fp.BF16)`. a, b, c: codes, as the method `codes` returns them, (M, K),
-        (K, N) and (M, N); c may be None for +0. formats: those of a and b.
+        a, b, c: codes, as the method `codes` returns them, (M, K), (K, N) and (M, N); c may be None for +0. formats:
+        those of a and b.
         """
 
 
@@ -229,25 +183,18 @@ def output_nan(fmt: Format) -> int | None:
 
 
 class NumpyOperations:
-    """Float operations on NumPy arrays: `FloatOperations` for the CPU.
-
-    Operands and results are float32. Operands broadcast. `out`, if it is not None, is the float32 array to which the
-    result is written.
-    """
+    """Float operations on NumPy arrays: `FloatOperations` for the CPU."""
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x + y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
+        """Return x + y, rounded once to nearest even."""
         total: Array = np.add(x, y, out=out)
         return total
 
     def multiply(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x * y as float32, rounded once to nearest even; x and y are float32 and broadcast."""
+        """Return x * y, rounded once to nearest even."""
         product: Array = np.multiply(x, y, out=out)
         return product
 
     def fma(self, x: Any, y: Any, z: Any, out: Array | None = None) -> Array:
-        """Return x * y + z as float32, rounded once to nearest even; x, y and z are float32 and broadcast.
-
-        out: a C-contiguous float32 array of the broadcast shape, to which the result is written; None for a new one.
-        """
+        """Return x * y + z, rounded once to nearest even; out: C-contiguous, of the broadcast shape, or None."""
         return fma(x, y, z, out)

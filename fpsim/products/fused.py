@@ -39,27 +39,21 @@ NO_FACTORS = np.zeros((0, 0), i32)
 class FusedPlan(NamedTuple):
     """The plan of all products by one unit of `Rule.FUSED`, or of a rule built from it (SCALED, TWO_PASSES).
 
-    Attributes:
-      unit: the matrix unit.
-      loop: the compiled kernel of `fused_product`.
-      formats: those of the floats or codes of a and b that it reads.
-      by_codes: whether it reads the codes of b instead of floats.
-      facts: a dict of the kernel's integer parameters; None if they depend on the operands' values. Each value is an
-        array that `fused_facts` returns. The keys are the possible values of its argument `turned`. If the kernel reads
-        codes of b, they are True (the codes are transposed) and False; if it reads floats of b, the only key is None.
+    facts: results of `fused_facts` by its argument `turned`, True and False if the kernel reads codes of b, else None
+    alone. `facts` itself is None if they depend on the operands' values.
     """
 
-    unit: MatrixUnit
-    loop: Any
-    formats: tuple[Format, Format]
-    by_codes: bool
+    unit: MatrixUnit  # the matrix unit
+    loop: Any  # the compiled kernel of `fused_product`
+    formats: tuple[Format, Format]  # those of the floats or codes of a and b that it reads
+    by_codes: bool  # whether it reads the codes of b instead of floats
     facts: dict[bool | None, Array] | None
 
     def facts_of(self, operands: tuple[Array, Array], turned: bool | None) -> Array:
         """Return the kernel's integer parameters for two operands, a (4, 8) int32 array.
 
-        operands: a (M, K) and b (K, N) as float32 patterns in int32; or for b its codes, transposed if `turned` is
-        True. turned: whether b's codes are transposed; None if b is floats.
+        operands: a (M, K) and b (K, N) as float32 patterns in int32; or for b its codes. turned: whether b's codes are
+        transposed; None if b is floats.
         """
         if self.facts is not None:
             return self.facts[turned]
@@ -90,6 +84,7 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
     """Return the integer parameters that the kernel `fused_product` is passed for a unit, as a (4, 8) int32 array.
 
     Its rows, padded with zeros, are as follows.
+
     - 0: the fields of RowFacts (kernels/fused_row.py).
     - 1: of a, the mask of the bits that the unit reads, the smallest exponent of its format's normal values, and the
       base exponent.
@@ -123,8 +118,7 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     """Add a product to float32 `total` (M, N) in place by the kernel of `plan`.
 
-    It works through K in ranges that are short enough for their decoded floats to stay in the caches. p: the unit, and
-    the codes and scales of a and b.
+    It works through K in ranges that are short enough for their decoded floats to stay in the caches.
     """
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
@@ -135,11 +129,11 @@ def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
     scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
-        """Return a function (patterns, m0, m1, n0, n1) -> None that adds the product `part` over some terms of K.
+        """Return a function (patterns, m0, m1, n0, n1) -> None that adds a part of a product to float32 sums.
 
-        The function adds rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the product to `patterns`, the sums, float32
-        viewed as int32. part: the product over these terms. scales: int32 exponents of its block scales, (M, steps) of
-        a and (steps, N) of b; without elements for units without scales.
+        The function adds rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the product to `patterns`, the sums viewed as
+        int32. part: the product over some terms of K. scales: int32 exponents of its block scales, (M, steps) of a and
+        (steps, N) of b; without elements for units without scales.
         """
         a = floats(part.a, unit.a.carrier).view(i32)
         b, turned = as_they_lie(part.b) if plan.by_codes else (floats(part.b, unit.b.carrier).view(i32), None)
@@ -169,18 +163,10 @@ def _run(
     loop: Any, operands: tuple[Array, Array], sums: tuple[int, int, int], rest: tuple[Array, ...], patterns: Array,
     *span: int,
 ) -> None:  # fmt: skip
-    """Call the kernel `loop` on one product for rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result.
+    """Call the kernel `loop` on one product for rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result (`span`).
 
-    A `functools.partial` of this function fixes the arguments before `patterns`.
-
-    Args:
-      loop: the compiled kernel of `fused_product`.
-      operands: a and b as the kernel reads them.
-      sums: the arguments promotion, cut and mode of `one_part`.
-      rest: the last arguments of the kernel: exponents of block scales of a and b, decode scales of rows and columns,
-        and integer parameters.
-      patterns: the sums, a float32 matrix viewed as int32, which is updated in place.
-      span: the four integers m0, m1, n0, n1.
+    operands: a and b as the kernel reads them. sums: the arguments promotion, cut and mode of `one_part`. rest: the
+    last arguments of the kernel. patterns: the sums, a float32 matrix viewed as int32, which is updated in place.
     """
     a, b = operands
     loop(a[np.newaxis], b[np.newaxis], patterns[np.newaxis], one_part(*span, *sums), *rest)
@@ -192,7 +178,7 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
 
     The product adds to rows m0 .. m1 - 1 and columns n0 .. n1 - 1 of the result. promotion: instructions after which a
     partial sum is added to a total, 0 for none. cut: instructions per slice of K, 0 for one slice. mode: how partial
-    sums are scaled and added: ADD, PRODUCT, ROWS_FIRST, COLUMNS_FIRST or ADD_HALF (kernels/promotion.py).
+    sums are scaled and added, such as ADD (kernels/promotion.py).
     """
     return np.array([[promotion, cut, mode, n0, n1], [0, 0, 0, m0, m1]], np.int64)
 
@@ -200,7 +186,7 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
     """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, at most K.
 
-    p: the unit, and the codes of a and b. by_codes: whether kernels read codes of b instead of floats.
+    by_codes: whether kernels read codes of b instead of floats.
     """
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
@@ -216,8 +202,7 @@ def _interleaved(codes: Array, axis: int) -> Array:
     """Return the codes of a `Rule.TWO_PASSES` unit in the order in which it adds them.
 
     codes: a matrix whose axis `axis` is K, which is padded with zeros to a multiple of the 32 terms of an instruction.
-    Of every 32 terms, those with k mod 4 = 0 or 1 (the first pass) are followed by those with k mod 4 = 2 or 3 (the
-    second).
+    Of every 32 terms, those with k mod 4 = 0 or 1 come first, then the others.
     """
     k = codes.shape[axis]
     fours = np.arange(-(-k // 32) * 32).reshape(-1, 8, 2, 2)  # steps of 32, fours, pairs

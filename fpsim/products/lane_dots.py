@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from fpsim.products.kernels.lane_dots import WIDTH, lane_sums, room_of, transposition
 from fpsim.products.kernels.lane_rows import BLOCKS, BUTTERFLY, LAST, THREADS, WARP, LaneFacts
+from fpsim.products.result_parts import MACS
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.threads import over_spans
 
 Floats = npt.NDArray[np.float32]
 
-MACS = 16  # multiply-adds that take as long as the cast of an element
 ROOM = 1 << 16  # most sums of lanes that are computed at a time, unless one row has more
 FULL = 8  # lanes that fill a vector; with fewer lanes, contiguous chunks are computed side by side instead
 
@@ -20,13 +20,8 @@ FULL = 8  # lanes that fill a vector; with fewer lanes, contiguous chunks are co
 def lane_dots(x: Floats, y: Floats, facts: LaneFacts) -> Floats:
     """Return the dot product of each row of x with each row of y over terms facts.start .. facts.stop - 1 of K.
 
-    Args:
-      x: (M, K) float32 in C order.
-      y: (N, K) float32 in C order.
-      facts: which lane (partial sum) adds which terms, and how lanes are joined. It must have at least one term.
-
-    Returns:
-      (M, N) float32 in C order; a NaN may have any pattern.
+    x, y: (M, K) and (N, K) float32 in C order. facts: which lane (partial sum) adds which terms, at least one, and how
+    lanes are joined. The result is (M, N) float32 in C order; a NaN may have any pattern.
 
     Example:
       >>> import numpy as np
@@ -63,10 +58,7 @@ def transposed(b: Floats) -> Floats:
 
 
 def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the dot product of each row of x with each row of y, computed on this thread alone.
-
-    x: (m, K) float32. y: (n, K) float32. u: the order of additions. Result: (m, n) float32.
-    """
+    """Return the (m, n) dot products of the rows of x (m, K) with the rows of y (n, K), on this thread alone."""
     if u.merge == BLOCKS:
         return _blocks_joined(x, y, u)
     contiguous = u.lanes * u.run >= u.stop - u.start
@@ -80,10 +72,7 @@ def _dots(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sum of every lane (partial sum) of the dot products of rows of x with rows of y.
-
-    x: (m, K) float32. y: (n, K) float32. u: the order of additions. Result: (m, n, lanes) float32.
-    """
+    """Return the sum of every lane (partial sum) of the dot products of rows of x with rows of y, (m, n, lanes)."""
     m, n = len(x), len(y)
     u = u._replace(run=1) if u.lanes == 1 else u  # a lane alone has its terms side by side
     out = np.empty((m, n, u.lanes), np.float32)
@@ -97,9 +86,7 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks.
 
-    Lane i adds the u.run terms from u.start + i * u.run on. Each chunk of u.chunk of these terms is summed separately;
-    then the lane adds the sums of its chunks in order, from u.chunks_start. x: (m, K) float32. y: (n, K) float32. u:
-    the order of additions.
+    Each chunk of u.chunk terms of a lane is summed separately; then the lane adds their sums in order.
     """
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
@@ -114,10 +101,7 @@ def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _halved(sums: Floats, left: int) -> Floats:
-    """Return sums after repeatedly adding the upper half of the last axis to the lower half, down to length `left`.
-
-    left and the length are powers of two.
-    """
+    """Return sums after repeatedly adding the upper half of the last axis to the lower half, down to length `left`."""
     half = sums.shape[-1] // 2
     while half >= left:
         sums = sums[..., :half] + sums[..., half : 2 * half]
@@ -128,8 +112,8 @@ def _halved(sums: Floats, left: int) -> Floats:
 def _blocks_joined(x: Floats, y: Floats, u: LaneFacts) -> Floats:
     """Return dot products as cuBLAS's dot_kernel and reduce_1Block_kernel add them (docs/schedules.md), (m, n) float32.
 
-    x: (m, K) float32. y: (n, K) float32. In `u`, groups are thread blocks of 128 threads, and lanes are the chains of
-    additions of a block's threads. The order, where "by halves" adds the upper half of the sums to the lower half:
+    In `u`, groups are thread blocks of 128 threads, and lanes are the chains of additions of a block's threads. The
+    order, where "by halves" adds the upper half of the sums to the lower half:
 
     1. A thread adds its chains in order. A block adds its threads' sums by halves to one sum, and adds that to the zero
        u.lanes_start (+0 or -0).

@@ -16,6 +16,7 @@ from fpsim.products.kernels.lane_rows import lane_product as kernel_of
 from fpsim.products.kernels.panel import PANEL_COLUMNS
 from fpsim.products.lane_dots import FULL, lane_dots, transposed
 from fpsim.products.operand_floats import floats
+from fpsim.products.result_parts import MACS
 from fpsim.runtime.general_loops import replaces
 from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
@@ -25,7 +26,6 @@ from fpsim.schedules.schedule import Lanes
 Floats = npt.NDArray[np.float32]
 
 MERGES = {"forward": FORWARD, "butterfly": BUTTERFLY, "blocks": BLOCKS}
-MACS = 16  # multiply-adds that take as long as the cast of an element
 ROOM = 1 << 16  # float32 sums of a tile, at most, unless one row has more: they stay in the L2 cache
 MOST_ROWS = 64  # of a tile
 PART = 1 << 19  # elements that are decoded at a time, unless a tile has more: they stay in the cache
@@ -35,14 +35,9 @@ FEW_SINGLE, FEW, FEW_SLOW = 24, 8, 3
 
 
 class LaneOperand(NamedTuple):
-    """An operand as a matrix: a itself, or the transpose of b.
+    """An operand as a matrix: a itself, or the transpose of b."""
 
-    Attributes:
-      codes: (rows, K), codes of the format `fmt` in its storage dtype, or float32.
-      fmt: format of the codes.
-    """
-
-    codes: Array  # (rows, K)
+    codes: Array  # (rows, K), in the storage dtype of the format, or float32
     fmt: Format
 
     @property
@@ -59,8 +54,7 @@ class LaneOperand(NamedTuple):
     def part(self, first: int, last: int, room: Floats) -> Floats:
         """Return rows first .. last - 1 as float32: (last - first, K) if `by_rows`, else transposed.
 
-        The transpose is (K, last - first). room: 1-D scratch buffer that holds the result; the returned array is a view
-        of it.
+        room: 1-D scratch buffer that holds the result.
         """
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
@@ -75,8 +69,7 @@ class LaneOperand(NamedTuple):
 def _decode(codes: Array, fmt: Format, values: Floats) -> None:
     """Decode 1-D codes of format `fmt` into the float32 array `values`, on the calling thread only.
 
-    The values are those of `fpsim.decode`, which may use several threads; a thread of the pool must not wait for others
-    of the pool.
+    `fpsim.decode` may use several threads; a thread of the pool must not wait for others of the pool.
     """
     stages = decoding(fmt, FP32, codes.dtype)
     with wrapping():
@@ -93,8 +86,7 @@ def lane_product(
     """Return the sum of terms start .. stop - 1 of a @ b, as a schedule without matrix units adds them in lanes.
 
     Args:
-      a: (M, K) codes of the first format; float32 for FP32.
-      b: (K, N) codes of the second one.
+      a, b: (M, K) and (K, N) codes of the two `formats`; float32 for FP32.
       lanes: which lane (partial sum of an output) adds which terms, and how lanes are joined.
       run: consecutive terms of a lane, as in `fpsim.schedules.plan.SchedulePlan`; not read for a merge by "blocks".
       start, stop: the range of K, which is one slice of a split-K schedule, or all of K.
@@ -102,8 +94,6 @@ def lane_product(
 
     Returns:
       (M, N) float32 in C order; zeros if there are no terms; a NaN may have any pattern.
-
-    Source: cuBLASLt's families 11, 13, 14 and 16 (docs/schedules.md).
 
     Example:
       >>> import numpy as np
@@ -128,10 +118,7 @@ def lane_product(
 
 
 def _few(facts: LaneFacts) -> int:
-    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums.
-
-    facts: the order of additions: number of partial sums (lanes) of an output, their terms, and chunks of these.
-    """
+    """Return the smallest max(M, N) from which on vectors of outputs are as fast as vectors of partial sums."""
     fills = facts.lanes >= FULL
     if facts.run == 1:
         return FEW_SINGLE if fills else FEW
@@ -141,8 +128,8 @@ def _few(facts: LaneFacts) -> int:
 def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
     """Return the order of additions in a schedule's lanes (partial sums of an output) as the numbers that kernels read.
 
-    lanes: the schedule's number of lanes, and how they are joined. run: number of consecutive terms of K that a lane
-    adds. terms: number of terms of K. n: number of columns of the result.
+    run: number of consecutive terms of K that a lane adds. terms: number of terms of K. n: number of columns of the
+    result.
     """
     merge = MERGES[lanes.merge]
     if merge == BLOCKS:
@@ -160,8 +147,7 @@ def lane_facts(lanes: Lanes, run: int, terms: int, n: int) -> LaneFacts:
 def _fill(total: Floats, x: Floats, source: LaneOperand, facts: LaneFacts) -> None:
     """Write the dot products of the rows of x with the rows of `source` to `total` (M, N), on threads if it is large.
 
-    x: (M, K) float32 in C order. source: (N, K) codes with their format, decoded a part at a time. facts: the order of
-    additions: which lane (partial sum of an output) adds which terms.
+    x: (M, K) float32 in C order. source: (N, K) codes with their format, decoded a part at a time.
     """
     m, n = total.shape
     terms = facts.stop - facts.start

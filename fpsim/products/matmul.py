@@ -184,11 +184,7 @@ def _is_stack(x: Any) -> bool:
 
 
 def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: FormatLike) -> FormatLike:
-    """Return the value of the deprecated keyword `out_format`, and warn that it is now called `out_fmt`.
-
-    Raises:
-      TypeError: both keywords were passed.
-    """
+    """Return the value of the deprecated keyword `out_format`, and warn that it is now called `out_fmt`."""
     if out_fmt is not None:
         raise TypeError("out_fmt and its old name out_format must not both be given. Leave out out_format.")
     warn_renamed("out_format=", "out_fmt=", stacklevel=3)  # shown where matmul is called
@@ -198,10 +194,7 @@ def renamed_out_fmt(out_fmt: FormatLike | IntegerFormat | None, out_format: Form
 def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, Any]) -> Any:
     """Return a @ b by the unit, schedule and result format that a library chooses for the shapes and format of a and b.
 
-    Args:
-      schedule: the library.
-      a, b: arrays of float dtypes, or codes with `fmt` in `words`.
-      words: the other keyword arguments of `fp.matmul` that were passed.
+    words: the other keyword arguments of `fp.matmul` that were passed.
 
     Raises:
       DeclinedShape: the library's order of additions is not known for the shape, or for a matrix and its transpose.
@@ -246,7 +239,8 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     if fmt is not None and not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands
         kept["fmt"] = formats[0]
     out_fmt = format_argument("out_fmt", words.get("out_fmt", chosen.out_fmt))
-    if not (chosen.flushes and out_fmt == BF16 and ("bias" in kept or _adds_segments(chosen.schedule))):
+    adds = "bias" in kept or is_regions(chosen.schedule) or len(chosen.schedule.slicing.lengths) > 1
+    if not (chosen.flushes and out_fmt == BF16 and adds):
         return matmul(a, b, out_fmt=out_fmt, **kept)
     sums = casts().quantize(matmul(a, b, **{**kept, "out": None, "out_fmt": FP32}), FP32, subnormals="flush")
     none = np.zeros((sizes[0], 0), np.float32), np.zeros((0, sizes[1]), np.float32)  # no term is added to the sums
@@ -260,16 +254,10 @@ def _is_transpose(a: Any, b: Any) -> bool:
     return same and left.shape == right.shape[::-1] and left.strides == right.strides[::-1]
 
 
-def _adds_segments(schedule: Any) -> bool:
-    """Return whether a library's schedule (Regions or Schedule) adds sums of several segments of K, in float32."""
-    return is_regions(schedule) or len(schedule.slicing.lengths) > 1
-
-
 def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str, Any]) -> Any:
-    """Return a @ b of int8 operands by the unit that a library chose, (M, N).
+    """Return a @ b of int8 operands by the unit that a library chose, (M, N); words: `out` and `out_fmt`, if passed.
 
-    chosen: the library's choice. If its kernel adds 128 to one operand to make it unsigned, so does this function, and
-    it subtracts the effect from the sums. words: the keyword arguments `out` and `out_fmt`, where they were passed.
+    If the library's kernel adds 128 to one operand to make it unsigned, the effect on the sums is subtracted.
     """
     if not chosen.shifted:
         return matmul(a, b, accumulate=chosen.accumulate, **words)
@@ -283,10 +271,7 @@ def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str,
 def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[str, Any]) -> Any:
     """Return a @ b where M, N or K is 0, so that no order of additions is needed: +0, plus the bias if there is one.
 
-    Args:
-      a, b: operands of the format `form`.
-      form: their format, which the result has unless `words` has an `out_fmt`.
-      words: `out_fmt`, `fmt`, `out` and `bias` where they were passed.
+    form: the operands' format, which the result has unless `words` has an `out_fmt`.
     """
     if form == INT8:
         if "bias" in words:
@@ -302,8 +287,6 @@ def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[
 
 def _format(x: Any, fmt: Format | None, name: str) -> Format | IntegerFormat:
     """Return the format of operand x: that of its class or dtype, else `fmt`, the format of codes.
-
-    name: the argument that errors name.
 
     Raises:
       TypeError: the format is none that libraries multiply, or x holds integers other than int8 and fmt is None.

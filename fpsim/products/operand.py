@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from fpsim.errors import shown
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.named import BF16, FP16, FP64, Format
 from fpsim.formats.named import format as find_format
-from fpsim.instructions.operands import refuse_axes
+from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
 from fpsim.products.backend import Backend
@@ -27,20 +27,16 @@ BLOCK = 128  # terms, rows or columns that share a scale where scales are passed
 class OperandShape(NamedTuple):
     """The shape of an operand and of the tiles that share a scale; the plan of a product depends on nothing else of it.
 
-    Attributes:
-      name: "a" or "b".
-      shape: (M, K) of a, (K, N) of b.
-      tile: (rows, columns) of the operand that share a float32 decode scale; (0, 0) without such scales.
-      along_k: number of terms of K that share a decode scale; None if scales do not change along K, or there are none.
-      factors: number of float32 decode scales of the operand; None without them.
-      has_tensor_scale: True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
+    tile: (rows, columns) of the operand that share a float32 decode scale; (0, 0) without such scales. along_k: number
+    of terms of K that share a decode scale; None if scales do not change along K, or there are none. has_tensor_scale:
+    True for NVFP4: besides the unit's block scales there is one scale for the whole operand.
     """
 
-    name: str
-    shape: tuple[int, int]
+    name: str  # "a" or "b"
+    shape: tuple[int, int]  # (M, K) of a, (K, N) of b
     tile: tuple[int, int] = (0, 0)
     along_k: int | None = None
-    factors: int | None = None
+    factors: int | None = None  # number of float32 decode scales of the operand; None without them
     has_tensor_scale: bool = False
 
     @property
@@ -70,16 +66,13 @@ class OperandShape(NamedTuple):
 class UnitOperand(NamedTuple):
     """An operand of a product by a matrix unit: codes, and the scales that belong to them.
 
-    Attributes:
-      facts: the operand's shape and tiles.
-      codes: array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use.
-      block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units.
-      factors: float32 decode scales, one per tile, for units without block scales; None for an unscaled operand.
-      tensor_scale: a scale of the whole operand in addition to block scales (NVFP4); None without.
+    block_scales: codes of the scales that the unit itself applies (MX formats, NVFP4); None for other units. factors:
+    float32 decode scales, one per tile, for units without block scales; None for an unscaled operand. tensor_scale: a
+    scale of the whole operand in addition to block scales (NVFP4); None without.
     """
 
-    facts: OperandShape
-    codes: Any
+    facts: OperandShape  # the operand's shape and tiles
+    codes: Any  # array of codes in the unit's input format, (M, K) or (K, N), in the memory of the CPU or GPU in use
     block_scales: npt.ArrayLike | None = None
     factors: Array | None = None
     tensor_scale: np.float32 | None = None
@@ -97,9 +90,6 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
       blocks: how to read one scale per row of a (column of b) if K is at most 128, where that has two meanings. True:
         the scale of a block of K, which multiplies partial sums. False: the scale of the whole row or column.
       backend: the object that reads and computes on the CPU or GPU whose memory holds x.
-
-    Raises:
-      ValueError, TypeError: codes or scales that the unit does not accept.
     """
     element = unit.a if name == "a" else unit.b
     scaled = backend.scaled(x, name)
@@ -117,8 +107,7 @@ def read_operand(x: Any, name: str, unit: MatrixUnit, scales: Any, blocks: bool,
 def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
     """Return both operands of a product by an accumulator: ((codes of a, codes of b), (format of a, format of b)).
 
-    a, b: arrays of a float dtype, or of unsigned codes. fmt: the format of codes, or a tuple of one for a and one for
-    b; None for arrays of float dtypes. backend: the object that reads arrays in the memory of the CPU or GPU in use.
+    fmt: the format of codes, or a tuple of one for a and one for b; None for arrays of float dtypes.
 
     Raises:
       ValueError, TypeError: Scaled operands, codes without a format, or formats that are not those of the operands.
@@ -136,16 +125,22 @@ def accumulator_codes(a: Any, b: Any, fmt: Formats, backend: Backend) -> tuple[t
     return (left, right), (of_a, of_b)
 
 
+def accumulator_matrices(
+    a: Any, b: Any, fmt: Formats, backend: Backend
+) -> tuple[tuple[Any, Any], tuple[Format, Format]]:
+    """Return the result of `accumulator_codes`, or raise a ValueError unless a and b are (M, K) and (K, N)."""
+    (left, right), formats = accumulator_codes(a, b, fmt, backend)
+    refuse_axes(left.shape, "a")
+    refuse_axes(right.shape, "b")
+    refuse_shapes(left.shape, right.shape)
+    return (left, right), formats
+
+
 def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: Array, blocks: bool) -> UnitOperand:
     """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
-    Args:
-      codes: (M, K) of a or (K, N) of b, in the memory of the CPU or GPU in use.
-      name: "a" or "b".
-      unit: the matrix unit, which errors name.
-      scales: float32, or float64 with float32 values: a number, one per row or column, or one per block of 128.
-      blocks: how to read one scale per row of a (column of b) if K is at most 128, where that has two meanings. True:
-        the scale of a block of K, which multiplies partial sums. False: the scale of the whole row or column.
+    codes: (M, K) of a or (K, N) of b. scales: float32, or float64 with float32 values: a number, one per row or column,
+    or one per block of 128. blocks: as for `read_operand`.
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.
@@ -154,14 +149,10 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
     factors = _float_scales(scales, name, unit)
     k_axis = 1 if name == "a" else 0
     (along, across), parts = (codes.shape[k_axis], codes.shape[1 - k_axis]), -(-codes.shape[k_axis] // BLOCK)
-    tiles = {  # (scales along K, across) -> a tile's terms of K and rows, or columns
-        (1, 1): (along, across), (1, across): (along, 1), (parts, -(-across // BLOCK)): (BLOCK, BLOCK),
-        (parts, across): (BLOCK, 1),
-    }  # fmt: skip
-    if blocks:  # K may be a single block
-        tiles |= {(parts, -(-across // BLOCK)): (BLOCK, BLOCK), (parts, across): (BLOCK, 1)}
-    else:
-        tiles |= {(1, across): (along, 1), (1, 1): (along, across)}
+    # (scales along K, across) -> a tile's terms of K and rows, or columns; K may be a single block
+    whole = {(1, 1): (along, across), (1, across): (along, 1)}
+    in_blocks = {(parts, -(-across // BLOCK)): (BLOCK, BLOCK), (parts, across): (BLOCK, 1)}
+    tiles = whole | in_blocks | ({} if blocks else whole)
     shape = factors.shape if factors.ndim and factors.shape != (1,) else (1, 1)
     terms_and_rows = tiles.get((shape[k_axis], shape[1 - k_axis])) if len(shape) == 2 else None
     if terms_and_rows is None:
@@ -179,8 +170,6 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
 
 def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Array:
     """Return a copy of decode scales as float32; a single float64 number is rounded.
-
-    name: "a" or "b". unit: the matrix unit, which errors name.
 
     Raises:
       ValueError: the array is neither float32 nor float64, or a value of a float64 array is not a float32 value.
@@ -208,8 +197,8 @@ def _refuse_doubles(unit: MatrixUnit | IntegerUnit, name: str) -> None:
 def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scales: Any) -> UnitOperand:
     """Return the operand for x, an `fpsim.Scaled` array or a GPU's array with the same attributes.
 
-    name: "a" or "b". element: the input format of this operand in the unit. unit: the matrix unit. scales: the caller's
-    argument scale_a or scale_b, which must be None, as x has scales already.
+    element: the input format of this operand in the unit. scales: the caller's argument scale_a or scale_b, which must
+    be None.
 
     Raises:
       ValueError: the unit cannot multiply elements of x's format or tiles of its shape, or `scales` is not None.
@@ -226,10 +215,7 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     rows, columns = tile_sizes(shape, x.scaling.block)
     codes = x.codes if x.codes.dtype == element.dtype else x.codes.astype(element.dtype)
     if unit.scale is None:
-        block = block_along_k(x.scaling.block, name)
-        factors = x.scales if x.scales.size else None  # nothing to scale
-        count = None if factors is None else factors.size
-        facts = OperandShape(name, shape, (rows, columns), None if block == -1 else block, count)
+        facts, factors = tiled_shape(x, name)
         return UnitOperand(facts, codes, None, factors)
     along, across = (columns, rows) if name == "a" else (rows, columns)
     k = shape[1] if name == "a" else shape[0]
@@ -245,11 +231,16 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     return UnitOperand(facts, codes, x.scale_codes, tensor_scale=x.tensor_scale)
 
 
-def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once.
+def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
+    """Return the shape and tiles of a Scaled array with float32 decode scales, and these scales (None if empty)."""
+    block, factors = block_along_k(x.scaling.block, name), x.scales if x.scales.size else None
+    rows, columns = tile_sizes(x.codes.shape, x.scaling.block)
+    count = None if factors is None else factors.size
+    return OperandShape(name, x.codes.shape, (rows, columns), None if block == -1 else block, count), factors
 
-    x: the Scaled array of integers. name: "a" or "b". element: the unit's input format of this operand, FP16 or BF16.
-    """
+
+def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
+    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once."""
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
     return UnitOperand(OperandShape(name, codes.shape), codes)
@@ -258,34 +249,19 @@ def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
 def block_along_k(block: tuple[int, ...], name: str) -> int:
     """Return how many terms of K share a scale; -1 stands for all of K.
 
-    block: the field `block` of a Scaling: lengths of a tile along the last one or two axes, -1 for a whole axis. name:
-    "a", whose K is the last axis, or "b", whose K is the first of two.
+    block: the field `block` of a Scaling: lengths of a tile along the last one or two axes, -1 for a whole axis.
     """
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]
     return columns if name == "a" else rows
 
 
-class WithFactors(Protocol):
-    """An operand with float32 decode scales: of a float unit or of an integer unit."""
-
-    @property
-    def facts(self) -> OperandShape:
-        """The shape of the operand and of the tiles that share a decode scale."""
-
-    @property
-    def factors(self) -> Array | None:
-        """Float32 decode scales, one per tile; None for an unscaled operand."""
-
-
-def scale_factors(
-    left: WithFactors, right: WithFactors, shape: tuple[int, int], starts: Array, mode: int
-) -> Factors:  # fmt: skip
+def scale_factors(left: Any, right: Any, shape: tuple[int, int], starts: Array, mode: int) -> Factors:
     """Return the decode scales that multiply each partial sum; they are 1 for an operand without scales.
 
-    left, right: the operands a and b. shape: (M, N) of the result. starts: the first term of K of each partial sum,
-    (parts,) integers. mode: integer constant for the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it
-    is stored in the result. The result has scales of rows, (M, parts), and of columns, (parts, N), float32.
+    left, right: the operands a and b, each a UnitOperand or an IntegerOperand. shape: (M, N) of the result. starts: the
+    first term of K of each partial sum, (parts,) integers. mode: integer constant for the order in which scales
+    multiply, such as PRODUCT; it is stored in the result.
     """
     (m, n), one = shape, np.float32(1)
     rows, columns = np.arange(m), np.arange(n)

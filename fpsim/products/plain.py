@@ -41,10 +41,7 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # b -> (what the loop rea
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the general code of pipeline.py.
-
-    a, b, accumulate, fmt, promote, out: as for `fpsim.matmul`.
-    """
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the general code of pipeline.py."""
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
     of_a, of_b = a.shape, b.shape
@@ -66,11 +63,7 @@ def plain_product(
 
 
 def _is_plain(out: Any, shape: tuple[int, int], a: Array, b: Array) -> bool:
-    """Return whether kernels can write a result of this shape directly into `out`.
-
-    `out` must be a writable, aligned, C-contiguous NumPy array of the shape that does not overlap a or b. Its dtype is
-    not checked.
-    """
+    """Return whether kernels can write a result of this shape directly into `out`, whose dtype is not checked."""
     if type(out) is not np.ndarray or out.shape != shape:
         return False
     flags = out.flags
@@ -82,29 +75,23 @@ class PlainUnit(NamedTuple):
     """The cached plan of all plain products by one matrix unit, with partial sums of one length or none.
 
     Attributes:
-      loop: the compiled kernel of `fused_product` for the unit.
-      facts: the kernel's integer parameters by key. The keys are True and False (whether b's codes are transposed) if
-        the kernel reads codes of b, or None alone if it reads floats. `facts` itself is None if the parameters depend
-        on the operands' values.
-      fused: the plan of the unit's products in fused.py, from which `loop` and `facts` are taken.
+      loop, facts: those of `fused`, which describes them.
       decoders: functions that decode an operand a of at most SHORT (16384) elements to float32, by dtype of a; only
         dtypes of which every element is a valid code.
-      readers: functions from an operand b of at most SHORT elements to (what the kernel reads, whether it is
-        transposed or None for floats), by dtype of b.
+      readers: functions from an operand b of at most SHORT elements to (what the kernel reads, whether it is transposed
+        or None for floats), by dtype of b.
       columns: a result with at least this many columns, or with no more rows than columns, is computed with vectors
         along its rows. A narrower one is computed as its transpose.
-      promotion: instructions after which a partial sum is added to the total; 0 for none.
-      storage: dtype of the codes of b.
     """
 
     loop: Any
     facts: dict[bool | None, Array] | None
-    fused: FusedPlan
+    fused: FusedPlan  # the plan of the unit's products in fused.py
     decoders: dict[np.dtype[Any], Decoder]
     readers: dict[np.dtype[Any], Reader]
     columns: int
-    promotion: int
-    storage: np.dtype[Any]
+    promotion: int  # instructions after which a partial sum is added to the total; 0 for none
+    storage: np.dtype[Any]  # dtype of the codes of b
 
 
 def _by_unit(
@@ -112,8 +99,7 @@ def _by_unit(
 ) -> Array | None:
     """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the general code of pipeline.py.
 
-    promote: terms of K after which a partial sum is added to a float32 total, or None. out: array for the result, or
-    None. is_short: whether a, b and the result have at most SHORT elements each.
+    is_short: whether a, b and the result have at most SHORT elements each.
     """
     plan = plain_unit(unit, promote)
     if plan is None or (out is not None and out.dtype != FLOAT):
@@ -144,10 +130,7 @@ def _by_unit(
 
 @lru_cache(maxsize=4096)
 def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
-    """Return the plan of plain products by a unit; None if no single loop computes its products in float32.
-
-    promote: terms of K after which a partial sum is added to the total; None for no promotion.
-    """
+    """Return the plan of plain products by a unit; None if no single loop computes its products in float32."""
     if promote is not None and (promote < 1 or promote % unit.terms):
         return None
     fused = fused_plan(unit)
@@ -166,10 +149,7 @@ def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
 
 
 def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
-    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes.
-
-    element: the operand's format in a matrix unit, with the format of the codes that hold it.
-    """
+    """Return functions that decode an operand to float32, by dtype; only for dtypes whose bits are all valid codes."""
     fmt, decoders = element.carrier, {}
     for dtype in (full_dtype(fmt), DTYPES.get(fmt)):
         decoder = None if dtype is None else float32_decoder(fmt, np.dtype(dtype))
@@ -179,9 +159,5 @@ def _decoders(element: Element) -> dict[np.dtype[Any], Decoder]:
 
 
 def _reader(decode: Decoder) -> Reader:
-    """Return a function from b to (float32 patterns of b as int32, None), for a kernel that reads floats.
-
-    decode: a function from an array of codes to float32. The None says that the kernel reads floats; the readers for
-    kernels that read codes return whether these are transposed instead.
-    """
+    """Return a function from b to (float32 patterns of b as int32, None), for a kernel that reads floats."""
     return lambda codes: (decode(codes).view(INT), None)

@@ -42,14 +42,7 @@ def is_order(x: Any) -> bool:
 
 
 def refuse_conflicts(request: Request) -> None:
-    """Raise an error if `schedule` is not a Schedule, or if `promote` or `scale_order` is passed with it.
-
-    request: the call's keyword arguments.
-
-    Raises:
-      ValueError: a conflict, or an order of additions, which runs on the CPU only.
-      TypeError: `schedule` is something else.
-    """
+    """Raise an error if `schedule` is not a Schedule, or if `promote` or `scale_order` is passed with it."""
     if request.schedule is None:
         return
     if is_order(request.schedule) or is_regions(request.schedule):
@@ -71,15 +64,14 @@ def refuse_unit_options(request: Request) -> None:
 def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
     """Return the TypeError for a value `got`, passed as `accumulate`, that is neither a unit nor an accumulator.
 
-    Args:
-      got: the value.
-      operands: the other arguments by name, in case a unit was passed by position as one of them.
+    operands: the other arguments by name, in case a unit was passed by position as one of them.
 
     Example:
       >>> from fpsim.products.request import no_accumulate
       >>> print(no_accumulate(None, {"a": np.ones((2, 2), np.float16)}))
-      accumulate must be a matrix unit, its name, or an accumulator; got None. Pass accumulate='hopper_f16_f32', 'ampere_f16_f32' or fp.Sequential(fp.FP32), for instance.
-    """  # noqa: E501
+      accumulate must be a matrix unit, its name, or an accumulator; got None. Pass
+      accumulate='hopper_f16_f32', 'ampere_f16_f32' or fp.Sequential(fp.FP32), for instance.
+    """
     for name, value in operands.items():
         is_name = isinstance(value, str) and value.lower() in {*ROWS, *INTEGER_ROWS}
         if is_name or isinstance(value, (MatrixUnit, IntegerUnit, Accumulator)):
@@ -94,11 +86,7 @@ def no_accumulate(got: object, operands: Mapping[str, Any]) -> TypeError:
 
 
 def _fitting(a: Any) -> list[str]:
-    """Return the names of common units with float32 sums that multiply the format of operand a.
-
-    a: an array, a Scaled array, or anything else. If no unit multiplies its format, return the names of all common
-    units.
-    """
+    """Return the names of common units with float32 sums that multiply the format of a, or of all if none does."""
     dtype = getattr(a, "dtype", None)
     fmt = getattr(a, "fmt", None) or (None if dtype is None else format_of(dtype))
     names = [f"{arch}_{element}_f32" for arch in ("hopper", "ampere", "blackwell") for element in USUAL]

@@ -16,8 +16,8 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
     """Call work(m0, m1, n0, n1) for blocks of rows m0 .. m1 - 1 and columns n0 .. n1 - 1 that together cover `total`.
 
-    total: (M, N), of which only the shape is read. terms: K. Products of fewer than 2**24 multiply-adds (SMALLEST *
-    MACS) run in one call, others on several threads.
+    Only the shape of `total` is read. terms: K. Products of few multiply-adds run in one call, others on several
+    threads.
     """
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread
@@ -25,19 +25,12 @@ def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None
             work(0, m, 0, n)
         return
 
-    def over_rows(start: int, stop: int) -> None:
+    def over_span(start: int, stop: int) -> None:
         with ieee_arithmetic(), wrapping():
-            work(start, stop, 0, n)
-
-    def over_columns(start: int, stop: int) -> None:
-        with ieee_arithmetic(), wrapping():
-            work(0, m, start, stop)
+            work(*((start, stop, 0, n) if m >= n else (0, m, start, stop)))
 
     # every span decodes its rows of a and its columns of b, so the longer side is the one to cut
-    if m >= n:
-        over_spans(m, over_rows, 1, weight=n * terms / MACS)
-    else:
-        over_spans(n, over_columns, PANEL_COLUMNS, weight=m * terms / MACS)
+    over_spans(max(m, n), over_span, 1 if m >= n else PANEL_COLUMNS, weight=min(m, n) * terms / MACS)
 
 
 def blocks(m0: int, m1: int, n0: int, n1: int, side: int) -> Iterator[tuple[slice, slice]]:

@@ -24,23 +24,16 @@ Join = Callable[[Matrix, "Matrix | None"], Matrix]  # a slice's sum and the tota
 class ProductSums(NamedTuple):
     """The operands of a product and the order of its additions, without the epilogue (scales, alpha, bias and C).
 
-    Attributes:
-      schedule, plan: the schedule, and its order of additions for this K.
-      product: the unit, and the codes and scales of a and b, as the backend's kernels read them.
-      backend: the object that computes on the CPU or a GPU.
-      factors_at: function from a list with the first term of K of each partial sum to their decode scales, a `Factors`
-        of scales of rows and of columns.
-      out_fmt: format of the result, to which some merges round sums.
-      join: function (a slice's sum, total so far or None) -> new total, for merges in place, which end every slice with
-        an epilogue; None for other merges.
+    schedule, plan: the schedule, and its order of additions for this K. join: function (a slice's sum, total so far or
+    None) -> new total, for merges in place, which end every slice with an epilogue; None for other merges.
     """
 
     schedule: Schedule
     plan: SchedulePlan
-    product: Any
+    product: Any  # the unit, and the codes and scales of a and b, as the backend's kernels read them
     backend: Backend
-    factors_at: FactorsAt
-    out_fmt: Format
+    factors_at: FactorsAt  # function from a list with the first term of K of each partial sum to their decode scales
+    out_fmt: Format  # format of the result, to which some merges round sums
     join: Join | None = None
 
 
@@ -49,10 +42,7 @@ def merged(
 ) -> Matrix:  # fmt: skip
     """Return the (M, N) sums of all slices of K, merged as `slicing.merge` of the schedule says.
 
-    "float32": added in order. "output": rounded to the result's format first. "in_place": each slice's epilogue adds
-    the total so far. "from_both_ends": slices i and i + ceil(count / 2) are added, and these sums to the last slice.
-    sums: the operands and the order of additions. shape, dtype: of the result. work: a matrix whose memory may be
-    reused for the result, or None.
+    shape, dtype: of the result. work: a matrix whose memory may be reused for the result, or None.
     """
     slices = sums.plan.slices
     if _merged_by_kernel(sums):
@@ -67,14 +57,15 @@ def merged(
 
 
 def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
-    """Return the sum (M, N) of the slices' sums, added in order; the first slice's sum is not added to a zero.
-
-    partials: the sum of each slice. sums: the schedule, whose merge says which sums are rounded to the output's format.
-    """
+    """Return the sum (M, N) of the slices' sums, added in order; the first slice's sum is not added to a zero."""
     merge, total = sums.schedule.slicing.merge, None
     for part in partials:
         if merge == "in_place":
-            total = _joined(part, total, sums)
+            if sums.join is not None:
+                part = sums.join(part, total)
+            elif total is not None:
+                part = sums.backend.add(total, part)
+            total = sums.backend.rounded(part, sums.out_fmt)
         else:
             part = sums.backend.rounded(part, sums.out_fmt) if merge == "output" else part
             total = part if total is None else sums.backend.add(total, part, out=total)
@@ -82,24 +73,12 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
     return total
 
 
-def _joined(part: Matrix, total: Matrix | None, sums: ProductSums) -> Matrix:
-    """Return the total (M, N) after adding one more slice's sum, `part`, and rounding to the output's format.
-
-    total: the sum of the earlier slices, or None for the first. sums: the output's format, the backend, and a function
-    that adds by the epilogue, or None for a float32 addition.
-    """
-    if sums.join is not None:
-        return sums.backend.rounded(sums.join(part, total), sums.out_fmt)
-    return sums.backend.rounded(part if total is None else sums.backend.add(total, part), sums.out_fmt)
-
-
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
     """Return the sum (M, N) of all slices' sums, in an order that begins with the last slice.
 
-    The total starts as the last slice's sum. For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of
-    slices i and i + half are added to one another, and the result to the total. Slice i is added alone if i + half is
-    the last slice or beyond. A single slice is not added again. partial: function from a slice's number to its sum.
-    count: number of slices. backend: the operations of the CPU or a GPU.
+    For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of slices i and i + half (unless that is the last
+    one or beyond) are added to one another, and the result to the total. partial: function from a slice's number to its
+    sum.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -112,21 +91,12 @@ def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backe
     return total
 
 
-# ---- slices without matrix units
-
-
 def _by_lanes(sums: ProductSums) -> Callable[[int], Matrix]:
-    """Return a function from a slice's number to its sum (M, N), computed as threads without matrix units add it.
-
-    sums: the operands and the order of additions.
-    """
+    """Return a function from a slice's number to its sum (M, N), computed as threads without matrix units add it."""
     lanes, plan = sums.schedule.sums, sums.plan
     assert isinstance(lanes, Lanes)
     runs = [of.runs[0] if of.runs else Span(0, 0) for of in plan.slices]
     return lambda s: sums.backend.lane_product(sums.product, lanes, plan.run, runs[s])
-
-
-# ---- slices of matrix instructions
 
 
 def _by_chains(
@@ -134,8 +104,7 @@ def _by_chains(
 ) -> Callable[[int], Matrix]:  # fmt: skip
     """Return a function from a slice's number to its sum (M, N), computed by chained matrix instructions.
 
-    sums: the operands and the order of additions. shape, dtype: of a sum. work: memory that slice 0's sum may reuse, or
-    None.
+    work: memory that slice 0's sum may reuse, or None.
     """
     chain = sums.schedule.sums
     assert isinstance(chain, Chain)
@@ -152,8 +121,7 @@ def _by_chains(
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
     """Add the product over one slice of K to `total` (M, N) in place; `total` holds the value at which its sums start.
 
-    of: the terms of the slice, in order. sums: the operands and the order of additions. With promotion, the partial
-    sums start at +0 and are added to `total`.
+    With promotion, the partial sums start at +0 and are added to `total`.
     """
     plan, product = sums.plan, sums.product
     if of.terms == 0:
@@ -179,11 +147,9 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel call can add up all slices of K, those of `sums.plan`.
+    """Return whether one kernel call can add up all slices of K.
 
-    Conditions: a fast unit of `Rule.FUSED` or `Rule.SCALED` with float32 sums; a backend whose kernels merge slices; at
-    least two slices, each of which `_is_whole`; instructions with all terms of the unit; partial sums without decode
-    scales; and a merge that adds the slices' sums in order in float32.
+    Its merge must add the slices' sums in order in float32, and its partial sums must have no decode scales.
     """
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # rounding to float32 does not change these totals
@@ -199,9 +165,7 @@ def _merged_by_kernel(sums: ProductSums) -> bool:
 def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
     """Return whether `of`, a slice of K, can be added by a kernel that adds all slices.
 
-    It must have terms, no residue (first terms that separate instructions add), and partial sums that start at
-    multiples of `interval`, the terms of a partial sum (0 for one sum). If the unit multiplies blocks of scales, the
-    slice must also be contiguous and begin at a block.
+    interval: the terms of a partial sum, 0 for one sum.
     """
     regular = all(block.start == i * interval for i, block in enumerate(of.blocks)) or not interval
     scaled = len(of.runs) == 1 and of.runs[0].start % unit.block == 0 if unit.block else True
@@ -209,10 +173,7 @@ def _is_whole(of: Slice, interval: int, unit: MatrixUnit) -> bool:
 
 
 def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
-    """Add the products over all slices of K to `total` (M, N), which holds -0, in place.
-
-    sums: the operands and the order of additions. Slices of one length share one kernel call.
-    """
+    """Add the products over all slices of K to `total` (M, N), which holds -0, in place."""
     chain, product = sums.schedule.sums, sums.product
     assert isinstance(chain, Chain)
     for group in _of_one_length(sums.plan):
@@ -227,8 +188,7 @@ def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
     """Yield lists of consecutive slices, each of which one kernel call can add.
 
     The slices of a list have the same number of terms, but the last one may have fewer. A slice whose number of terms
-    is no multiple of an instruction's is the last of its list. plan: the order of additions of a schedule, with its
-    slices.
+    is no multiple of an instruction's is the last of its list.
     """
     group: list[Slice] = []
     for of in plan.slices:
@@ -251,11 +211,7 @@ def _joined_runs(group: list[Slice]) -> Slice:
 
 
 def _term(of: Slice, position: int) -> int:
-    """Return the term of K that is number `position` in a slice, in the slice's order.
-
-    Raises:
-      IndexError: the slice has fewer terms.
-    """
+    """Return the term of K that is number `position` in a slice, in the slice's order."""
     for run in of.runs:
         if position < run.terms:
             return run.start + position
@@ -264,13 +220,7 @@ def _term(of: Slice, position: int) -> int:
 
 
 def _with_step(product: Any, step: int) -> Any:
-    """Return a product like `product` by a unit whose instructions have only `step` terms.
-
-    product: the unit, and the codes and scales of a and b.
-
-    Raises:
-      ValueError: how such an instruction adds is not known.
-    """
+    """Return a product like `product` by a unit whose instructions have only `step` terms, or raise a ValueError."""
     unit = product.unit
     multiple = {Rule.FUSED: 4, Rule.TWO_CHAINS: 2}.get(unit.rule)  # of which the number of terms must be a multiple
     if multiple is None or step % multiple:
@@ -281,9 +231,7 @@ def _with_step(product: Any, step: int) -> Any:
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """Return the product over a slice's terms of K, in the order of its instructions.
 
-    product: the unit, and the codes and scales of a and b. of: the slice, whose first of.residue terms are added by
-    separate instructions; zero terms fill up the last of these. plan: the order of additions, with the number of terms
-    of an instruction.
+    The first of.residue terms are added by separate instructions; zero terms fill up the last of these.
 
     Raises:
       ValueError: the slice splits or reorders the unit's blocks of scales.
@@ -319,8 +267,7 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
     """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K.
 
-    schedule: the schedule that the plan belongs to. It must add partial sums of a fixed number of terms to a float32
-    total, else the error is raised too. unit: the matrix unit.
+    It is also raised for a schedule without partial sums of a fixed number of terms.
     """
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks

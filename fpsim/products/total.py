@@ -23,14 +23,7 @@ AT_START = Epilogue(source="first")  # where c belongs to the sum, scales multip
 
 
 class MatmulCall(NamedTuple):
-    """One call of matmul with a matrix unit.
-
-    Attributes:
-      plan: how products of this shape are scaled and added.
-      left, right: the operands a and b, with codes and scales.
-      request: the keyword arguments of `fpsim.matmul`.
-      c: the argument c of `fpsim.matmul`, or None.
-    """
+    """One call of matmul with a matrix unit."""
 
     plan: MatmulPlan
     left: UnitOperand
@@ -48,34 +41,20 @@ class MatmulCall(NamedTuple):
     def factors_at(self, starts: list[int]) -> Factors:
         """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K.
 
-        They are scales of rows, (M, len(starts)), and of columns, (len(starts), N), float32. If no scales change along
-        K, the result has no scales (mode ADD): partial sums are only added.
+        If no scales change along K, the result has no scales (mode ADD): partial sums are only added.
         """
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
         mode = MODES[self.plan.scale_order]
-        return self.all_factors(np.array(starts), mode if self.plan.schedule.fuses_scales else ROUNDED_FIRST[mode])
-
-    def all_factors(self, starts: Array, mode: int) -> Factors:
-        """Return the decode scales of the partial sums that begin at the terms `starts` of K; 1 for unscaled operands.
-
-        They are scales of rows, (M, parts), and of columns, (parts, N), float32. starts: (parts,) integers. mode:
-        integer constant for the order in which scales multiply, such as PRODUCT or ROWS_FIRST; it is stored in the
-        result.
-        """
-        return scale_factors(self.left, self.right, self.plan.shape, starts, mode)
+        mode = mode if self.plan.schedule.fuses_scales else ROUNDED_FIRST[mode]
+        return scale_factors(self.left, self.right, self.plan.shape, np.array(starts), mode)
 
 
 def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | None = None) -> Matrix:
     """Return c + a @ b with scales, alpha and bias, before the cast to the result's format: (M, N) float32, or float64.
 
-    The result is float64 for a unit whose sums are float64.
-
-    Args:
-      call: the plan, operands and keyword arguments.
-      product: the operands as the backend's kernels read them, a result of backend.product.
-      backend: the object that computes on the CPU or GPU whose memory holds the operands.
-      work: a matrix whose memory may be reused for the result; None to allocate.
+    product: the operands as the backend's kernels read them, a result of backend.product. work: a matrix whose memory
+    may be reused for the result; None to allocate.
 
     Raises:
       ValueError, TypeError: c, bias, alpha or beta has a wrong shape, dtype or value.
@@ -113,18 +92,12 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     finish = _finish(call, None if starts else c, backend)
     if finish.c is not None:
         work = None  # C may be in this memory, and is read after the sums are written
-    bias = finish.bias
     # an epilogue that does no more than add a bias leaves slices to be added
     changes_sums = finish.alpha != ONE or any(x is not None for x in (finish.scale_a, finish.scale_b, finish.c))
-    in_place = not single and len(slices) > 1 and schedule.slicing.merge == "in_place" and changes_sums
-    if single:
-        total = chained()
-    elif in_place:
+    if not single and len(slices) > 1 and schedule.slicing.merge == "in_place" and changes_sums:
         total = _in_place(sums, finish._replace(bias=None) if plan.has_tensor_scale else finish, plan.shape, dtype)
-    else:
-        total = merged(sums, plan.shape, dtype, work)
-    if in_place:
-        return _times_tensor_scale(total, bias, call, backend)
+        return _times_tensor_scale(total, finish.bias, call, backend)
+    total = chained() if single else merged(sums, plan.shape, dtype, work)
     return ended(total, AT_START if belongs_to_sum else schedule.epilogue, finish, call, backend)
 
 
@@ -132,8 +105,6 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
     """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4).
 
     With such scales the epilogue leaves out the bias; the scales multiply its result, and then the bias is added.
-    order: the order of the epilogue's operations. finish: its operands. call: the product, whose whole-tensor scales
-    are read. backend: the operations of the CPU or a GPU.
     """
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
@@ -144,11 +115,10 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
 
 
 def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return sums times the product of both operands' whole-tensor scales (NVFP4), plus the bias.
+    """Return sums times the product of both operands' whole-tensor scales, plus the bias; `total` is overwritten.
 
-    Each operation rounds to float32. total: the sums, (M, N) float32, which are overwritten. bias: (N,) float32, or
-    None. call: the product, whose scales are read. backend: the operations of the CPU or a GPU. If neither operand has
-    such a scale, the sums are returned unchanged, as the epilogue has added the bias already.
+    If neither operand has such a scale (NVFP4), the sums are returned unchanged, as the epilogue has added the bias
+    already.
     """
     if not call.plan.has_tensor_scale:
         return total
@@ -158,11 +128,7 @@ def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, bac
 
 
 def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums of a tree of additions after the epilogue of a call: scales, alpha, C and bias.
-
-    total: the sums, (M, N) float32, which may be overwritten. call: the plan, operands and keyword arguments. backend:
-    the operations of the CPU or a GPU.
-    """
+    """Return the sums of a tree of additions, which may be overwritten, after the epilogue of a call."""
     c = call.c
     if call.request.beta is not None and float32_number(call.request.beta, "beta") == 0:
         c = None
@@ -174,8 +140,7 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
     """Return the sums (M, N) of slices of K that are merged in place.
 
-    The epilogue of each slice adds the result of the earlier slices as its C. sums: the operands and the order of
-    additions. finish: the epilogue's operands; its bias is added once, at the end. shape, dtype: of the result.
+    The epilogue of each slice adds the result of the earlier slices as its C; its bias is added once, at the end.
     """
     bare = finish._replace(bias=None)
 
@@ -189,18 +154,11 @@ def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: 
 
 
 def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
-    """Return the operands of a call's epilogue besides the sums: scales, alpha, bias, beta and C.
-
-    call: the plan, operands and keyword arguments. c: the matrix C as the caller passed it, or None for no C. backend:
-    the object that reads arrays of the CPU or GPU in use.
-
-    Raises:
-      ValueError, TypeError: an operand has a wrong shape, dtype or value.
-    """
+    """Return the operands of a call's epilogue besides the sums; c: the matrix C as the caller passed it, or None."""
     plan, request = call.plan, call.request
     scale_a = scale_b = None
     if plan.scales_sums:
-        scale_a, scale_b, _ = call.all_factors(np.zeros(1, np.int64), ADD)
+        scale_a, scale_b, _ = scale_factors(call.left, call.right, plan.shape, np.zeros(1, np.int64), ADD)
     bias = None if request.bias is None else bias_of(backend.floats(request.bias, "bias"), plan.shape)
     source = None if c is None else backend.source(c, plan.unit, plan.shape)
     alpha, beta = float32_number(request.alpha, "alpha"), float32_number(request.beta, "beta")
@@ -209,7 +167,7 @@ def _finish(call: MatmulCall, c: Any, backend: Backend) -> Finish:
 
 
 def bias_of(array: Array, shape: tuple[int, int]) -> Array:
-    """Return a bias, `array`, as float32 of its shape, (N,) or (1, N); shape: (M, N) of the result.
+    """Return a bias, (N,) or (1, N), as float32; shape: (M, N) of the result.
 
     Raises:
       TypeError: the bias is neither float32, float16 nor bfloat16.
@@ -227,8 +185,7 @@ def float32_number(value: float | None, name: str) -> np.float32:
     """Return alpha or beta rounded to float32, 1 for None; name: the argument that errors name.
 
     Raises:
-      TypeError: the value is not a number.
-      ValueError: an int of 2**128 or more.
+      TypeError, ValueError: the value is not a number, or an int of 2**128 or more.
     """
     if value is None:
         return ONE

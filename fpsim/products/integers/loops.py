@@ -19,12 +19,7 @@ def tiled_product(vectors: str, cut: str) -> Any:
     """Return the compiled loop (a, b, out, steps, terms, pairs, at_once, first, stop) -> None for AVX2 or AVX-512.
 
     It adds a @ b to columns COLUMNS * first .. COLUMNS * stop - 1 of `out`, in `steps` steps of `terms` terms of K
-    each.
-
-    Args:
-      vectors: "avx2" or "avx512".
-      cut: what becomes of a step's sum that leaves 32 bits. WRAPS: it wraps. SIGNED, UNSIGNED: it saturates as int32
-        or uint32. NARROW: it wraps, but the sums of pairs of products saturate as int16.
+    each. cut: what becomes of a step's sum that leaves 32 bits, as for `tile_of`.
 
     Arguments of the loop:
       a: (M, steps * pairs) uint32, two int16 each; M is a multiple of ROWS[vectors]. b: (K, N) int8 or uint8.
@@ -73,8 +68,7 @@ def tiled_product(vectors: str, cut: str) -> Any:
 def plain_product() -> Any:
     """Return the compiled loop (a, b, out, facts) -> None for any processor, which adds a @ b.T to `out`.
 
-    a: (M, K) and b: (N, K), arrays of the unit's integers. out: (M, N) int32 or uint32. facts: an IntegerFacts: terms
-    of a step, range of a result, whether sums saturate, range of a pair of products.
+    a: (M, K) and b: (N, K), arrays of the unit's integers. out: (M, N) int32 or uint32. facts: an IntegerFacts.
     """
 
     def product(a: Any, b: Any, out: Any, u: Any) -> None:

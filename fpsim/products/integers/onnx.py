@@ -46,11 +46,8 @@ def matmul_integer(
       >>> fp.matmul_integer(np.uint8([[11, 7, 3], [10, 6, 2]]), np.uint8([[1, 4], [2, 5], [3, 6]]), 12, 0)
       array([[-38, -83], [-44, -98]], dtype=int32)
     """
-    left, right = _bytes(a, "a"), _bytes(b, "b")
-    shape, rows, columns = _shapes(left, right)
-    points = (
-        _of_rows(a_zero_point, rows, left, "a_zero_point"), _of_columns(b_zero_point, columns, right, "b_zero_point"),
-    )  # fmt: skip
+    shape, rows, columns = _shapes(_bytes(a, "a"), _bytes(b, "b"))
+    points = _points(a_zero_point, rows, "a_zero_point"), _points(b_zero_point, columns, "b_zero_point")
     return _integer_sums(rows, columns, points).reshape(shape)[()]
 
 
@@ -93,16 +90,15 @@ def qlinear_matmul(
       array([[79]], dtype=uint8)
     """
     require_word("library", library, get_args(Library))
-    left, right = _bytes(a, "a"), _bytes(b, "b")
-    shape, rows, columns = _shapes(left, right)
-    points = (
-        _of_rows(a_zero_point, rows, left, "a_zero_point"), _of_columns(b_zero_point, columns, right, "b_zero_point"),
-    )  # fmt: skip
-    out = left.dtype if y_zero_point is None else _bytes(_one_of(y_zero_point), "y_zero_point").dtype
-    end = _of_rows(y_zero_point, rows, np.zeros(0, out), "y_zero_point")
-    m, n = rows.shape[-2], columns.shape[-1]
-    of_a, of_b = _scales(a_scale, m, rows.ndim, "a_scale"), _scales(b_scale, n, columns.ndim, "b_scale")
-    of_y = _scales(y_scale, m, rows.ndim, "y_scale")
+    shape, rows, columns = _shapes(_bytes(a, "a"), _bytes(b, "b"))
+    points = _points(a_zero_point, rows, "a_zero_point"), _points(b_zero_point, columns, "b_zero_point")
+    out = rows.dtype
+    if y_zero_point is not None:
+        y = y_zero_point if hasattr(y_zero_point, "dtype") else np.asarray(y_zero_point)
+        out = _bytes(y, "y_zero_point").dtype
+    end = _points(y_zero_point, rows, "y_zero_point", out)
+    of_a, of_b = _scales(a_scale, rows, "a_scale"), _scales(b_scale, columns, "b_scale")
+    of_y = _scales(y_scale, rows, "y_scale")
     with np.errstate(all="ignore"):
         factor = of_a * of_b / of_y
         sums = _integer_sums(rows, columns, points)
@@ -120,11 +116,7 @@ def qlinear_matmul(
 
 
 def _bytes(x: Any, name: str) -> Array:
-    """Return operand x as an int8 or uint8 array; name: the argument that errors name.
-
-    Raises:
-      TypeError: x has another dtype, or is a masked array.
-    """
+    """Return operand x as an int8 or uint8 array, or raise a TypeError; name: the argument that errors name."""
     refuse_masked(x, name)
     array = as_array(x, name)
     if array.dtype not in BYTES:
@@ -133,17 +125,8 @@ def _bytes(x: Any, name: str) -> Array:
     return array
 
 
-def _one_of(x: Any) -> Any:
-    """Return the zero point x of the result, converted to a NumPy array if it is a plain number."""
-    return x if hasattr(x, "dtype") else np.asarray(x)
-
-
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
-    """Return (the shape of np.matmul(a, b), a with at least two axes, b with at least two axes).
-
-    Raises:
-      ValueError: shapes that do not match.
-    """
+    """Return (the shape of np.matmul(a, b), a with at least two axes, b with at least two axes)."""
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     matches = min(a.ndim, b.ndim) > 0 and rows.shape[-1] == columns.shape[-2]
     try:
@@ -156,53 +139,33 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
     return shape, rows, columns
 
 
-def _of_rows(x: Any, rows: Array, operand: Array, name: str) -> Array | None:
-    """Return zero points of rows as int32, of shape () or (..., M, 1); None for None.
+def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = None) -> Array | None:
+    """Return zero points as int32, placed along the rows or columns of an operand (see `_placed`); None for None.
 
-    x: the caller's zero points: a number, (M,) or (..., M, 1). rows: a with at least two axes. operand: an array whose
-    dtype bounds the zero points. name: the argument in errors.
-    """
-    return _points(x, rows.shape[-2], operand, name, axis=-1, most=rows.ndim)
-
-
-def _of_columns(x: Any, columns: Array, operand: Array, name: str) -> Array | None:
-    """Return zero points of columns as int32, of shape () or (..., 1, N); None for None.
-
-    x: the caller's zero points: a number, (N,) or (..., 1, N). columns: b with at least two axes. operand: an array
-    whose dtype bounds the zero points. name: the argument in errors.
-    """
-    return _points(x, columns.shape[-1], operand, name, axis=-2, most=columns.ndim)
-
-
-def _points(x: Any, count: int, operand: Array, name: str, axis: int, most: int) -> Array | None:
-    """Return zero points as int32, of shape () or with length 1 along `axis` (-1 or -2); None for None.
-
-    x: the caller's zero points. count: number of rows or columns. operand: an array whose dtype bounds the zero points.
-    name: the argument in errors. axis: -1 for points of rows, -2 for points of columns. most: the most axes that x may
-    have.
+    dtype: the dtype that bounds them; None for the operand's.
 
     Raises:
-      ValueError: x has another shape, or numbers out of the range of the operand's dtype.
+      ValueError: x has another shape, or numbers out of the range of the dtype.
       TypeError: x does not hold integers.
     """
     if x is None:
         return None
-    points, ends = as_array(x, name), np.iinfo(operand.dtype)
+    dtype = operand.dtype if dtype is None else dtype
+    points, ends = as_array(x, name), np.iinfo(dtype)
     if points.dtype.kind not in "iu":
-        raise TypeError(f"{name} must hold integers of {operand.dtype}; got {points.dtype}.")
+        raise TypeError(f"{name} must hold integers of {dtype}; got {points.dtype}.")
     outside = (points < ends.min) | (points > ends.max)
     if outside.any():
         raise ValueError(
-            f"{name} must lie in {ends.min} .. {ends.max}, the range of {operand.dtype}; got {points[outside].flat[0]}."
+            f"{name} must lie in {ends.min} .. {ends.max}, the range of {dtype}; got {points[outside].flat[0]}."
         )
-    return _placed(points.astype(np.int32), count, name, axis, most)
+    return _placed(points.astype(np.int32), operand, name)
 
 
-def _scales(x: Any, count: int, most: int, name: str) -> Array:
-    """Return scales as float32 or float16, of shape () or with length 1 along K; plain numbers become float32.
+def _scales(x: Any, operand: Array, name: str) -> Array:
+    """Return scales as float32 or float16, placed along the rows or columns of an operand (see `_placed`).
 
-    x: the caller's scales. count: number of rows or columns. most: the most axes that x may have. name: the argument in
-    errors; "b_scale" has scales of columns, the others of rows.
+    Plain numbers become float32.
 
     Raises:
       ValueError: the scales have another shape.
@@ -213,25 +176,26 @@ def _scales(x: Any, count: int, most: int, name: str) -> Array:
         scales = scales.astype(np.float32)
     if scales.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
         raise TypeError(f"{name} must be float32 or float16; got {scales.dtype if hasattr(x, 'dtype') else shown(x)}.")
-    return _placed(scales, count, name, -2 if name == "b_scale" else -1, most)
+    return _placed(scales, operand, name)
 
 
-def _placed(x: Array, count: int, name: str, axis: int, most: int) -> Array:
-    """Return x, a number for each row (axis -1) or column (axis -2), in a shape with length 1 along `axis`.
+def _placed(x: Array, operand: Array, name: str) -> Array:
+    """Return x, a number for each row of an operand (each column for a `name` of b), with length 1 along K.
 
-    A single number gets the shape (). count: number of rows or columns. most: the most axes that x may have. name: the
-    argument in errors.
+    A single number gets the shape ().
 
     Raises:
       ValueError: x has another shape.
     """
     if x.size == 1 and x.ndim <= 1:
         return x.reshape(())
+    of_rows = not name.startswith("b_")
+    axis, other = (-1, -2) if of_rows else (-2, -1)
+    count = operand.shape[other]
     if x.shape == (count,):
-        return x[:, None] if axis == -1 else x[None]
-    other = -2 if axis == -1 else -1
-    if not 2 <= x.ndim <= most or x.shape[axis] != 1 or x.shape[other] not in (1, count):
-        one = f"({count},) or (..., {count}, 1)" if axis == -1 else f"({count},) or (..., 1, {count})"
+        return x[:, None] if of_rows else x[None]
+    if not 2 <= x.ndim <= operand.ndim or x.shape[axis] != 1 or x.shape[other] not in (1, count):
+        one = f"({count},) or (..., {count}, 1)" if of_rows else f"({count},) or (..., 1, {count})"
         raise ValueError(f"{name} must be one number, or have the shape {one}; got {x.shape}.")
     return x
 

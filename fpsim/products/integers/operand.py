@@ -10,39 +10,26 @@ from fpsim.arrays import Array
 from fpsim.instructions.operands import refuse_axes
 from fpsim.matrix_units.integer_unit import IntegerElement, IntegerUnit
 from fpsim.products.backend import Backend
-from fpsim.products.operand import OperandShape, block_along_k, with_factors
-from fpsim.scaling.tiling import tile_sizes
+from fpsim.products.operand import OperandShape, tiled_shape, with_factors
 
 
 class IntegerOperand(NamedTuple):
     """An operand of a product by an integer matrix unit: its integers, scales and zero points.
 
-    Attributes:
-      facts: its shape and the tiles that share a scale.
-      codes: integers of the unit's input dtype, in the memory of the CPU or GPU in use.
-      factors: float32 decode scales, one per tile; None for none.
-      zero_points: int32, None for none. Their shape is (M, 1) for a, (1, N) for b, or (1, 1); with scales along K it is
-        one per tile.
+    zero_points: int32, (M, 1) for a, (1, N) for b, or (1, 1); one per tile with scales along K; None for none.
     """
 
-    facts: OperandShape
-    codes: Any
-    factors: Array | None = None
+    facts: OperandShape  # its shape and the tiles that share a scale
+    codes: Any  # integers of the unit's input dtype, in the memory of the CPU or GPU in use
+    factors: Array | None = None  # float32 decode scales, one per tile; None for none
     zero_points: Array | None = None
 
 
 def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Backend) -> IntegerOperand:
     """Return an operand of `fp.matmul` as integers of the unit's input dtype, with its scales and zero points.
 
-    Args:
-      x: an array of integers, or a Scaled array of integers.
-      name: "a" or "b".
-      unit: the integer matrix unit that multiplies it.
-      scales: the caller's argument scale_a or scale_b, float32 decode scales; None for no scales.
-      backend: the object that reads arrays of the CPU or GPU whose memory holds x.
-
-    Raises:
-      ValueError, TypeError: integers or scales that the unit does not accept.
+    x: an array of integers, or a Scaled array of integers. name: "a" or "b". scales: the caller's argument scale_a or
+    scale_b, float32 decode scales; None for no scales.
     """
     element = unit.a if name == "a" else unit.b
     scaled = backend.scaled(x, name)
@@ -57,10 +44,7 @@ def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Ba
 
 
 def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> IntegerOperand:
-    """Return the operand for x, an fpsim.Scaled array of integers.
-
-    name: "a" or "b". element: the integer format of this operand in the unit. unit: the unit, which errors name.
-    scales: the caller's argument scale_a or scale_b, which must be None, as x has scales already.
+    """Return the operand for x, an fpsim.Scaled array of integers; scales: as for `read_integers`, must be None.
 
     Raises:
       ValueError: x has another format than `element` or a scale of the whole tensor, or `scales` is not None.
@@ -72,21 +56,12 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
     if x.tensor_scale is not None:
         raise ValueError(f"{name} must have one level of scales; got a Scaled array with a scale of the tensor, too.")
     refuse_axes(x.codes.shape, name)
-    shape: tuple[int, int] = x.codes.shape
-    block = block_along_k(x.scaling.block, name)
-    factors = x.scales if x.scales.size else None
-    along_k = None if block == -1 else block
-    rows, columns = tile_sizes(shape, x.scaling.block)
-    facts = OperandShape(name, shape, (rows, columns), along_k, None if factors is None else factors.size)
+    facts, factors = tiled_shape(x, name)
     return IntegerOperand(facts, x.codes, factors, _zero_points(x, name, facts))
 
 
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
-    """Return int32 zero points of the rows of a, (M, 1), or the columns of b, (1, N), or (1, 1); None for none.
-
-    x: the Scaled array. name: "a" or "b". facts: its shape and tiles. With tiles along K, points have the shape of the
-    scales instead.
-    """
+    """Return the int32 zero points of a Scaled array, as `IntegerOperand` has them; None for none."""
     points = getattr(x, "zero_points", None)
     if points is None:
         return None

@@ -11,33 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fpsim.arithmetic.functions import add
-from fpsim.arrays import Array
+from fpsim.arrays import Array, words
 from fpsim.casts.cast import decode, encode
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.products.backend import output_overflow
+from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, ScaledSum, Steps, Sum, steps_of
-from fpsim.sums.accumulate import SumProblem, accumulated
+from fpsim.sums.accumulate import SumProblem, accumulated, canonical
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
 
 ADDED_ONCE = ("once", "exact")
 
 
 class CodedSums(NamedTuple):
-    """Running sums of a product.
+    """Running sums of a product, with their format."""
 
-    Attributes:
-      codes: (M, N), unsigned codes of the format `fmt`.
-      fmt: format of the sums.
-    """
-
-    codes: Array
+    codes: Array  # (M, N), unsigned
     fmt: Format
 
 
 def accumulator_of(root: Node) -> Accumulator | None:
-    """Return the accumulator that performs the same additions as a tree of all terms; None if there is none.
-
-    root: the tree's last node.
+    """Return the accumulator that performs the same additions as a tree with the node `root`; None if there is none.
 
     Example:
       >>> import fpsim as fp
@@ -55,7 +49,7 @@ def accumulator_of(root: Node) -> Accumulator | None:
 def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
     """Return the accumulator that adds as `node` does, if that adds consecutive terms of K from `first` on; else None.
 
-    node: a sum. steps: its only input, a run of additions of products: start, stride and number of terms.
+    steps: the node's only input.
     """
     in_order = steps.start == first and (steps.stride == 1 or steps.count == 1)
     if node.how.rule != "ieee" or steps.terms != 1 or not in_order or node.product not in (None, node.how):
@@ -68,10 +62,7 @@ def _of_terms(node: Sum, steps: Steps, first: int) -> Accumulator | None:
 
 
 def _chunked(root: Sum) -> Accumulator | None:
-    """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none.
-
-    root: a sum whose inputs are sums. They must have equally many terms; only the last one may have fewer.
-    """
+    """Return the Chunked accumulator that adds as a chain of sums of consecutive terms; None if there is none."""
     parts = [item for item in root.inputs if isinstance(item, Sum)]
     if len(parts) < len(root.inputs) or len(parts) < 2 or root.order != "chain" or root.how.rule != "ieee":
         return None
@@ -101,18 +92,13 @@ def _keywords(how: Arithmetic) -> dict[str, Any]:
 
 
 def _made(kind: Any, how: Arithmetic) -> Accumulator:
-    """Return an accumulator of the class `kind`, such as Pairwise, made from a record of the arithmetic of an addition.
-
-    how: the record; its format, rounding, overflow and subnormals become those of the accumulator.
-    """
+    """Return an accumulator of the class `kind`, such as Pairwise, with the format and roundings of `how`."""
     accumulator: Accumulator = kind(how.fmt, **_keywords(how))
     return accumulator
 
 
 def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
-    """Return the sums (M, N) of a problem as codes with their format, in the order and arithmetic of a tree.
-
-    root: the tree's last node. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
+    """Return the sums (M, N) of a problem as codes with their format, in the order and arithmetic of a tree's node.
 
     Raises:
       ValueError: the tree has instructions of a matrix unit, or sums with block scales.
@@ -132,14 +118,11 @@ def tree_sums(root: Node, problem: SumProblem) -> CodedSums:
         terms = _part(problem, _terms(root.inputs))
         return CodedSums(accumulated(_made(Pairwise, root.how), terms), root.how.fmt)
     values = [value for item in root.inputs for value in _separate(item, root, problem)]
-    return _by_pairs(values, root.how) if root.order == "pairwise" else _by_halves(values, root.how)
+    return in_levels(values, root.order, lambda x, y: _joined(x, y, root.how))
 
 
 def _chain(node: Sum, problem: SumProblem) -> CodedSums:
-    """Return the sums (M, N) of a chain node, whose inputs are added to one running sum in order.
-
-    node: the chain. problem: the operands: codes of a (M, K) and b (K, N), and their formats.
-    """
+    """Return the sums (M, N) of a chain node, whose inputs are added to one running sum in order."""
     how, total = node.how, None
     for item in node.inputs:
         if isinstance(item, (Steps, Gathered)):
@@ -155,11 +138,9 @@ def _chain(node: Sum, problem: SumProblem) -> CodedSums:
 
 
 def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, problem: SumProblem) -> CodedSums:
-    """Return a chain's running sum (M, N) after adding one of its inputs.
+    """Return a chain's running sum (M, N) after adding one of its inputs, `item`.
 
-    node: the chain. item: the input, a run of additions of products; a `Gathered` input is one addition of several
-    products. total: the running sum before, or None at the start. problem: the operands, codes of a (M, K) and b (K,
-    N).
+    total: the running sum before, or None at the start.
     """
     how, terms = node.how, _terms([item])
     if how.rule in ADDED_ONCE or isinstance(item, Gathered) or item.terms > 1:
@@ -190,11 +171,7 @@ def _with_terms(node: Sum, item: Steps | Gathered, total: CodedSums | None, prob
 
 
 def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
-    """Return a copy of a problem whose terms b are rounded to the format of `how`; the problem itself if they have it.
-
-    problem: sums of the columns of b (a is all ones). how: the format, rounding, overflow and subnormals. It serves
-    orders that round every term before they add it.
-    """
+    """Return a copy of a problem of sums of terms b, rounded to the format of `how` if they have another one."""
     fmt = problem.formats[1]
     if fmt == how.fmt:
         return problem
@@ -203,18 +180,14 @@ def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
 
 
 def _terms(items: Any) -> Array:
-    """Return the indices along K of all terms of some inputs of a sum, in the order of addition, (terms,) int64.
-
-    items: the inputs: `Steps` (evenly spaced runs of terms) or `Gathered` (terms added at once), but no nodes.
-    """
+    """Return the indices along K of all terms of inputs of a sum (`Steps` or `Gathered`), in order, int64."""
     return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
 
 
 def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt: Format = FP32) -> SumProblem:
-    """Return the problem of adding only some terms of K.
+    """Return the problem of adding only the terms of K with the indices `terms`, int64, at least one.
 
-    problem: codes of a (M, K) and b (K, N), and their formats. terms: indices along K, int64, at least one. total:
-    running sums from which the result starts, converted to `fmt`; None to start from problem.c.
+    total: running sums from which the result starts, converted to `fmt`; None to start from problem.c.
     """
     start, k = terms[0], problem.terms
     whole = terms.size == terms[-1] + 1 - start and bool((np.diff(terms) == 1).all())
@@ -227,11 +200,7 @@ def _part(problem: SumProblem, terms: Array, total: CodedSums | None = None, fmt
 
 
 def _held(total: CodedSums, fmt: Format) -> Array:
-    """Return the running sums `total` as codes (M, N) of the format `fmt`.
-
-    Raises:
-      ValueError: `fmt` cannot hold all values of the sums' format.
-    """
+    """Return the running sums `total` as codes (M, N) of the format `fmt`, or raise if it cannot hold them."""
     if total.fmt == fmt:
         return total.codes
     if not fmt.holds(total.fmt):
@@ -240,11 +209,7 @@ def _held(total: CodedSums, fmt: Format) -> Array:
 
 
 def _joined(x: CodedSums, y: CodedSums, how: Arithmetic) -> CodedSums:
-    """Return the elementwise sum x + y of two running sums (M, N), rounded to how.fmt.
-
-    Unless how.then is None, the sum is rounded a second time, to the format how.then. how: the arithmetic of the
-    addition.
-    """
+    """Return the elementwise sum x + y of two running sums (M, N), rounded as `how` says."""
     codes = add(x.codes, y.codes, fmt=(x.fmt, y.fmt), out_fmt=how.fmt, **_keywords(how))
     total = CodedSums(np.asarray(codes), how.fmt)
     return total if how.then is None else rounded_sums(total, how.then)
@@ -258,41 +223,16 @@ def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
     return CodedSums(encode(values, fmt, overflow=output_overflow(fmt)), fmt)
 
 
-def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
-    """List the summands that one input of a pairwise or butterfly sum contributes, each (M, N).
+def coded(sums: Array, fmt: Format, to: Format) -> Array:
+    """Return float sums of the format `fmt`, FP32 or FP64, as codes of the format `to` (see `rounded_sums`)."""
+    return rounded_sums(CodedSums(canonical(words(sums), fmt), fmt), to).codes
 
-    item: the input: a run of products, which contributes one summand per term of K, or a node, which contributes its
-    sum. node: the sum, whose arithmetic rounds the products. problem: the operands, codes of a (M, K) and b (K, N).
-    """
+
+def _separate(item: Node | Steps | Gathered, node: Sum, problem: SumProblem) -> list[CodedSums]:
+    """List the summands that one input of the pairwise or butterfly sum `node` contributes, each (M, N)."""
     if not isinstance(item, (Steps, Gathered)):
         return [tree_sums(item, problem)]
     how = node.product or node.how
     return [
         CodedSums(accumulated(_made(Pairwise, how), _part(problem, np.array([k]))), how.fmt) for k in _terms([item])
     ]
-
-
-def _by_pairs(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the pairwise sum of a list of at least one summand, each (M, N).
-
-    Neighbours in the list are added, then neighbouring sums, until one is left; an odd last one moves up. how: the
-    arithmetic of every addition.
-    """
-    while len(values) > 1:
-        pairs = zip(values[::2], values[1::2], strict=False)
-        values = [_joined(x, y, how) for x, y in pairs] + values[len(values) // 2 * 2 :]
-    return values[0]
-
-
-def _by_halves(values: list[CodedSums], how: Arithmetic) -> CodedSums:
-    """Return the butterfly sum of a list of at least one summand, each (M, N).
-
-    With h half of the smallest power of two that is not below their number, values[i + h] is added to values[i]; then
-    the same with h / 2, until one is left. how: the arithmetic of every addition.
-    """
-    half = 1 << max(len(values) - 1, 0).bit_length() >> 1
-    while half:
-        lower, upper = values[:half], values[half : 2 * half]
-        values = [_joined(x, y, how) for x, y in zip(lower, upper, strict=False)] + lower[len(upper) :]
-        half //= 2
-    return values[0]

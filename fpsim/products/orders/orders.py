@@ -13,15 +13,15 @@ from fpsim.arithmetic.operands import Formats
 from fpsim.arrays import Array, words
 from fpsim.errors import require_kind
 from fpsim.formats.named import DTYPES, FP32, FP64, Format
-from fpsim.instructions.operands import block_count, refuse_axes, refuse_shapes
+from fpsim.instructions.operands import block_count, refuse_shapes
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.cpu import Cpu
 from fpsim.products.matmul_plan import plan_matmul
-from fpsim.products.operand import accumulator_codes, read_operand
+from fpsim.products.operand import accumulator_matrices, read_operand
 from fpsim.products.orders import float_sums
-from fpsim.products.orders.code_sums import CodedSums, accumulator_of, rounded_sums, tree_sums
+from fpsim.products.orders.code_sums import CodedSums, accumulator_of, coded, rounded_sums, tree_sums
 from fpsim.products.orders.lane_sums import lane_sums
 from fpsim.products.orders.table import OrderTable, table_of
 from fpsim.products.orders.unit_sums import UnitSums, check_unit, instructions_of, unit_sums
@@ -32,7 +32,7 @@ from fpsim.schedules.schedule import FLAT, Chain, Epilogue, Schedule
 from fpsim.schedules.trees.array_sums import SumOrder
 from fpsim.schedules.trees.nodes import Arithmetic, Node, Round, ScaledSum, Sum, zero
 from fpsim.schedules.trees.tree import Tree, tree
-from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated, canonical
+from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.lines import TERMS_AT_ONCE, Lines, line_sums
 
@@ -61,18 +61,13 @@ class SameOrder:
 class TreePlan(NamedTuple):
     """The plan of sums in the order of a tree: an accumulator or a table with the same additions, where there is one.
 
-    Attributes:
-      tree: the tree.
-      accumulator: an accumulator with the tree's additions, None if there is none.
-      table: the additions as integers for a fast loop, None if there is none; without both, sums are computed node by
-        node.
-      instructions: the arithmetic of the tree's matrix instructions, empty if it has none.
+    table: the additions as integers for a fast loop, or None; without both, sums are computed node by node.
     """
 
     tree: Tree
     accumulator: Accumulator | None
     table: OrderTable | None
-    instructions: frozenset[Arithmetic]
+    instructions: frozenset[Arithmetic]  # the arithmetic of the tree's matrix instructions, empty if it has none
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -83,11 +78,8 @@ class TreePlan(NamedTuple):
 def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
     """Return the plan of sums of k terms in a given order.
 
-    Args:
-      order: a tree, a SumOrder, or nested tuples of terms, such as ((0, 1), 2).
-      k: number of terms.
-      how: the accumulator or unit whose arithmetic nested tuples use; None for float32. A tree has its own arithmetic.
-      name: the argument that errors name, as which the caller passed the order.
+    how: the accumulator or unit whose arithmetic nested tuples use; None for float32. A tree has its own arithmetic.
+    name: the argument that errors name, as which the caller passed the order.
 
     Raises:
       ValueError: the order has another number of terms than k, or `how` cannot add it.
@@ -102,15 +94,7 @@ def plan_order(order: Order, k: int, how: How, name: str) -> TreePlan:
 
 @lru_cache(maxsize=KEPT)
 def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
-    """Return the plan of an order, from a cache.
-
-    same: the tree or nested tuples, which the cache compares by identity. k: number of terms of nested tuples, -1 for a
-    tree. how: the accumulator or unit that adds nested tuples; None for float32. For a tree it must be a unit or None.
-
-    Raises:
-      ValueError: nested tuples with k = 0.
-      TypeError: an accumulator is passed with a tree.
-    """
+    """Return the plan of an order, from a cache; k: number of terms of nested tuples, -1 for a tree."""
     order = same.order
     if isinstance(order, tuple):
         if k == 0:
@@ -134,14 +118,7 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
 
 
 def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for a schedule that is an order of additions, in `out` or a new array.
-
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments, with the
-    order as `schedule`.
-
-    Raises:
-      ValueError, TypeError: as for `plan_order` and `fpsim.matmul`, or an argument that has no meaning with an order.
-    """
+    """Return a @ b as `fpsim.matmul` does for an order of additions, `request.schedule`, in `out` or a new array."""
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
         if value is not None:
@@ -159,19 +136,16 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
     refuse_unit_options(request._replace(schedule=None))
     if c is not None:
         raise ValueError("an order of additions has no place for c. Add it to the result, or make it a term of K.")
-    (left, right), formats = accumulator_codes(a, b, fmt, CPU)
-    refuse_axes(left.shape, "a")
-    refuse_axes(right.shape, "b")
-    refuse_shapes(left.shape, right.shape)
+    (left, right), formats = accumulator_matrices(a, b, fmt, CPU)
     plan = plan_order(request.schedule, left.shape[1], accumulate, "schedule")
     result, target = CPU.result(out, (left.shape[0], right.shape[1]), plan.dtype, left, right)
     table, root = plan.table if _fits(plan.table, formats) else None, plan.tree.root
     inner = root.input if isinstance(root, Round) else root
     lanes = None if table is None else lane_sums(plan.tree, inner, left, right, formats, formats)
     if lanes is not None and table is not None:
-        codes = _ended(lanes, table, plan)
+        codes = coded(lanes, table.fmt, plan.tree.fmt)
     elif table is not None and left.size and right.size:
-        codes = _ended(float_sums.product_sums(table, left, right, formats), table, plan)
+        codes = coded(float_sums.product_sums(table, left, right, formats), table.fmt, plan.tree.fmt)
     else:
         codes = _by_codes(plan, SumProblem(left, right, NOTHING, formats))
     words(target)[...] = codes
@@ -179,27 +153,12 @@ def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, f
 
 
 def _fits(table: OrderTable | None, formats: tuple[Format | None, Format]) -> bool:
-    """Return whether there is a table and its float format holds all values of the operands.
-
-    table: the additions of a tree, or None. formats: those of both operands; one that is None is ignored.
-    """
+    """Return whether there is a table and its float format holds all values of the operands' formats."""
     return table is not None and all(fmt is None or table.fmt.holds(fmt) for fmt in formats)
 
 
-def _ended(sums: Array, table: OrderTable, plan: TreePlan) -> Array:
-    """Return float sums as codes of the tree's format, rounded to nearest even.
-
-    sums: (M, N) or (R,) float32 or float64. table: the table that computed them, whose format is that of `sums`. plan:
-    the plan of the tree. FP8 saturates. NaNs become the canonical NaN.
-    """
-    return rounded_sums(CodedSums(canonical(words(sums), table.fmt), table.fmt), plan.tree.fmt).codes
-
-
 def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
-    """Return the sums (M, N) of a tree by its accumulator, or else node by node, as codes of the tree's format.
-
-    plan: the plan of the tree. problem: codes of the operands, or of terms to add, and their formats.
-    """
+    """Return the sums (M, N) of a tree by its accumulator, or else node by node, as codes of the tree's format."""
     if 0 in problem.shape:
         return np.zeros(problem.shape, plan.tree.fmt.storage)
     if plan.accumulator is None:
@@ -212,13 +171,7 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
-    """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array.
-
-    a, b, c, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
-
-    Raises:
-      ValueError, TypeError: as for `ordered_product`.
-    """
+    """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array."""
     order: Any = request.schedule
     scaled = _first_scaled(SameOrder(order)) if isinstance(order, Tree) else None
     left = read_operand(a, "a", unit, request.scale_a, scaled is not None, CPU)
@@ -265,8 +218,7 @@ def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: An
 def _as_schedule(scaled: ScaledSum | None, block: int) -> Schedule:
     """Return a schedule that stands for a tree when its product is planned: it has the tree's scale order and adds C.
 
-    scaled: the tree's first sum that block scales multiply, whose order of scales is taken; None for a tree without.
-    block: number of terms of K that share a scale, 0 for none.
+    scaled: the tree's first sum that block scales multiply, or None. block: terms of K that share a scale, 0 for none.
     """
     order: Any = "product" if scaled is None else scaled.order
     chain = Chain(block) if scaled is not None else Chain()
@@ -284,10 +236,7 @@ def _first_scaled(same: SameOrder) -> ScaledSum | None:
 
 
 def _scaled_sum(node: Node) -> ScaledSum | None:
-    """Return a copy of the first sum at or below `node` that block scales multiply; None if there is none.
-
-    The copy has the node of +0 as its input, so that it holds only the order of scales and the flag `fuses`.
-    """
+    """Return a copy, with +0 as its input, of the first sum at or below `node` that block scales multiply, or None."""
     if isinstance(node, ScaledSum):
         return ScaledSum(node.order, ZERO, node.fuses)
     if isinstance(node, Round):
@@ -300,13 +249,7 @@ def _scaled_sum(node: Node) -> ScaledSum | None:
 
 
 def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
-    """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes).
-
-    order: a tree, a SumOrder, or nested tuples. lines: codes of the terms, (..., K), or of both factors of each term.
-
-    Raises:
-      ValueError, TypeError: as for `plan_order`.
-    """
+    """Return (the sum of every row of `lines` in an order, codes (rows,); the format of the codes)."""
     plan = plan_order(order, lines.terms, None, "accumulate")
     fmt = plan.tree.fmt
     if plan.accumulator is not None:
@@ -321,14 +264,11 @@ def ordered_sums(order: Order, lines: Lines) -> tuple[Array, Format]:
 
 
 def _some_lines(plan: TreePlan, lines: Lines) -> Array:
-    """Return the sums of some rows of terms, or of products of factors, as codes (rows,) of the tree's format.
-
-    plan: the plan of the tree. lines: codes of the terms, (rows, K), or of both factors of each term.
-    """
+    """Return the sums of some rows of terms, or of products of factors, as codes (rows,) of the tree's format."""
     table = plan.table
     both = table is not None and lines.a is not None and table.rounds and table.fuses
     if table is not None and not both and _fits(table, lines.formats) and lines.terms:
-        return _ended(float_sums.line_sums(table, lines.a, lines.b, lines.formats), table, plan)
+        return coded(float_sums.line_sums(table, lines.a, lines.b, lines.formats), table.fmt, plan.tree.fmt)
     if lines.a is None:
         problem = SumProblem(np.zeros((1, lines.terms), np.uint8), lines.b.T, NOTHING, lines.formats)
     else:

@@ -14,10 +14,9 @@ from fpsim.arrays import Array
 from fpsim.arrays import words as words_of
 from fpsim.errors import require_kind, shown
 from fpsim.formats.named import DTYPES, FP32, Format, format_argument
-from fpsim.instructions.operands import refuse_axes, refuse_shapes
 from fpsim.matrix_units.catalogue import float_unit
-from fpsim.products.operand import accumulator_codes
-from fpsim.products.orders.code_sums import CodedSums, rounded_sums
+from fpsim.products.operand import accumulator_codes, accumulator_matrices
+from fpsim.products.orders.code_sums import coded
 from fpsim.products.orders.orders import CPU, ordered_product
 from fpsim.products.pipeline import multiplied
 from fpsim.products.request import Request, refuse_unit_options
@@ -28,20 +27,15 @@ from fpsim.schedules.plan import Span
 from fpsim.schedules.regions import UNITS, Regions, SegmentLanes
 from fpsim.schedules.shaped import ChosenSchedule
 from fpsim.schedules.trees.tree import Tree, tree
-from fpsim.sums.accumulate import canonical
 from fpsim.sums.accumulators import FusedMultiplyAdd
 
 CHAIN = FusedMultiplyAdd(FP32)
 
 
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for a schedule of Regions, in `out` or a new array.
+    """Return a @ b as `fpsim.matmul` does for a schedule of Regions, `request.schedule`, in `out` or a new array.
 
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: its other keyword arguments; request.schedule: the
-    Regions. A bias is added to the float32 sums before they are rounded to the result's format.
-
-    Raises:
-      ValueError, TypeError: operands of another shape than the regions', or an argument that has no meaning with them.
+    A bias is added to the float32 sums before they are rounded to the result's format.
     """
     how: Regions = request.schedule
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
@@ -50,10 +44,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
     if c is not None:
         raise ValueError("regions have no place for c. Add it to the result.")
     refuse_unit_options(request._replace(schedule=None, out_fmt=None, bias=None))
-    (left, right), formats = accumulator_codes(a, b, fmt, CPU)
-    refuse_axes(left.shape, "a")
-    refuse_axes(right.shape, "b")
-    refuse_shapes(left.shape, right.shape)
+    (left, right), formats = accumulator_matrices(a, b, fmt, CPU)
     for region in how.regions:
         name = UNITS.get(region.order.lanes)
         if name is not None and formats != ((element := float_unit(name).a.fmt), element):
@@ -68,7 +59,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
         sums = regional_product(a, b, None, None, request._replace(bias=None, out_fmt=FP32), fmt, None)
         with ieee_arithmetic(), np.errstate(all="ignore"):
             sums += vector
-        words_of(target)[...] = rounded_sums(CodedSums(canonical(words_of(sums), FP32), FP32), ends).codes
+        words_of(target)[...] = coded(sums, FP32, ends)
         return result
     for region in (of for of in how.regions if of.rows and of.columns):
         rows, columns = _places(region.rows), _places(region.columns)
@@ -86,11 +77,7 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 def biased_product(a: Any, b: Any, chosen: ChosenSchedule, fmt: Formats, words: Mapping[str, Any]) -> Array:
     """Return a @ b plus a bias by a library's kernel that starts with the bias; see `ChosenSchedule.bias`.
 
-    Args:
-      a, b: operands, as for `fpsim.matmul`.
-      chosen: the library's schedule for their shape, whose `bias` is "first" or "start".
-      fmt: formats of a and b if they are codes, else None.
-      words: the keyword arguments `bias`, `out_fmt` and, if it was passed, `out`.
+    words: the keyword arguments `bias`, `out_fmt` and, if it was passed, `out`.
     """
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
     shape = left.shape[0], right.shape[1]
@@ -100,7 +87,7 @@ def biased_product(a: Any, b: Any, chosen: ChosenSchedule, fmt: Formats, words: 
     how = chosen.schedule
     if chosen.bias == "start":
         sums = multiplied(left, right, np.ascontiguousarray(start), CHAIN, Request(), formats, None, CPU)
-        codes = rounded_sums(CodedSums(canonical(words_of(sums), FP32), FP32), ends).codes
+        codes = coded(sums, FP32, ends)
     else:
         order = how.order_at(0, 0) if isinstance(how, Regions) else SegmentLanes(how.slicing.lengths)
         codes = _chains(left, right, order, formats, ends, start)
@@ -114,11 +101,9 @@ def _chains(
     """Return a @ b as codes of `fmt`, (M, N), from float32 chains over segments of K.
 
     Each segment's chain starts at +0; the chains of a part (order.parts; without parts, all of them) are added in
-    order, and then the parts' sums; every addition is rounded to float32, and the total to `fmt`. A sum of -0 becomes
-    +0 if the chains are of multiply-adds, in one part and without a start. a, b: codes of the two formats. order: the
-    segments' lengths, and the order of terms in a segment as its lanes: "chain", ascending; "odd_first", in which the
-    second of each two terms comes before the first; or one of UNITS, chains of instructions. start: float32 numbers (M,
-    N) to which the first part's chains are added, or None.
+    order, and then the parts' sums. A sum of -0 becomes +0 if the chains are of multiply-adds, in one part and without
+    a start. order: its lanes are "chain", "odd_first" or one of UNITS. start: float32 numbers (M, N) to which the first
+    part's chains are added, or None.
     """
     unit = UNITS.get(order.lanes)
     total: Any = None
@@ -127,7 +112,8 @@ def _chains(
         part: Any = None if number else start
         of_part = list(islice(lengths, count))
         # sums of segments are merged in one call, unless each is added to a start
-        groups = [[length] for length in of_part] if part is not None else _equal_steps(of_part, order)
+        by = order.instruction_terms if part is None else None
+        groups = [[*group] for _, group in groupby(of_part, by)] if by else [[length] for length in of_part]
         for group in groups:
             step = order.instruction_terms(group[0])
             schedule = segments(*group, step=step, odd_first=order.lanes == "odd_first")
@@ -144,12 +130,7 @@ def _chains(
             if not (unit or order.parts or start is not None):
                 part += np.float32(0)  # Eigen adds its sums to +0, which turns -0 into +0
             total = part if total is None else total + part
-    return rounded_sums(CodedSums(canonical(words_of(total), FP32), FP32), fmt).codes
-
-
-def _equal_steps(lengths: list[int], order: SegmentLanes) -> list[list[int]]:
-    """Return the lengths of segments in groups of neighbours whose instructions have equally many terms in `order`."""
-    return [list(group) for _, group in groupby(lengths, order.instruction_terms)]
+    return coded(total, FP32, fmt)
 
 
 def _places(spans: tuple[Span, ...]) -> slice | Array:

@@ -39,9 +39,8 @@ class AccumulatorSums:
     def add_product(self, total: Array, product: UnitProduct) -> None:
         """Add the sums of a product to `total` (M, N) float32, in place.
 
-        product: codes, and `promote`, the number of terms of K in a partial sum. Each partial sum is multiplied by its
-        decode scales and added. If `promote` is 0, `total` must be zeros: it is replaced by the sum over all of K, as
-        adding to +0 would turn a sum of -0 into +0.
+        product: codes, and `promote`, the number of terms of K in a partial sum. If it is 0, `total` must be zeros: it
+        is replaced by the sum over all of K, as adding to +0 would turn a sum of -0 into +0.
         """
         k = product.a.shape[1]
         if k == 0 or total.size == 0:
@@ -49,10 +48,12 @@ class AccumulatorSums:
         with ieee_arithmetic(), np.errstate(all="ignore"):
             for part, start in enumerate(range(0, k, product.promote or k)):
                 terms = slice(start, start + (product.promote or k))
-                sums = self._sums(product.a[:, terms], product.b[terms])
+                a, b = np.ascontiguousarray(product.a[:, terms]), product.b[terms]
+                codes = accumulator_product(a, b, None, self.accumulator, formats=self.formats)
+                sums = decode(codes, self.accumulator.result_format, np.float32)
                 if product.promote:
                     add_part(total, sums, product.factors, part)
-                else:  # the sum itself: a total of +0 would hide the sign of -0
+                else:
                     total[...] = sums
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
@@ -62,28 +63,15 @@ class AccumulatorSums:
             "fp.FusedMultiplyAdd(fp.FP32)."
         )
 
-    def _sums(self, a: Array, b: Array) -> Array:
-        """Return a @ b by the accumulator, from +0, as float32 (M, N).
-
-        a, b: codes (M, terms) and (terms, N) of the operands' formats.
-        """
-        codes = accumulator_product(np.ascontiguousarray(a), b, None, self.accumulator, formats=self.formats)
-        return np.asarray(decode(codes, self.accumulator.result_format, np.float32))
-
 
 def scheduled_accumulator(
     accumulator: Accumulator, chain: MatrixUnit, c: Any, backend: Backend
 ) -> tuple[MatrixUnit, Backend]:
-    """Return what `fpsim.matmul` needs to run a schedule with an accumulator: (a matrix unit, a backend).
+    """Return (a matrix unit, a backend) with which `fpsim.matmul` runs a schedule with an accumulator.
 
     The unit has one term per instruction, which a schedule can chain; the backend adds its partial sums by the
-    accumulator.
-
-    Args:
-      accumulator: adds the terms of a partial sum.
-      chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands.
-      c: the argument of `fpsim.matmul`; it must be None.
-      backend: the backend of the product, which must be the CPU's.
+    accumulator. chain: float32 fused multiply-adds as a unit of one term, for the formats of the operands. c: must be
+    None. backend: must be the CPU's.
 
     Raises:
       ValueError: float32 does not hold the accumulator's sums, they are rounded stochastically, c is passed, or the

@@ -22,6 +22,7 @@ from fpsim.products.orders.table import table_of
 from fpsim.products.unit_product import JOINED, Factors, UnitProduct, add_part
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.schedules.plan import Span
+from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import Arithmetic, Gathered, Node, Round, ScaledSum, Steps, Sum, extent, steps_of
 from fpsim.schedules.trees.parts import arithmetic_of
 from fpsim.sums.accumulate import NOTHING, SumProblem, accumulated
@@ -34,11 +35,7 @@ FLOAT32_CHAIN = FusedMultiplyAdd(FP32)
 class UnitSums(NamedTuple):
     """A product by a matrix unit for the functions that add it in the order of a tree.
 
-    Attributes:
-      product: the unit, and the codes and scales of a and b.
-      backend: the object that computes on the CPU or a GPU.
-      factors_at: a function from a list with the first term of K of each partial sum to their decode scales, a
-        `Factors` of scales of rows and of columns.
+    factors_at: a function from a list with the first term of K of each partial sum to their decode scales.
     """
 
     product: UnitProduct
@@ -52,10 +49,7 @@ class UnitSums(NamedTuple):
 
 
 def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
-    """Raise a ValueError unless all instructions of a tree are those of `unit`.
-
-    instructions: the arithmetic of each kind of instruction in the tree.
-    """
+    """Raise a ValueError unless all instructions of a tree are those of `unit`."""
     wanted = arithmetic_of(unit)
     for how in instructions:
         if how != wanted:
@@ -66,25 +60,21 @@ def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
 
 
 def instructions_of(node: Node) -> set[Arithmetic]:
-    """Return the arithmetic of each kind of matrix instruction in a tree; an empty set if there are none.
+    """Return the arithmetic of each kind of matrix instruction in a tree with the node `node`.
 
-    node: the tree's last node. Any addition of several terms at once counts as an instruction.
+    Any addition of several terms at once counts as an instruction.
     """
     if not isinstance(node, Sum):
         return instructions_of(node.input)
-    ways = {node.how} if node.how.rule not in ("ieee", "once") or _adds_several(node) else set()
+    several = any(
+        isinstance(item, Gathered) or (isinstance(item, Steps) and item.terms > 1) for item in node.inputs
+    )  # fmt: skip
+    ways = {node.how} if node.how.rule not in ("ieee", "once") or several else set()
     return ways.union(*(instructions_of(item) for item in node.inputs if not isinstance(item, (Steps, Gathered))))
 
 
-def _adds_several(node: Sum) -> bool:
-    """Return whether `node` has an input that adds the products of several terms of K in a single addition."""
-    return any(isinstance(item, Gathered) or (isinstance(item, Steps) and item.terms > 1) for item in node.inputs)
-
-
 def unit_sums(root: Node, sums: UnitSums) -> Array:
-    """Return the sums of a tree, (M, N) float32 (float64 for units whose sums are float64).
-
-    root: the tree's last node. sums: the operands and the backend.
+    """Return the sums of a tree with the node `root`, (M, N) float32 (float64 for units whose sums are float64).
 
     Raises:
       ValueError: a sum with block scales is not part of a chain.
@@ -104,14 +94,11 @@ def unit_sums(root: Node, sums: UnitSums) -> Array:
         if root.order == "chain":
             return _chain(root, sums)
         values = [unit_sums(item, sums) for item in root.inputs if not isinstance(item, (Steps, Gathered))]
-        return _by_pairs(values) if root.order == "pairwise" else _by_halves(values)
+        return in_levels(values, root.order, lambda x, y: x + y)
 
 
 def _chain(node: Sum, sums: UnitSums) -> Array:
-    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N).
-
-    node: the chain. sums: the operands and the backend.
-    """
+    """Return the sums of a chain of instructions, or of a float32 chain of partial sums, (M, N)."""
     promoted = _promoted(node, sums)
     if promoted is not None:
         return promoted
@@ -149,7 +136,6 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
     For that, partial sums must have equally many terms, a multiple of an instruction's; only the last may have fewer.
     If each of them covers a range of K, the ranges must be consecutive; otherwise none may be multiplied by scales.
-    node: the chain. sums: the operands and the backend.
     """
     parts, unit = node.inputs, sums.product.unit
     if len(parts) < 2 or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
@@ -173,11 +159,9 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums (M, N) of a chain of partial sums of full instructions over any terms, or None.
+    """Return the sums (M, N) of a chain of equally long partial sums of full instructions over any terms, or None.
 
-    The result is None if the partial sums differ in their number of terms; the last instruction of the last one may
-    have fewer. The terms are copied in their order, so that the unit's loops compute all partial sums in one call.
-    node: the chain. sums: the operands and the backend.
+    The last partial sum, and its last instruction, may be shorter. The terms are copied in their order.
     """
     product, unit = sums.product, sums.product.unit
     terms: list[Array] = []
@@ -205,8 +189,7 @@ def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
     """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
 
-    Only the last instruction may have fewer terms than an instruction of `unit` adds. The result is None if `part` is
-    anything else.
+    Only the last instruction may have fewer terms. The result is None if `part` is anything else.
     """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):
@@ -225,14 +208,12 @@ def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
 
 
 def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProduct) -> None:
-    """Add matrix instructions to `total` (M, N) in place, in as few calls of the unit's kernels as their terms allow.
-
-    run: the instructions in order, as runs of terms of K. product: the unit and the codes of both operands.
+    """Add a run of matrix instructions to `total` (M, N) in place, in as few calls of the unit's kernels as possible.
 
     Raises:
       ValueError: the terms of a unit with block scales are not in order.
     """
-    widest = max(_widest(item) for item in run)
+    widest = max(item.terms for item in run)
     if widest < product.unit.terms and product.unit.rule is Rule.FUSED and widest % 4 == 0:
         product = product._replace(unit=replace(product.unit, terms=widest))  # less time than with zeros
     unit, first = product.unit, run[0]
@@ -252,41 +233,9 @@ def _add_steps(total: Array, run: Sequence[Steps | Gathered], product: UnitProdu
     add_product(total, _picked(product, places.reshape(-1)))
 
 
-def _widest(item: Steps | Gathered) -> int:
-    """Return the number of terms of K in each addition of `item`, a run of equal additions or a single one."""
-    return item.terms if isinstance(item, Steps) else sum(span.terms for span in item.spans)
-
-
 def _picked(product: UnitProduct, terms: Array) -> UnitProduct:
-    """Return the product of the terms `terms` of K, in that order; an index of -1 is a zero term.
-
-    product: the unit and the codes of both operands. terms: 1-D integers.
-    """
+    """Return the product of the terms `terms` of K, 1-D integers, in that order; an index of -1 is a zero term."""
     a, b, missing = product.a[:, terms], product.b[terms], terms < 0
     a[:, missing] = 0
     b[missing] = 0
     return product._replace(a=a, b=b, promote=0, factors=Factors(), cut=0)
-
-
-def _by_pairs(values: list[Array]) -> Array:
-    """Return the pairwise float32 sum of `values`, at least one array (M, N).
-
-    Neighbours in the list are added, then neighbouring sums, until one is left; an odd last one moves up.
-    """
-    while len(values) > 1:
-        pairs = zip(values[::2], values[1::2], strict=False)
-        values = [x + y for x, y in pairs] + values[len(values) // 2 * 2 :]
-    return values[0]
-
-
-def _by_halves(values: list[Array]) -> Array:
-    """Return the butterfly sum of at least one array (M, N): values[i + h] is added to values[i], until one is left.
-
-    h: at first half of the smallest power of two that is not below their number, then halved each time.
-    """
-    half = 1 << max(len(values) - 1, 0).bit_length() >> 1
-    while half:
-        lower, upper = values[:half], values[half : 2 * half]
-        values = [x + y for x, y in zip(lower, upper, strict=False)] + lower[len(upper) :]
-        half //= 2
-    return values[0]

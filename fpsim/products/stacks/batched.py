@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from fpsim.products.operand import accumulator_codes
 from fpsim.products.pipeline import multiplied
 from fpsim.products.plain import plain_product
 from fpsim.products.request import Request, is_order, no_accumulate, refuse_unit_options
+from fpsim.products.stacks.options import arrays_of
 from fpsim.scaling.scaled import Scaled
 from fpsim.sums.accumulators import Accumulator
 from fpsim.sums.product import accumulator_product
@@ -34,13 +34,7 @@ MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
 def stacked(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any
 ) -> Array:  # fmt: skip
-    """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
-
-    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`. request: a record of its other keyword arguments.
-
-    Raises:
-      ValueError, TypeError: as for `fpsim.matmul`, or leading axes that do not broadcast.
-    """
+    """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`."""
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     ordered = request.schedule is not None and is_order(request.schedule)
     kinds = (str, MatrixUnit, IntegerUnit, Accumulator)
@@ -95,9 +89,8 @@ def _by_accumulator(
 ) -> Array:
     """Return the stack of products by a generic accumulator, in `out` or a new array of shape (*shape, M, N).
 
-    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. fmt, out: as for
-    `fpsim.matmul`. With stochastic rounding, outputs are numbered through the whole stack in C order; the number
-    selects random bits.
+    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. With stochastic rounding,
+    random bits depend on the number of an output in the whole stack, in C order.
     """
     a, b, c = operands
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
@@ -118,8 +111,7 @@ def _one_by_one(
 ) -> Array:  # fmt: skip
     """Return the products of a nonempty stack, computed one after the other, in `out` or a new array.
 
-    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. accumulate, fmt, out: as for
-    `fpsim.matmul`. request: a record of its other keyword arguments.
+    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes.
     """
     a, b, c = operands
     c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
@@ -144,11 +136,7 @@ def _one_by_one(
 
 
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
-    """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array.
-
-    operands: the matrices (a, b, c); c is None for +0. accumulate, fmt, out: as for `fpsim.matmul`. request: a record
-    of its other keyword arguments.
-    """
+    """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array."""
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
     return multiplied(*operands, accumulate, request, fmt, out, CPU)
@@ -161,10 +149,9 @@ def _is_plain(request: Request) -> bool:
 
 
 def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -> Request:
-    """Return the keyword arguments of one product of a stack, as a new record.
+    """Return the keyword arguments of one product of a stack; scales of more than two axes are replaced by its matrix.
 
-    A scale_a or scale_b of more than two axes is replaced by this product's matrix; all other arguments are shared.
-    request: keyword arguments of the whole stack. shape: the broadcast leading axes. at: the product's index in them.
+    shape: the broadcast leading axes. at: the product's index in them.
     """
     scales = (
         _matrix(x, shape, at) if x is not None and len(np.shape(x)) > 2 else x
@@ -174,28 +161,20 @@ def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -
 
 
 def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
-    """Return one matrix of a stack as a view, (rows, columns).
+    """Return one matrix of a stack, an array or a Scaled array, as a view, (rows, columns).
 
-    x: an array or a Scaled array. shape: the broadcast leading axes of all operands. at: the matrix's index in them.
+    shape: the broadcast leading axes of all operands. at: the matrix's index in them.
     """
     if not isinstance(x, Scaled):
         x = as_array(x, "scales")
         return np.broadcast_to(x, (*shape, *x.shape[-2:]))[at]
-    parts = {name: _matrix(array, shape, at) for name, array in _arrays(x)}
+    parts = {name: _matrix(array, shape, at) for name, array in arrays_of(x).items()}
     return dataclasses.replace(x, **parts)
-
-
-def _arrays(x: Scaled) -> Iterator[tuple[str, Array]]:
-    """Yield (name, array) for the codes, scales, scale codes and zero points that a Scaled stack has."""
-    for name in ("codes", "scales", "scale_codes", "zero_points"):
-        array = getattr(x, name)
-        if array is not None:
-            yield name, array
 
 
 def _scales(x: Any) -> list[Array]:
     """List the arrays of a Scaled operand besides its codes; an empty list for other operands."""
-    return [array for name, array in _arrays(x) if name != "codes"] if isinstance(x, Scaled) else []
+    return list(arrays_of(x).values())[1:] if isinstance(x, Scaled) else []
 
 
 def _codes(x: Any) -> Array:
@@ -206,17 +185,12 @@ def _codes(x: Any) -> Array:
 
 def _zeros(x: Any) -> Any:
     """Return a matrix of zeros with the dtype and last two axes of stack x (for a Scaled array, those of its codes)."""
-    if isinstance(x, Scaled):
-        x = x.codes
-    return np.zeros(x.shape[-2:], x.dtype)
+    codes = _codes(x)
+    return np.zeros(codes.shape[-2:], codes.dtype)
 
 
 def _fitting(c: Array, shape: tuple[int, ...]) -> Array:
-    """Return c unchanged if it has the shape `shape` of the result.
-
-    Raises:
-      ValueError: c has another shape.
-    """
+    """Return c unchanged if it has the shape `shape` of the result, else raise a ValueError."""
     if c.shape != shape:
         raise ValueError(f"c must have the result's shape {shape}; got {c.shape}.")
     return c

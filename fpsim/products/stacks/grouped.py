@@ -14,7 +14,7 @@ from fpsim.errors import shown
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.products.matmul import matmul
-from fpsim.products.stacks.options import ProductOptions
+from fpsim.products.stacks.options import ProductOptions, arrays_of
 from fpsim.scaling.scaled import Scaled
 from fpsim.scaling.tiling import tile_sizes
 from fpsim.sums.accumulators import Accumulator
@@ -86,8 +86,6 @@ def grouped_matmul(
 def _bounds(group_sizes: npt.ArrayLike, rows: int, groups: int) -> list[int]:
     """Return the first row of each group and the end of the last group, groups + 1 numbers.
 
-    group_sizes: as for `grouped_matmul`. rows: number of rows of a. groups: number of matrices of b.
-
     Raises:
       ValueError, TypeError: the sizes are not nonnegative integers, one per group, that add up to `rows`.
     """
@@ -120,19 +118,13 @@ def _rows(x: Any, start: int, stop: int) -> Any:
             f"a Scaled a must have tiles of one row, or of all rows, for groups; got tiles of {tall} rows. Encode it "
             "with fp.scalings.TILE_1X128, for instance."
         )
-    names = ("codes", "scales", "scale_codes", "zero_points")
-    arrays = {name: getattr(x, name) for name in names if getattr(x, name) is not None}
-    cut = {name: array[start:stop] if name == "codes" or tall == 1 else array for name, array in arrays.items()}
+    parts = arrays_of(x).items()
+    cut = {name: array[start:stop] if name == "codes" or tall == 1 else array for name, array in parts}
     return dataclasses.replace(x, **cut)
 
 
 def _of_rows(scales: Array | None, start: int, stop: int, rows: int) -> Any:
-    """Return the scales that belong to rows start .. stop - 1 of a matrix.
-
-    scales: array of scales, or None, which is returned. rows: number of rows of the matrix. If `scales` has one row per
-    row of the matrix, the result is its rows start .. stop - 1. Otherwise the rows share `scales`, which is returned
-    whole.
-    """
+    """Return the scales that belong to rows start .. stop - 1 of a matrix of `rows` rows; all if rows share them."""
     if scales is None or scales.ndim < 2 or scales.shape[0] != rows or scales.shape[0] == 1:
         return scales
     return scales[start:stop]
@@ -142,6 +134,5 @@ def _matrix(x: Any, g: int) -> Any:
     """Return matrix number g of a stack x, an array or Scaled, with its scales."""
     if not isinstance(x, Scaled):
         return x[g]
-    names = ("codes", "scales", "scale_codes", "zero_points")
-    arrays = {name: getattr(x, name) for name in names if getattr(x, name) is not None}
-    return dataclasses.replace(x, **{name: array[g if len(array) > 1 else 0] for name, array in arrays.items()})
+    parts = arrays_of(x).items()
+    return dataclasses.replace(x, **{name: array[g if len(array) > 1 else 0] for name, array in parts})

@@ -1,11 +1,13 @@
-"""The keyword arguments of products that several functions share with `fpsim.matmul`."""
+"""Keyword arguments of `fpsim.matmul` that stacks, groups and convolutions share, and the arrays of Scaled operands."""
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
 
 from fpsim.arithmetic.operands import Formats
+from fpsim.arrays import Array
 from fpsim.formats.cast_options import FormatLike
+from fpsim.scaling.scaled import Scaled
 
 
 class ProductOptions(TypedDict, total=False):
@@ -18,3 +20,9 @@ class ProductOptions(TypedDict, total=False):
     out_fmt: FormatLike | None
     strict: bool
     fmt: Formats
+
+
+def arrays_of(x: Scaled) -> dict[str, Array]:
+    """Return the arrays of a Scaled array by name: codes, and the scales, scale codes and zero points that it has."""
+    names = ("codes", "scales", "scale_codes", "zero_points")
+    return {name: getattr(x, name) for name in names if getattr(x, name) is not None}
