@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 import numpy as np
 
+from fpsim.arrays import Array
 from fpsim.formats.named import BF16, FP16, FP32, FP64, NAMED, TF32, Format
 from fpsim.probe.black_box import BlackBox
 from fpsim.probe.counter import ROWS, Counter
@@ -25,20 +26,19 @@ USUAL_FORMATS = (FP32, FP64, BF16, FP16, TF32)
 def programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs (an order of additions with its arithmetic) that may give a black box's bits, likely ones first.
 
-    A few calls of the black box measure the precision and rounding of its sums, which limit the programs to try.
-
-    Args:
-      counter: the Counter whose attribute `box` is the black box. 2**counter.large and 2**counter.small are the largest
-        and the smallest terms that the calls use.
-      order: the order of the black box's additions.
+    A few calls of the black box, `counter.box`, measure the precision and rounding of its sums. order: the order of its
+    additions.
     """
     box = counter.box
     cut = _fraction_bits(counter, order)
     bits = _bits(counter, order)
-    formats = _formats(bits, box.fmt)
     roundings = _roundings(counter, order, bits)
-    how = ((to, *rest) for to in formats for rest in product(roundings, _zeros(box), _usual_flushes(box, to)))
-    for fmt, rounding, zeros, (flushes, least) in how:
+    ways = (
+        (to, *rest)
+        for to in _formats(bits, box.fmt)
+        for rest in product(roundings, _zeros(box), _usual_flushes(box, to))
+    )
+    for fmt, rounding, zeros, (flushes, least) in ways:
         if cut is None:
             rule = AdditionRule(
                 fmt, rounding, flushes=flushes, least_inputs=least, overflow=_overflow(counter, fmt), zeros=zeros
@@ -56,8 +56,7 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs whose sums have the result's format, then others with FP32 sums, then others with FP64 sums.
 
-    Each program rounds its sums to nearest even. No bits are measured. counter: the Counter whose attribute `box` is
-    the black box; nothing else of it is used. order: the order of the black box's additions.
+    Each program rounds its sums to nearest even. The black box, `counter.box`, is not called.
     """
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
@@ -65,14 +64,13 @@ def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """Return pairs (flushes, least_inputs) to try: fields of an `AdditionRule` whose sums have the format `fmt`.
+    """Return pairs (flushes, least_inputs) to try, fields of an `AdditionRule` whose sums have the format `fmt`.
 
-    `flushes` names the numbers whose subnormals become zero: "products", "sums", "starts" (first terms of chains) and
-    "results"; () for none. `least_inputs` has, for each operand, the magnitude below which values become zero; () for
-    none. Only formats with few exponents are varied, because normally distributed operands show subnormals of these
-    alone. box: the black box, for the formats of its operands and results.
+    Only formats with few exponents are varied, because normally distributed operands show subnormals of these alone.
     """
-    least = [(0.0, _least(operand.fmt)) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands]
+    least = [
+        (0.0, operand.fmt.smallest_normal) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands
+    ]  # fmt: skip
     sums: list[tuple[str, ...]] = [(), ("products", "sums", "starts")] if _is_narrow(fmt) else [()]
     results: list[tuple[str, ...]] = [(), ("results",)] if _is_narrow(box.fmt) and fmt != box.fmt else [()]
     return [
@@ -82,27 +80,17 @@ def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tu
 
 
 def _is_narrow(fmt: Format) -> bool:
-    """Return whether the smallest exponent of a format is above -100.
-
-    Normally distributed operands include subnormals of such formats.
-    """
+    """Return whether normally distributed operands include subnormals of a format."""
     return fmt.min_exponent > NARROW
-
-
-def _least(fmt: Format) -> float:
-    """Return the smallest normal value of a format."""
-    return float(fmt.smallest_normal)
 
 
 def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
     """Yield copies of a program that differ in which subnormals become zero, those with the fewest flushes first.
 
-    Each copy has another combination of two fields of its rule: `flushes` (names of FLUSHES) and `least_inputs` (for
-    each operand, 0 or its smallest normal value). The first copy flushes nothing. box: the black box, for the formats
-    of its operands.
+    The first copy flushes nothing. box: the black box, for the formats of its operands.
     """
     names = tuple(name for name in FLUSHES if len(box.operands) == 2 or name != "products")
-    inputs = list(product(*((0.0, _least(operand.fmt)) for operand in box.operands)))
+    inputs = list(product(*((0.0, operand.fmt.smallest_normal) for operand in box.operands)))
     sets = [some for count in range(len(names) + 1) for some in combinations(names, count)]
     pairs = sorted(product(sets, inputs), key=lambda pair: len(pair[0]) + sum(x > 0 for x in pair[1]))
     for flushes, some in pairs:
@@ -111,12 +99,10 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs whose additions round the exact sum of their inputs once.
+    """Yield programs whose additions, by `rule`, round the exact sum of their inputs once.
 
-    For a plain sum of one operand there is one program. For products, calls of the black box show which products it
-    adds unrounded; the first program does the same, and rounds the other products to the format of the sums. A second
-    program rounds all products to the operands' format. It follows if both operands have one format, and the format of
-    the sums represents all products exactly. order: the order of the additions. rule: their arithmetic.
+    Of products, the first program adds those unrounded that the black box does. A second one, if the format of the sums
+    holds all products, rounds them to the operands' format.
     """
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
@@ -130,9 +116,7 @@ def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]
 def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
     """Yield programs in which two-operand additions have different formats, from the measured bits of each addition.
 
-    counter: the Counter of the black box, which measures the bits of its sums. order: the order of the black box's
-    additions. Nothing is yielded if an addition takes more than two numbers, or if the terms' range is too small to
-    measure bits.
+    Nothing is yielded if an addition takes more than two numbers, or if the terms' range is too small to measure bits.
     """
     box = counter.box
     if order.widest != 2 or counter.large - counter.small < FP64.precision:
@@ -149,9 +133,8 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
     """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64.
 
-    It is the narrowest format with the bits that the addition keeps, which are measured by a later term that cancels
-    most of the addition's sum. No term follows the last addition, so it gets the format of the one before it. counter:
-    the Counter of the black box.
+    It is the narrowest one with the bits that the addition keeps of a small term, if a later term cancels most of its
+    sum. The last addition, which no term follows, gets the format of the one before it.
     """
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it
@@ -183,11 +166,9 @@ def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
 
 
 def _formats(bits: int, out: Format) -> list[Format]:
-    """Return the formats of sums to try: those with the precision `bits`, then wider ones.
+    """Return the formats of sums to try: those with the measured precision `bits`, then wider ones.
 
-    bits: measured precision of a partial sum. out: the format of the results. If both precisions are equal, sums may be
-    wider and be rounded to `out` at the end, so the wider formats of USUAL_FORMATS follow. FP32 is tried if no format
-    has the precision `bits` and FP32 has more.
+    out: the format of the results. If it has that precision, sums may be wider and be rounded to it at the end.
     """
     signed = [fmt for fmt in dict.fromkeys((*USUAL_FORMATS, *NAMED.values())) if fmt.signed and fmt.has_zero]
     exact = [fmt for fmt in signed if fmt.precision == bits]
@@ -200,9 +181,8 @@ def _formats(bits: int, out: Format) -> list[Format]:
 def _overflow(counter: Counter, fmt: Format) -> str:
     """Return the overflow mode of sums in the format `fmt`, found by adding its largest number to itself.
 
-    It is "saturate" if the result is that largest number. It is "nonfinite" for any other result, and also if the black
-    box raises a ValueError, if its first operand cannot be that large, or if it adds fewer than two terms. counter: the
-    Counter of the black box.
+    It is "nonfinite" unless the result is that largest number; also if the black box raises a ValueError, or cannot be
+    called with such numbers.
     """
     box = counter.box
     two = counter.alive[:2]
@@ -218,51 +198,49 @@ def _overflow(counter: Counter, fmt: Format) -> str:
 
 
 def _zeros(box: BlackBox) -> tuple[str, ...]:
-    """Return values to try for `AdditionRule.zeros`, by the sign of the black box's sum of negative zeros.
-
-    They are ("kept",) if the sum is -0, and ("added", "begin") if it is +0: then +0 is added to the result, or sums
-    begin at +0.
-    """
-    minus = np.full((1, box.n), -0.0)
-    if len(box.operands) == 1:
-        return ("kept",) if np.signbit(box.of(minus))[0] else ("added", "begin")
-    return ("kept",) if np.signbit(box.of(minus, np.ones((1, box.n))))[0] else ("added", "begin")
+    """Return values to try for `AdditionRule.zeros`, by the sign of the black box's sum of negative zeros."""
+    ones = [np.ones((1, box.n))] * (len(box.operands) - 1)
+    return ("kept",) if np.signbit(box.of(np.full((1, box.n), -0.0), *ones))[0] else ("added", "begin")
 
 
 # ---- bits of a sum
 
 
+def _kept(counter: Counter, large: int, minus: int, small: int) -> Array:
+    """Return for d = 1, 2, ... whether a term is kept in a sum with another one, 2**d times as large, and its negative.
+
+    large, minus, small: indices of the larger term, its negative and the smaller term.
+    """
+    box, most = counter.box, min(counter.large - counter.small, MOST_BITS)
+    rows = np.zeros((most, box.n))
+    rows[:, large] = 2.0 ** (counter.small + np.arange(1, most + 1))
+    rows[:, minus] = -rows[:, large]
+    rows[:, small] = 2.0**counter.small
+    return box.values(rows) == 2.0**counter.small
+
+
 def _bits(counter: Counter, order: Order) -> int:
-    """Return the precision, in bits, of a partial sum, measured by a third term that cancels its larger term.
+    """Return the precision, in bits, of a partial sum of two terms, whose larger term a third one cancels.
 
-    The partial sum adds two powers of two, the smaller one 2**-d of the other. The precision is d + 1 for the largest d
-    up to which the result still is the smaller one.
-
-    If the order adds no third term to a sum of two, return `counter.bits`, the precision of a sum of two terms in the
-    result. counter: the Counter of the black box.
+    If the order adds no third term to a sum of two, it is the precision of a sum of two terms in the result.
     """
     three = _three(order.branch)
     if three is None:
         return counter.bits
     i, j, k = three
-    box, most = counter.box, min(counter.large - counter.small, MOST_BITS)
-    rows = np.zeros((most, box.n))
-    rows[:, i] = 2.0 ** (counter.small + np.arange(1, most + 1))
-    rows[:, k] = -rows[:, i]
-    rows[:, j] = 2.0**counter.small
-    kept = box.values(rows) == 2.0**counter.small
-    return int(np.argmin(kept)) + 1 if not kept.all() else most
+    kept = _kept(counter, i, k, j)
+    return int(np.argmin(kept)) + 1 if not kept.all() else kept.size
 
 
 def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     """Return the names of rounding modes that agree with the black box's sums of a number and a part of its last bit.
 
-    The part is a quarter, a half or three quarters, of either sign. bits: precision of a partial sum. All of ROUNDINGS
-    are returned if no mode agrees, or if the order or the range of terms allows no such sum. counter: the Counter of
-    the black box.
+    bits: precision of a partial sum. All of ROUNDINGS are returned if no mode agrees, or if the order or the range of
+    terms allows no such sum.
     """
     three = _three(order.branch)
-    if three is None or counter.large - counter.small < bits + 2:
+    too_near = counter.large - counter.small < bits + 2 or counter.box.operands[0].fmt.mantissa_bits < 1
+    if three is None or too_near:
         return ROUNDINGS
     i, j, k = three
     unit = 2.0 ** (counter.small + 2)  # value of the last bit of a sum whose first bit has the value `first`
@@ -272,8 +250,6 @@ def _roundings(counter: Counter, order: Order, bits: int) -> tuple[str, ...]:
     rows[:3, i], rows[3:, i] = first, -first
     rows[:3, j], rows[3:, j] = parts, -parts
     rows[:, k] = -rows[:, i]
-    if any(operand.fmt.mantissa_bits < 1 for operand in counter.box.operands[:1]):
-        return ROUNDINGS
     grows = tuple(bool(x) for x in np.abs(counter.box.values(rows)) >= unit)
     return tuple(word for word, seen in GROWS.items() if seen == grows) or ROUNDINGS
 
@@ -288,44 +264,24 @@ GROWS = {
 
 def _three(branch: Branch) -> tuple[int, int, int] | None:
     """Return indices (i, j, k) of terms: i and j are added to each other, then k to their sum; None if no terms are."""
-    stack = [branch]
-    while stack:
-        node = stack.pop()
+    for node in branch.nodes():
         for child in node.children:
             if child.children:
                 other = next(sibling for sibling in node.children if sibling is not child)
                 return child.children[0].lowest, child.children[1].lowest, other.lowest
-        stack.extend(node.children)
     return None
 
 
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
     """Return the number of fraction bits, below the largest exponent, that the addition with the most operands keeps.
 
-    Return None if it keeps all bits that can be measured, or if no addition takes three numbers or more. counter: the
-    Counter of the black box. order: the order of its additions.
+    Return None if it keeps all bits that can be measured, or if no addition takes three numbers or more.
     """
-    node = _widest(order.branch)
+    node = max(order.branch.nodes(), key=lambda node: len(node.children))
     if len(node.children) < 3:
         return None
-    i, j, k = (child.lowest for child in node.children[-3:])
-    box, most = counter.box, min(counter.large - counter.small, MOST_BITS)
-    rows = np.zeros((most, box.n))
-    rows[:, i] = 2.0 ** (counter.small + np.arange(1, most + 1))
-    rows[:, j] = -rows[:, i]
-    rows[:, k] = 2.0**counter.small
-    kept = box.values(rows) == 2.0**counter.small
+    kept = _kept(counter, *(child.lowest for child in node.children[-3:]))
     return None if kept.all() else int(np.argmin(kept))
-
-
-def _widest(branch: Branch) -> Branch:
-    """Return the node of a tree of additions that adds the most numbers at once."""
-    best, stack = branch, [branch]
-    while stack:
-        node = stack.pop()
-        best = node if len(node.children) > len(best.children) else best
-        stack.extend(node.children)
-    return best
 
 
 # ---- products
@@ -336,8 +292,7 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
     Calls of the black box test each term. If products need more bits than `fmt` has, the test adds (1 + 2^-h)^2 to a
     number that cancels all but its last bit; h is half the precision of `fmt`. If only the range of `fmt` is too small,
-    the test adds a product beyond the range to -Inf. The result is empty if `fmt` represents every product, or if no
-    test applies. order: the order of the black box's additions.
+    the test adds a product beyond the range to -Inf. The result is empty if no test applies.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_pairs_of_siblings(order.branch))
@@ -362,14 +317,8 @@ def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
 
 
 def _pairs_of_siblings(branch: Branch) -> Iterator[tuple[int, int]]:
-    """Yield, for each term, (index of the term, smallest index in another number that the same addition takes).
-
-    branch: the root of the tree of additions.
-    """
-    stack = [branch]
-    while stack:
-        node = stack.pop()
+    """Yield, for each term, (index of the term, smallest index in another number that the same addition takes)."""
+    for node in branch.nodes():
         for child in node.children:
             if not child.children:
                 yield child.lowest, next(sibling for sibling in node.children if sibling is not child).lowest
-        stack.extend(node.children)

@@ -14,7 +14,7 @@ from fpsim.errors import require_integer, require_word, shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import FP32, FP64, Format
 from fpsim.matrix_units.matrix_unit import SCALES
-from fpsim.probe.operands import ProbedCall, ProbedOperand, has_tensors
+from fpsim.probe.operands import ProbedCall, has_tensors
 
 Function = Callable[..., Any]
 MOST_TERMS = 1 << 31
@@ -24,6 +24,14 @@ ONE = {"ue8m0": 127, "ue4m3": 0x38}  # the codes of 1
 LAYOUTS = ("nn", "nt", "tn", "tt")  # memory layouts of a and b: n is row-major, t its transpose, as in BLAS
 
 
+def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return a new row-major array that begins at a cache line; its elements have any values."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.empty(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
 def _laid_out(matrix: Array, transposed: bool) -> Array:
     """Return a copy of a matrix that begins at a cache line, row-major, or column-major if `transposed`.
 
@@ -31,11 +39,9 @@ def _laid_out(matrix: Array, transposed: bool) -> Array:
     which some libraries choose kernels.)
     """
     source = matrix.T if transposed else matrix
-    raw = np.empty(source.nbytes + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    held = raw[start : start + source.nbytes].view(source.dtype).reshape(source.shape)
-    held[...] = source
-    return held.T if transposed else held
+    copy = _empty(source.shape, source.dtype)
+    copy[...] = source
+    return copy.T if transposed else copy
 
 
 class RaisedError(ValueError):
@@ -58,17 +64,11 @@ class BlackBox:
     Args:
       fn: the function.
       call: kind of sum, number of terms, operands and shapes of the function's calls.
-      longest: limit, in seconds, of the time that probing is estimated to take, from the time of the first calls; None
-        for 600.
+      longest: limit, in seconds, of the time that probing is estimated to take; None for 600.
 
     Attributes:
-      kind, n, operands, shape: kind of sum, number of terms, operands, and rows and columns of a matrix product; they
-        are fields of `call`.
-      scale, block: format of the block scales that are passed to fn too, such as "ue8m0", and number of terms that
-        share one; "" and 0 if fn takes no scales.
-      layout: memory layouts of a and b in a matrix product, such as "nt": "n" is row-major, "t" a transposed view of a
-        row-major array.
-      longest: the limit in seconds, as above; a longer estimate raises a ValueError.
+      kind, n, operands, shape, scale, block, layout: fields of `call`, see `ProbedCall`.
+      longest: the limit in seconds; a longer estimate raises a ValueError.
       fmt, dtype: format and dtype of the function's results.
       calls: number of calls so far.
 
@@ -97,7 +97,8 @@ class BlackBox:
         self.calls, self.longest = 0, LONGEST if longest is None else longest
         self.fmt: Format = FP32  # format of the result, set by the first call
         self.dtype: np.dtype[Any] | None = None  # dtype of the result, set by the first call
-        self._buffers = [self._aligned(operand) for operand in call.operands]
+        # arrays of a sum's or dot product's calls, which begin at a cache line: calls differ in their values alone
+        self._buffers = [_empty((self.n,), operand.passed(np.zeros(1)).dtype) for operand in call.operands]
         self._check()
 
     @property
@@ -110,28 +111,15 @@ class BlackBox:
         """Number of independent sums that one call computes: the smaller of a product's rows and columns, else 1."""
         return min(self.shape)
 
-    def _aligned(self, operand: ProbedOperand) -> Array:
-        """Return an array of n zeros, in the dtype in which an operand is passed, that begins at a cache line.
-
-        Every call of a sum or dot product passes such arrays, so that calls differ in their values alone.
-        """
-        dtype = operand.passed(np.zeros(1)).dtype
-        raw = np.zeros(self.n * dtype.itemsize + 64, np.uint8)
-        start = -raw.ctypes.data % 64
-        return raw[start : start + self.n * dtype.itemsize].view(dtype)
-
     # ---- calls
 
     def call(self, *arrays: Array, scales: tuple[Array, ...] | None = None) -> Array:
-        """Call the function once, count the call, and return its result as an array.
+        """Call the function once, count the call, and return its result, of shape () or (m, columns) for "matmul".
 
         Args:
           arrays: the operands, in the dtypes in which they are passed: (n,) each, or (m, n) and (n, columns) for
             "matmul".
           scales: codes of both operands' block scales; None for scales of 1.
-
-        Returns:
-          An array of shape (), or (m, columns) for "matmul".
 
         Raises:
           RaisedError: the function raised an exception.
@@ -139,11 +127,13 @@ class BlackBox:
             dtype than before.
           TypeError: the results are not floats (not integers, for integer operands).
         """
+        held = arrays
         if self.kind == "matmul":
             held = tuple(_laid_out(x, letter == "t") for x, letter in zip(arrays, self.layout, strict=True))
-        else:
-            held = arrays
-        passed = [self._as_given(x, operand) for x, operand in zip(held, self.operands, strict=True)]
+        passed: list[Any] = [
+            to_torch(x if operand.integer else x.view(DTYPES[operand.fmt])) if operand.tensors else x
+            for x, operand in zip(held, self.operands, strict=True)
+        ]
         if self.scale:
             passed += list(scales or self.scales(lambda shape: np.full(shape, ONE[self.scale])))
         self.calls += 1
@@ -167,12 +157,6 @@ class BlackBox:
         (m, columns), blocks = self.shape, self.n // self.block
         dtype = DTYPES[SCALES[self.scale]]
         return tuple(codes(shape).astype(np.uint8).view(dtype) for shape in ((m, blocks), (blocks, columns)))
-
-    def _as_given(self, array: Array, operand: ProbedOperand) -> Any:
-        """Return an array, or a torch tensor if the operand is passed as one."""
-        if not operand.tensors:
-            return array
-        return to_torch(array if operand.integer else array.view(DTYPES[operand.fmt]))
 
     def _checked(self, result: Any) -> Array:
         """Return the result of a call as an array of shape (), or (m, columns) for "matmul".
@@ -206,8 +190,7 @@ class BlackBox:
         """Return the sums (R,), in the result's dtype, of the rows of one or two operands.
 
         rows: an array (R, n) for each operand, in the dtype in which it is passed. In a matrix product, rows r of both
-        operands are multiplied, and their sum is read from the diagonal of the product. Errors are those of `call`, and
-        a ValueError if the function wrote into an operand.
+        operands are multiplied, and their sum is read from the diagonal of the product.
         """
         count = rows[0].shape[0]
         out = []
@@ -236,10 +219,7 @@ class BlackBox:
         return self.of(*self.split(terms))
 
     def of(self, *values: Array) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand.
-
-        values: an array for each operand, of float64 values that the operand's format represents.
-        """
+        """Return the float64 sums (R,) of float64 rows (R, n) of each operand, whose format represents them."""
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         with np.errstate(all="ignore"):
             return self.results(*passed).astype(np.float64)
@@ -247,8 +227,8 @@ class BlackBox:
     def split(self, terms: Array) -> tuple[Array, ...]:
         """Return one array for each operand, such that their products are the given terms.
 
-        terms: float64 zeros or powers of two of either sign, of any shape; the arrays have that shape. With one
-        operand, the terms are returned unchanged.
+        terms: float64 zeros or powers of two of either sign, of any shape. With one operand, they are returned
+        unchanged.
         """
         if len(self.operands) == 1:
             return (terms,)
@@ -276,12 +256,13 @@ class BlackBox:
           ValueError: the function is too slow, writes into operands, or returns other bits for the same operands.
         """
         rng = np.random.default_rng(0)
-        shapes = self._shapes()
-        arrays = []
-        for operand, shape in zip(self.operands, shapes, strict=True):
-            arrays.append(operand.passed(operand.drawn(rng.standard_normal(shape))))
+        (m, columns), n = self.shape, self.n
+        shapes = [(m, n), (n, columns)] if self.kind == "matmul" else [(n,)] * len(self.operands)
+        arrays = [
+            operand.passed(operand.drawn(rng.standard_normal(shape)))
+            for operand, shape in zip(self.operands, shapes, strict=True)
+        ]
         before = [x.copy() for x in arrays]
-        started = time.perf_counter()
         first = self._first(arrays)
         self.fmt = format_of(first.dtype) or FP64
         for x, was in zip(arrays, before, strict=True):
@@ -306,8 +287,7 @@ class BlackBox:
     def _first(self, arrays: list[Array]) -> Array:
         """Return the function's first result for arrays, one for each operand.
 
-        If the function raises for arrays but not for torch tensors, `operands` is changed so that later calls pass
-        tensors.
+        If it raises for arrays but not for torch tensors, `operands` is changed so that later calls pass tensors.
         """
         try:
             return self.call(*arrays)
@@ -331,12 +311,6 @@ class BlackBox:
         """Raise a ValueError if an operand's bytes differ from those before the call."""
         if operand.tobytes() != before:
             raise ValueError("fn must not change its operands; it wrote into one. Let it work on a copy.")
-
-    def _shapes(self) -> list[tuple[int, ...]]:
-        """Return the shapes of the operands of one call, block scales left out."""
-        if self.kind != "matmul":
-            return [(self.n,)] * len(self.operands)
-        return [(self.shape[0], self.n), (self.n, self.shape[1])]
 
     def whole(self, *values: Array, scales: tuple[Array, ...] | None = None) -> Array:
         """Return the function's result for float64 values of whole operands, such as (m, n) and (n, columns).

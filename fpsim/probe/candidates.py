@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from itertools import dropwhile, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from fpsim.errors import shown
 from fpsim.formats.float_format import DTYPES
 from fpsim.formats.named import BF16, FP16, FP32, FP64, TF32, Format
 from fpsim.matrix_units.catalogue import float_units as units
-from fpsim.matrix_units.matrix_unit import MatrixUnit, Rule
+from fpsim.matrix_units.matrix_unit import Element, MatrixUnit, Rule
 from fpsim.probe.operands import ProbedOperand
-from fpsim.probe.order import Branch, Order, joined
+from fpsim.probe.order import Branch, Order, chained, joined
 from fpsim.products.matmul import matmul
 from fpsim.products.reduce import dot, sum
 from fpsim.schedules.call import Call
@@ -30,6 +30,7 @@ from fpsim.schedules.libraries.triton import triton
 from fpsim.schedules.limits import refusals
 from fpsim.schedules.plan import interval_of
 from fpsim.schedules.schedule import FLAT, Chain, Schedule
+from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import Arithmetic, StackOperation
 from fpsim.schedules.trees.tree import Tree, tree
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise, Sequential
@@ -42,25 +43,17 @@ ALIGNMENT = {
     Rule.REVERSED_CHAIN: "rounded", Rule.TWO_CHAINS: "rounded",
     Rule.ODD_PAIR: "rounded", Rule.FUSED_PAIR: "rounded",
 }  # fmt: skip
-
-
 TOGETHER = 32  # sums per matrix product, which takes about the time of a call
 # Rules by which an instruction adds some of its products first.
 OWN_NODES = ("two_passes", "flushed_tree", "reversed_chain", "two_chains", "odd_pair", "fused_pair")
 
 
 class AdderCandidate(NamedTuple):
-    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results.
+    """A candidate arithmetic: a matrix unit with a schedule, or an accumulator, and the format of its results."""
 
-    Attributes:
-      how: the unit or the accumulator.
-      schedule: the order in which the unit's instructions are used; None for an accumulator.
-      out: the format that results are rounded to.
-    """
-
-    how: MatrixUnit | Accumulator
-    schedule: Schedule | None
-    out: Format
+    how: MatrixUnit | Accumulator  # the unit or the accumulator
+    schedule: Schedule | None  # the order in which the unit's instructions are used; None for an accumulator
+    out: Format  # the format that results are rounded to
 
     @property
     def name(self) -> str:
@@ -102,24 +95,16 @@ class AdderCandidate(NamedTuple):
             warnings.simplefilter("ignore")  # warnings that a library would choose another kernel
             if isinstance(self.how, Accumulator):
                 return self._cast(matmul(a, b, accumulate=self.how))
-            cast = None if self.out == self._unit_format() else self.out
+            uncast = self.how.d.fmt if self.schedule in (None, FLAT) else FP32
             return np.asarray(
                 matmul(
-                    a, b, accumulate=self.how, schedule=self.schedule, out_fmt=cast, scale_a=scale_a,
-                    scale_b=scale_b, strict=False,
+                    a, b, accumulate=self.how, schedule=self.schedule, out_fmt=None if self.out == uncast else self.out,
+                    scale_a=scale_a, scale_b=scale_b, strict=False,
                 )
             )  # fmt: skip
 
-    def _unit_format(self) -> Format:
-        """Return the format of `fp.matmul`'s result for this unit and schedule if out_fmt is not passed."""
-        assert isinstance(self.how, MatrixUnit)
-        return self.how.d.fmt if self.schedule in (None, FLAT) else FP32
-
     def sum(self, x: Array) -> Array:
-        """Return the sums (R,) of rows (R, n) of terms, in the dtype of the candidate's result format.
-
-        The candidate must be an accumulator.
-        """
+        """Return the sums (R,) of rows (R, n) of terms by an accumulator, in the dtype of the results' format."""
         assert isinstance(self.how, Accumulator)
         return self._cast(np.asarray(sum(x, accumulate=self.how, axis=-1)))
 
@@ -138,10 +123,7 @@ class AdderCandidate(NamedTuple):
         )
 
     def _cast(self, x: Array) -> Array:
-        """Return results of an accumulator, in its `own_format` (values, or codes if it has no dtype), cast to `out`.
-
-        The array has the dtype of the format `out`.
-        """
+        """Return results in the candidate's `own_format` (codes if it has no dtype) as an array of the format `out`."""
         if self.out == self.own_format:
             return x
         with np.errstate(all="ignore"):
@@ -154,10 +136,7 @@ class AdderCandidate(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _tree(candidate: AdderCandidate, k: int, n: int | None) -> Tree:
-    """Return the tree of additions of a candidate for k products, cached.
-
-    n: number of columns of the matrix product; None for any number.
-    """
+    """Return the tree of additions of a candidate for k products and n columns (None: any number), cached."""
     if isinstance(candidate.how, Accumulator):
         return tree(candidate.how, k, out_fmt=candidate.out)
     schedule = candidate.schedule or FLAT
@@ -188,38 +167,24 @@ def by_units(
             chain = row.sums if isinstance(row.sums, Chain) else None
             interval = interval_of(chain, unit) if chain else 0
             takes = row.arch in ("", unit.arch) and interval % unit.terms == 0 and not (scale and interval)
-            if takes and refused is _is_refused(row, unit, out):
+            # some kernels compute only a product of matrices, or only one of a row vector and a matrix
+            if takes and refused is all(refusals(Call(row, unit, *shape, out_fmt=out)) for shape in SHAPES):
                 yield AdderCandidate(unit, row, out)
 
 
-def _is_refused(schedule: Schedule, unit: MatrixUnit, out: Format) -> bool:
-    """Return whether the schedule's library has no kernel for a unit and a result format, in both shapes of SHAPES.
-
-    These are a matrix product and the product of a row vector and a matrix; some kernels compute only one of the two.
-    out: the format of the results.
-    """
-    return all(refusals(Call(schedule, unit, *shape, out_fmt=out)) for shape in SHAPES)
-
-
-def _takes(element: object, operand: ProbedOperand) -> bool:
+def _takes(element: Element, operand: ProbedOperand) -> bool:
     """Return whether an element type of a matrix unit takes an operand.
 
-    FP32 and TF32 operands are taken by elements that are passed as float32, such as TF32. Operands of another format
-    are taken by elements of that format. element: a unit's `Element`, with its format `fmt` and the format `carrier` in
-    which it is passed.
+    FP32 and TF32 operands are taken by all elements that are passed as float32, such as TF32.
     """
-    carrier, fmt = element.carrier, element.fmt  # type: ignore[attr-defined]
-    if operand.fmt in (FP32, TF32):
-        return bool(carrier == FP32)
-    return bool(fmt == operand.fmt)
+    return element.carrier == FP32 if operand.fmt in (FP32, TF32) else element.fmt == operand.fmt
 
 
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
     """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K.
 
-    Promotion adds partial sums of a fixed number of terms to a float32 total; this number is that of the order's first
-    partial sum. The number of splits is the number of the order's partial sums. Nothing is yielded if the order is None
-    or has a single partial sum.
+    Terms are promoted after as many as the order's first partial sum has; there are as many splits as partial sums.
+    Nothing is yielded if the order is None or has a single partial sum.
     """
     if order is None or order.widest == 1:
         return
@@ -232,18 +197,14 @@ def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
         if 32 <= block < 128:
             yield triton(128, max_num_imprecise_acc=block)
     if unit.arch in ("hopper", "blackwell", "ada"):
-        for fast in (False, True) if unit.a.fmt.bits == 8 else (False,):
-            with suppress(ValueError):
-                yield cublas(unit.arch, split_k=len(parts), fast_accum=fast)
-        for merge in ("output_type", "in_place"):
-            with suppress(ValueError):
-                yield cublas(unit.arch, family="cutlass", split_k=len(parts), merge=merge)
+        options: list[dict[str, Any]] = [{"fast_accum": fast} for fast in (False, True)[: 1 + (unit.a.fmt.bits == 8)]]
+        options += [{"family": "cutlass", "merge": merge} for merge in ("output_type", "in_place")]
         if unit.a.fmt.bits == 16:
-            for step in (None, 8):
-                with suppress(ValueError):
-                    yield cublas(unit.arch, family="cutlass", split_k=len(parts), step=step)
+            steps: list[dict[str, Any]] = [{}, {"step": 8}, {"step": 8, "merge": "output_type"}]
+            options += [{"family": "cutlass"} | step for step in steps]
+        for keywords in options:
             with suppress(ValueError):
-                yield cublas(unit.arch, family="cutlass", split_k=len(parts), step=8, merge="output_type")
+                yield cublas(unit.arch, split_k=len(parts), **keywords)
 
 
 def spine(branch: Branch) -> list[int]:
@@ -270,7 +231,7 @@ def spine(branch: Branch) -> list[int]:
 def by_accumulators(out: Format, order: Order | None, of_products: bool) -> Iterator[AdderCandidate]:
     """Yield accumulators as candidates, in `out` and the formats SUM_FORMATS of at least its precision.
 
-    order: an order whose partial sums give the chunks of `fp.Chunked`, or None; of_products: True to include fused
+    order: an order whose partial sums give the chunks of `fp.Chunked`, or None. of_products: True to include fused
     multiply-adds.
     """
     chunks = {parts[0] for parts in [spine(order.branch) if order is not None else []] if len(parts) > 1}
@@ -305,7 +266,7 @@ def order_of(how: Tree) -> Order | None:
         if operation.kind == "begin":
             stack.append(None)
         elif operation.kind == "push":
-            stack.append(_added([Branch(k) for span in operation.spans for k in range(*span)]))
+            stack.append(_added(_terms(operation)))
         elif operation.kind == "step":
             stack[-1] = _step(stack[-1], operation)
         elif operation.kind == "join":
@@ -314,7 +275,7 @@ def order_of(how: Tree) -> Order | None:
         elif operation.kind in ("pairwise", "butterfly"):
             numbers = stack[len(stack) - operation.numbers :]
             del stack[len(stack) - operation.numbers :]
-            stack.append(_levels(numbers, operation.kind))
+            stack.append(in_levels(numbers, operation.kind, lambda x, y: _added([x, y])))
     return None if stack[-1] is None else Order.of(stack[-1])
 
 
@@ -336,31 +297,21 @@ def may_have(how: Tree, order: Order) -> bool:
     for operation in islice(dropwhile(lambda operation: operation.kind == "begin", how.operations()), 2):
         if operation.kind != "step" or not isinstance(operation.how, Arithmetic) or operation.how.rule in OWN_NODES:
             break
-        first += [k for span in operation.spans for k in range(*span)]
+        first += [term.lowest for term in _terms(operation)]
         if operation.how.rule != "ieee":
             break
     return len(first) < 2 or order.are_siblings(first)
+
+
+def _terms(operation: StackOperation) -> list[Branch]:
+    """Return the terms that an operation adds as branches."""
+    return [Branch(k) for span in operation.spans for k in range(*span)]
 
 
 def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
     """Return the sum of those branches that are not None; None if all are."""
     some = [part for part in parts if part is not None]
     return joined(some) if some else None
-
-
-def _levels(numbers: list[Branch | None], kind: str) -> Branch | None:
-    """Return the sum of the branches `numbers`, which are added level by level; None stands for a sum of no terms.
-
-    kind: on each level, "pairwise" adds branches 2 i and 2 i + 1; any other kind adds branches i and i + half (if there
-    is one), where half is the largest power of two below the number of branches.
-    """
-    while len(numbers) > 1:
-        if kind == "pairwise":
-            numbers = [_added(numbers[i : i + 2]) for i in range(0, len(numbers), 2)]
-        else:
-            half = 1 << (len(numbers) - 1).bit_length() - 1
-            numbers = [_added([numbers[i], *numbers[i + half : i + half + 1]]) for i in range(half)]
-    return numbers[0]
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
@@ -370,7 +321,7 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
     """
     how = step.how
     assert isinstance(how, Arithmetic)
-    terms = [Branch(k) for span in step.spans for k in range(*span)]
+    terms = _terms(step)
     if how.rule == "two_passes":
         first = [t for i, t in enumerate(terms) if i % 4 < 2]
         second = [t for i, t in enumerate(terms) if i % 4 > 1]
@@ -384,15 +335,7 @@ def _step(total: Branch | None, step: StackOperation) -> Branch | None:
     if how.rule in ("odd_pair", "fused_pair"):
         return _added([total, _added(terms)])
     if how.rule == "two_chains":
-        return _added([total, _added([_chained(terms[::2]), _chained(terms[1::2])])])
+        return _added([total, _added([chained(some) for some in (terms[::2], terms[1::2]) if some])])
     if how.rule == "ieee" and len(terms) > 1:
         raise ValueError(f"an addition of IEEE 754 takes one product; got {shown(terms)}.")
     return _added([total, *terms])
-
-
-def _chained(terms: list[Branch]) -> Branch | None:
-    """Return the branch that adds terms one after the other; None if there are no terms."""
-    total: Branch | None = None
-    for term in terms:
-        total = _added([total, term])
-    return total

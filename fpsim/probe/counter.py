@@ -63,9 +63,6 @@ class Counter:
           first, second: int64 (pairs,), indices of terms.
           small: int64 (S,), indices of terms; those of the pair don't count.
 
-        Returns:
-          Counts, int64 (pairs,).
-
         Raises:
           NoOrderError: a sum is not a whole number of small terms.
         """
@@ -123,9 +120,8 @@ class Counter:
     def _single(self, exponents: Array) -> Array:
         """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions).
 
-        Element (e, p) is the sum in which the term at position p is 2**exponents[e], and all other terms are 0. The
-        positions are the first, a middle and the last index in `alive`, the terms that the black box includes. They
-        ascend, and equal ones are left out, so there are one to three. exponents: 1-D integers.
+        The term at a position is 2**exponent. Positions are the first, a middle and the last index in `alive`, each
+        once.
         """
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
@@ -147,12 +143,9 @@ class Counter:
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
-        """Return the largest tried exponent with which M = 2**exponent and -M cancel at every tested pair of terms.
+        """Return the largest tried exponent with which M = 2**exponent and -M, among zeros, cancel at all tested terms.
 
-        They cancel if the sum with M at one term of the pair, -M at the other and zeros elsewhere is 0. Up to three
-        pairs of included terms are tested: the first and the second, the first and the last, a middle one and the last.
-        The tried exponents are those of LARGE from `small` to the largest that a term can have, or only that one if
-        LARGE has none of them. With a single included term nothing is tested.
+        Tested are the first term with the second and the last one, and a middle term with the last one.
 
         Raises:
           NoOrderError: for each tried exponent, M and -M do not cancel at some pair.
@@ -173,10 +166,7 @@ class Counter:
         return tried[int(np.flatnonzero(cancels)[0])]
 
     def _bits(self) -> int:
-        """Return the precision, in bits, that the result shows of a sum of two terms, the first and the last one.
-
-        It is d + 1 for the largest d up to which the sum of 2**(small + d) and 2**small is exact.
-        """
+        """Return the precision, in bits, that the result shows of a sum of two terms, the first and the last one."""
         most = max(min(self.large - self.small, 60), 1)
         if self.alive.size == 1:
             return most

@@ -48,10 +48,9 @@ def _node(branch: Branch, how: Arithmetic) -> Sum | int:
 
 
 def _sum(parts: list[Sum | int], how: Arithmetic) -> Sum:
-    """Return the addition of several parts as a `Sum` node.
+    """Return the addition of several parts, which are indices of terms and sums, as a `Sum` node.
 
-    parts: indices of terms, and sums. If exactly one part is a sum, the result is that running sum, to which the terms
-    are added as further inputs. how: the arithmetic of the addition.
+    If exactly one part is a sum, the result is that running sum, to which the terms are added as further inputs.
     """
     terms = [part for part in parts if isinstance(part, int)]
     sums = [part for part in parts if not isinstance(part, int)]
@@ -71,8 +70,8 @@ def _with(
 ) -> tuple[Node | Steps | Gathered, ...]:
     """Return `inputs`, those of a running sum, followed by further terms; the list `inputs` may change in place.
 
-    terms: indices of the terms, ascending. how: the arithmetic of the additions. With its rule "ieee" each term is
-    added in a separate step; with other rules one step adds all terms.
+    terms: indices of the terms, ascending. With the rule "ieee" of `how` each is added in a separate step; else one
+    step adds all.
     """
     side_by_side = terms == list(range(terms[0], terms[0] + len(terms)))
     new = [Steps(terms[0], len(terms), 1, 0)]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 
 from fpsim.arrays import Array
 from fpsim.formats.named import FP32, Format
 from fpsim.probe.black_box import BlackBox
-from fpsim.probe.operands import ProbedOperand
+from fpsim.probe.operands import ProbedCall, ProbedOperand
 
 Shape = tuple[int, ...]
 SPAN = 12  # binades on either side of the middle in which values of wide formats are drawn
@@ -23,23 +22,7 @@ USUAL = ("normal", "cancelling", "wide", "positive", "ties", "alike", "layers")
 EDGES = ("zeros", "large", "subnormal", "vanishing", "special")
 
 
-class Drawable(Protocol):
-    """Protocol of a black box for which operands are drawn: kind of sum, number of terms, shape, and operands."""
-
-    @property
-    def kind(self) -> str: ...  # "matmul" for matrices
-
-    @property
-    def n(self) -> int: ...  # terms
-
-    @property
-    def shape(self) -> tuple[int, int]: ...  # rows and columns of a product of matrices
-
-    @property
-    def operands(self) -> tuple[ProbedOperand, ...]: ...
-
-
-def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
+def drawn(kind: str, box: BlackBox | ProbedCall, seed: int, rows: int = ROWS) -> tuple[Array, ...]:
     """Return random operands as float64 values of their formats: two matrices, or rows (rows, n) of each operand.
 
     Args:
@@ -63,29 +46,23 @@ def drawn(kind: str, box: Drawable, seed: int, rows: int = ROWS) -> tuple[Array,
     matrices = box.kind == "matmul"
     shapes = [(box.shape[0], box.n), (box.n, box.shape[1])] if matrices else [(rows, box.n)] * len(box.operands)
     values = [DRAW[kind](rng, operand, shape, box.n) for operand, shape in zip(box.operands, shapes, strict=True)]
+    by_term = [x if matrices and i == 1 else np.moveaxis(x, -1, 0) for i, x in enumerate(values)]
     if kind in ("cancelling", "alike"):
-        by_term = [np.moveaxis(x, -1, 0) for x in values]
-        if matrices:
-            by_term[1] = values[1]
         _cancel(rng, by_term, near=kind == "alike")
-    if kind == "layers":
-        by_term = [np.moveaxis(x, -1, 0) for x in values]
-        if matrices:
-            by_term[1] = values[1]
+    elif kind == "layers":
         _in_layers(rng, by_term, box.operands[0].fmt)
-    if kind == "subnormal" and len(values) == 2:
+    elif kind == "subnormal" and len(values) == 2:
         # products of two subnormals become 0, so most terms have one ordinary operand
         which = rng.integers(0, 3, box.n)
-        for i, x in enumerate(values):
-            terms = x if matrices and i == 1 else np.moveaxis(x, -1, 0)
+        for i, terms in enumerate(by_term):
             terms[which == i] = rng.standard_normal(terms[which == i].shape)
     return tuple(operand.drawn(x) for operand, x in zip(box.operands, values, strict=True))
 
 
 def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
-    """Return random codes of both operands' block scales, (M, n / block) and (n / block, N).
+    """Return random codes of both operands' block scales, (M, n / block) and (n / block, N); () if the box takes none.
 
-    Return () if the black box takes no scales. kind, seed: the arguments with which `drawn` returned the operands.
+    kind, seed: the arguments with which `drawn` returned the operands.
     """
     rng = np.random.default_rng([seed, [*USUAL, *EDGES].index(kind), 1])
     if box.scale == "ue8m0":
@@ -97,7 +74,7 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
     """Return the black box's results, in their dtype, for operands from `drawn` and block scales from `drawn_scales`.
 
-    The result is (M, N) for a matrix product, else (rows,). values: the operands; scales: () for scales of 1.
+    The result is (M, N) for a matrix product, else (rows,). scales: () for scales of 1.
     """
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
@@ -112,38 +89,24 @@ def _span(operand: ProbedOperand) -> int:
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values of a shape, rounded to the operand's format, as float64.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
+    """Draw standard normal values."""
     return operand.drawn(rng.standard_normal(shape))
 
 
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, whose exponents are spread over many binades in the middle of the format's range.
-
-    Values are rounded to the operand's format. rng: the source of random numbers. n, the number of terms of a sum, is
-    not used.
-    """
+    """Draw values whose exponents are spread over many binades in the middle of the format's range."""
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
 
 
 def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, in 0.25 to 1, rounded to the operand's format.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
+    """Draw values in 0.25 to 1."""
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape: positive and negative powers of two in the middle of the operand's range.
-
-    Their partial sums are often ties of a rounding, or next to one. rng: the source of random numbers. n, the number of
-    terms of a sum, is not used.
-    """
+    """Draw powers of two of both signs in the middle of the range, whose sums are often near ties of a rounding."""
     span = _span(operand)
     low, high = operand.exponents
     exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
@@ -151,10 +114,7 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, of both signs, up to 4 times the smallest normal number of the operand's format.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
+    """Draw values of both signs, up to 4 times the smallest normal number of the format."""
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
     values = np.ldexp(units, fmt.min_exponent - fmt.mantissa_bits) * rng.choice([-1.0, 1.0], shape)
@@ -162,30 +122,20 @@ def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n
 
 
 def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 zeros of a shape and of both signs; each is +0 with the probability 0.5 / n.
+    """Draw zeros, each +0 with the probability 0.5 / n, so that half of the sums of n terms have negative zeros alone.
 
-    So about half of the sums of n terms have negative zeros alone. For an unsigned operand all zeros are positive.
-    rng: the source of random numbers.
+    For an unsigned operand all zeros are positive.
     """
     return np.where(rng.random(shape) < 0.5 / n, 0.0, -0.0 if operand.fmt.signed else 0.0)
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, of both signs, at least a quarter of the largest value of the operand's format.
-
-    So partial sums overflow where the exact sum may not. rng: the source of random numbers. n, the number of terms of a
-    sum, is not used.
-    """
+    """Draw values of both signs, at least a quarter of the largest: partial sums overflow where the sum may not."""
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
 def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape: standard normal values, and a few special ones in their place.
-
-    Special values are infinities and NaNs (if the operand's format has them), zeros of both signs, the largest values
-    of both signs, and half of the largest value. A sum of n terms has about 1.5 of them. rng: the
-    source of random numbers.
-    """
+    """Draw normal values, of which about 1.5 of n terms are replaced by infinities, NaNs, zeros and largest values."""
     fmt = operand.fmt
     some = [0.0, -0.0, fmt.max, -fmt.max, fmt.max / 2]
     some += [np.inf, -np.inf] if fmt.has_infinity else []
@@ -195,19 +145,16 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 
 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw float64 values of a shape, in 1 to 2, rounded to the operand's format.
-
-    rng: the source of random numbers. n, the number of terms of a sum, is not used.
-    """
+    """Draw values in 1 to 2."""
     return operand.drawn(rng.uniform(1, 2, shape))
 
 
 def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> None:
-    """Scale terms in place to three magnitudes that are far apart.
+    """Scale terms in place to three magnitudes that are far apart; terms of the two larger ones cancel in pairs.
 
+    A compensated sum, which adds the rounding error of each addition back later, still loses the smallest terms.
     values: float64 arrays of one or two operands, whose first axis counts terms and whose values are near 1. fmt: the
-    format whose range limits the magnitudes; the largest one is random. Terms of the two larger magnitudes cancel in
-    pairs. A compensated sum, which adds the rounding error of each addition back later, still loses the smallest terms.
+    format whose range limits the magnitudes.
     """
     n = values[0].shape[0]
     reach = max(fmt.precision, FP32.precision) * 5 // 2
@@ -229,8 +176,7 @@ def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
     """Pair the terms, and make the second of each pair the negative of the first, in place.
 
     In one of 20 pairs the second is also larger by the factor 1 + 2**-6. values: float64 arrays of one or two operands,
-    whose first axis counts terms; with two, only the last one changes its sign. near: True to pair each term with its
-    neighbour, False to pair at random.
+    whose first axis counts terms. near: True to pair each term with its neighbour, False to pair at random.
     """
     n = values[0].shape[0]
     place = np.arange(n) if near else rng.permutation(n)
@@ -241,6 +187,7 @@ def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
     values[-1][second] *= np.where(off, -1.0 - 2.0**-6, -1.0).reshape(-1, *[1] * (values[-1].ndim - 1))
 
 
+# Kind -> function from (random generator, operand, shape, number of terms n of a sum) to float64 values of its format.
 DRAW: dict[str, Callable[[np.random.Generator, ProbedOperand, Shape, int], Array]] = {
     "normal": _normal, "cancelling": _wide, "alike": _normal, "wide": _wide, "positive": _positive, "ties": _ties,
     "layers": _near_one,
@@ -261,10 +208,7 @@ def same_bits(got: Array, want: Array) -> bool:
 
 
 def differing(got: Array, want: Array) -> Array:
-    """Return a bool mask, of the arrays' shape, of elements whose bits differ between two float arrays of one dtype.
-
-    Two NaNs count as equal.
-    """
+    """Return a bool mask of elements whose bits differ between two float arrays of one dtype; NaNs are equal."""
     words = f"u{got.dtype.itemsize}"
     equal = np.ascontiguousarray(got).view(words) == np.ascontiguousarray(want).view(words)
     with np.errstate(invalid="ignore"):

@@ -25,11 +25,7 @@ class NoOrderError(Exception):
 
 
 class Masks(Protocol):
-    """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`.
-
-    Attributes:
-      capacity: number of small terms that can be nonzero at once.
-    """
+    """Protocol of a counter of the small terms that survive in sums with M and -M, such as `Counter`."""
 
     capacity: int  # number of small terms that can be nonzero at once
 
@@ -39,7 +35,6 @@ class Masks(Protocol):
         All arguments are int64 indices of terms. The terms `small` have one small value; a huge M is at the first term
         of the pair and -M at the second. Rounding removes terms that are added to either before these cancel.
         """
-        ...
 
 
 def revealed(masks: Masks, terms: Sequence[int], seed: int = 0) -> Order:
@@ -61,27 +56,16 @@ class _TreeSearch:
     """The recursive search for a tree of additions: a huge M stays at one term, the pivot; -M moves over the others.
 
     Small terms that are added to M or to -M before M and -M cancel are lost: rounding removes them. The result counts
-    the other small terms. Terms are named by their indices.
-
-    Args:
-      masks: the counter of surviving terms.
-      rng: the source of random numbers, which chooses some pivots and samples of terms.
+    the other small terms. All terms that methods take and return are int64 indices; errors are NoOrderErrors.
     """
 
     def __init__(self, masks: Masks, rng: np.random.Generator) -> None:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the branch of the tree that adds the given terms, before other terms are added to their sum.
+        """Return the branch that adds the given terms, ascending, before other terms are added to their sum.
 
-        If one node adds these terms together with others, the branch has only these terms.
-
-        Args:
-          terms: int64, indices of the terms, ascending.
-          depth: the depth of the recursion, by which pivots are chosen.
-
-        Raises:
-          NoOrderError: no tree gives the counts of lost terms.
+        If one node adds them together with others, the branch has only these terms. depth: that of the recursion.
         """
         if terms.size == 1:
             return Branch(int(terms[0]))
@@ -106,14 +90,8 @@ class _TreeSearch:
     def _classes(self, pivot: int, others: Array, terms: Array) -> list[tuple[int, Array]]:
         """Return pairs (count, group), one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        Args:
-          pivot: index of the term that holds the huge M.
-          others, terms: int64, indices of the searched terms without and with the pivot.
-
-        Returns:
-          group: int64, indices of the terms that the node adds to that partial sum. count: 1 + the number of terms that
-            rounding removes with M at the pivot and -M at a term of the group; that term is included. If the node adds
-            two numbers, the count is the number of terms in its sum.
+        group: the terms that the node adds to that partial sum. count: 1 + the number of terms that are lost with M at
+        the pivot and -M at a term of the group, itself included. others: the searched terms without the pivot.
         """
         if terms.size > self.masks.capacity:
             parts = self._sampled(pivot, others)
@@ -126,9 +104,8 @@ class _TreeSearch:
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
         """Return `members` in groups, one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        pivot: index of the term that holds the huge M. members: int64, indices of terms, too many to be counted at
-        once. A group holds the members that its node adds. With -M at one of a group, rounding must remove all members
-        of lower groups. If it doesn't, because a node adds several numbers exactly, None is returned.
+        members: too many terms to be counted at once. With -M at one of a group, all members of lower groups must be
+        lost; if they are not, because a node adds several numbers exactly, None is returned.
         """
         done: list[Array] = []
         waiting = [members]
@@ -153,9 +130,7 @@ class _TreeSearch:
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
         """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
 
-        The count of a member is the number of terms that rounding removes with M at the term `pivot` and -M at that
-        member. Return None if a group does not lose all terms of `small` in groups before it. All arguments are indices
-        of terms.
+        Return None if a group does not lose all terms of `small` in groups before it.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -163,19 +138,16 @@ class _TreeSearch:
         return parts if np.array_equal(below, np.unique(counts)) else None
 
     def _not_below(self, pivot: int, term: int, members: Array) -> Array:
-        """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is.
-
-        All arguments and the result are indices of terms. The pivot is the term that holds the huge M.
-        """
+        """Return a few of `members`, one of which is added to the pivot's sum after `term`; empty if no member is."""
         for small in self._covering(members):
             if self._lost(pivot, np.array([term]), small)[0] < small.size:
                 return small
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether, with M at the pivot and -M in a group of terms, rounding removes the group before it.
+        """Return whether, with M at the pivot and -M in a group of terms (of `parts`), the group before it is lost.
 
-        One term of each group is tested. pivot: index of a term. parts: the groups, int64 indices of terms.
+        One term of each group is tested.
         """
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
@@ -192,13 +164,7 @@ class _TreeSearch:
         return [terms[i::count] for i in range(count)]
 
     def _lost(self, pivot: int, others: Array, small: Array) -> Array:
-        """Return, for each of `others`, how many `small` terms rounding removes with M at the pivot, -M at that term.
-
-        All arguments are indices of terms. The result is int64, with one count for each of `others`.
-
-        Raises:
-          NoOrderError: more terms are in the result than were set.
-        """
+        """Return, for each of `others`, how many `small` terms are lost with M at the pivot and -M at that term."""
         small = small[small != pivot]
         lost = small.size - self.masks.survivors(np.full(others.size, pivot), others, small)
         if (lost < np.isin(others, small)).any():
@@ -212,14 +178,8 @@ class _TreeSearch:
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
 
-        Such a node adds several branches exactly. So with M at the pivot and -M in one branch, terms of the other
-        branches count in the result; the first term of `shared` is tested.
-
-        Args:
-          pivot: index of the term that holds M.
-          shared, members: indices of terms.
-          size: number of terms in each branch of `members`. It is the number of terms that rounding removes with -M at
-            a member, without those that were in the pivot's sum before that node.
+        Such a node adds several branches exactly, so terms of one branch count with -M in another one. size: number of
+        terms in each branch of `members`, counted as those that are lost with -M at a member.
         """
         if size < 1 or members.size % size:
             return False
@@ -229,11 +189,7 @@ class _TreeSearch:
         """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.
 
         If all members seem to be one branch, but its topmost addition also takes the pivot, the operands of that
-        addition are returned instead. pivot: index of the term that holds the huge M. depth: the depth of the
-        recursion.
-
-        Raises:
-          NoOrderError: no tree gives the counts of lost terms.
+        addition are returned instead.
         """
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
@@ -249,10 +205,10 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether one node adds the term `pivot` and all terms `members`, given as indices.
+        """Return whether one node adds the term `pivot` and all terms `members`.
 
-        It does if a small pivot does not count in the sum with M and -M at any two members. With more than PAIRS
-        members, some pairs are tested.
+        It does if a small pivot is lost with M and -M at any two members; of more than PAIRS members, some pairs are
+        tested.
         """
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False

@@ -99,6 +99,10 @@ class Model:
         for field, word in FIELDS_OF_EDGES:
             if any(word in sentence for sentence in unknown):
                 self.traits = self.traits._replace(**{field: None})
+        (
+            self.terms_per_step, self.fraction_bits, self.alignment, self.rounding, self.accumulator, self.promotion,
+            self.flushes_subnormals, self.flushes, self.saturates,
+        ) = self.traits  # fmt: skip
 
     @property
     def found(self) -> bool:
@@ -131,55 +135,10 @@ class Model:
         return tuple(sorted(set(range(self.n)) - {term for term in self.order.program if term >= 0}))
 
     @property
-    def terms_per_step(self) -> int | None:
-        """Number of products that one addition takes; None if candidates differ in it."""
-        return self.traits.terms_per_step
-
-    @property
-    def fraction_bits(self) -> int | None:
-        """Number of fraction bits that an addition keeps of aligned terms; None if terms are not cut."""
-        return self.traits.fraction_bits
-
-    @property
-    def alignment(self) -> str | None:
-        """Treatment of an addition's terms, such as "truncate" or "exact" (see `Model`); None if unknown."""
-        return self.traits.alignment
-
-    @property
-    def rounding(self) -> str | None:
-        """Name of the rounding mode of sums; None if unknown."""
-        return self.traits.rounding
-
-    @property
-    def accumulator(self) -> Format | None:
-        """Format of sums; None if additions have different formats."""
-        return self.traits.accumulator
-
-    @property
-    def promotion(self) -> int | None:
-        """Number of terms after which partial sums are added to a total; None if they are not."""
-        return self.traits.promotion
-
-    @property
-    def flushes_subnormals(self) -> bool | None:
-        """True if subnormal sums become zero; None if unknown."""
-        return self.traits.flushes_subnormals
-
-    @property
-    def flushes(self) -> tuple[str, ...] | None:
-        """Names of the numbers whose subnormals become zero, such as "inputs" and "sums"; None if unknown."""
-        return self.traits.flushes
-
-    @property
     def factor(self) -> float | None:
         """Factor by which the sum is multiplied, such as 1 / n for a mean; 1 for a plain sum, None if nothing fits."""
         scale = None if self.program is None else self.program.scale
         return (1.0 if self.found else None) if scale is None else 1 / scale.by if scale.how == "over" else scale.by
-
-    @property
-    def saturates(self) -> bool | None:
-        """True if sums beyond the largest number become the largest number; None if unknown."""
-        return self.traits.saturates
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -262,10 +221,9 @@ class Model:
           ValueError: no arithmetic was found, or x has another number of terms or format.
         """
         terms = self._read(x, 0, "x")
-        if len(self.operands) == 1:
-            return self._shaped(terms.shape[:-1], self._rows(terms.reshape(-1, self.n)))
-        ones = np.ones((terms[..., 0].size, self.n))
-        return self._shaped(terms.shape[:-1], self._rows(terms.reshape(-1, self.n), ones))
+        rows = terms.reshape(-1, self.n)
+        ones = [np.ones(rows.shape)] * (len(self.operands) - 1)
+        return self._rows(rows, *ones).reshape(terms.shape[:-1])[()]
 
     def dot(self, a: npt.ArrayLike, b: npt.ArrayLike) -> Any:
         """Return the dot products along the last axis, with the black box's bits.
@@ -282,7 +240,7 @@ class Model:
         """
         self._refuse_sum()
         left, right = np.broadcast_arrays(self._read(a, 0, "a"), self._read(b, 1, "b"))
-        return self._shaped(left.shape[:-1], self._rows(left.reshape(-1, self.n), right.reshape(-1, self.n)))
+        return self._rows(left.reshape(-1, self.n), right.reshape(-1, self.n)).reshape(left.shape[:-1])[()]
 
     def matmul(
         self, a: npt.ArrayLike, b: npt.ArrayLike, scale_a: npt.ArrayLike | None = None,
@@ -313,8 +271,7 @@ class Model:
             scales = [None if s is None else as_array(s, "scale") for s in (scale_a, scale_b)]
             return self._passed(named.matmul(first, np.ascontiguousarray(second), *scales))
         assert self.program is not None
-        codes = self.program.run_product(x, y)
-        return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
+        return self._passed(self.program.run_product(x, y))
 
     def returned_in(self, fmt: Format, calls: int) -> Model:
         """Return a copy that returns values of `out` in a wider format `fmt` and counts `calls` more calls."""
@@ -324,7 +281,8 @@ class Model:
         )  # fmt: skip
 
     def _passed(self, results: Array) -> Array:
-        """Return results in the dtype in which the black box returned them, such as float32 for BF16 values."""
+        """Return results, or their codes, in the dtype in which the black box returned them."""
+        results = results.view(DTYPES.get(self.out, results.dtype))
         return results if self.returned == self.out else results.astype(DTYPES[self.returned])
 
     @cached_property
@@ -335,14 +293,9 @@ class Model:
     def _rows(self, *values: Array) -> Array:
         """Return the sums (R,) of float64 rows (R, n) of each operand, in the dtype that the black box returned."""
         if self.program is not None:
-            codes = self.program.run(*values)
-            return self._passed(codes.view(DTYPES.get(self.out, codes.dtype)))
+            return self._passed(self.program.run(*values))
         passed = [operand.passed(x) for operand, x in zip(self.operands, values, strict=True)]
         return self._passed(self.alike[0].sum(*passed) if len(passed) == 1 else self.alike[0].dot(*passed))
-
-    def _shaped(self, shape: tuple[int, ...], sums: Array) -> Any:
-        """Return flat sums in a shape; a scalar for the shape ()."""
-        return sums.reshape(shape)[()]
 
     def _read(self, x: npt.ArrayLike, which: int, name: str) -> Array:
         """Return an argument as float64 (..., n), after checks; which: its operand, 0 or 1; name: for messages."""

@@ -20,19 +20,12 @@ TF32_BITS = np.uint32(0xFFFFE000)  # mask of the float32 bits that TF32 keeps
 
 
 class ProbedOperand(NamedTuple):
-    """An operand of a black box: the format of its values, and the kind of array in which they are passed.
+    """An operand of a black box: the format of its values, and the kind of array in which they are passed."""
 
-    Attributes:
-      fmt: the format of floats; FP64 for integers.
-      element: the operand's name among matrix units' element types, if it was specified by that; else "".
-      tensors: whether it is passed as a torch tensor.
-      integer: the dtype of integers, such as "int8"; "" for floats.
-    """
-
-    fmt: Format  # of floats; FP64 for integers, whose arrays are made elsewhere
-    element: str = ""  # its name in units, if it was given by that
+    fmt: Format  # of floats; FP64 for integers
+    element: str = ""  # its name among matrix units' element types, if it was specified by that
     tensors: bool = False  # whether it is passed as a torch tensor
-    integer: str = ""  # the dtype of integers, such as "int8"
+    integer: str = ""  # the dtype of integers, such as "int8"; "" for floats
 
     @property
     def exponents(self) -> tuple[int, int]:
@@ -73,12 +66,9 @@ class ProbedOperand(NamedTuple):
         )
 
     def read(self, x: npt.ArrayLike, n: int, name: str) -> Array:
-        """Return the float64 values of an argument of a model: floats of the operand's dtype, or codes.
+        """Return the float64 values of an argument of a model, (..., n): floats of the operand's dtype, or codes.
 
-        Args:
-          x: the argument, (..., n).
-          n: the number of terms that was probed.
-          name: the argument's name, for error messages.
+        n: the number of terms that was probed. name: the argument's name, for error messages.
 
         Raises:
           ValueError: x has another number of terms or another format.
@@ -98,12 +88,9 @@ class ProbedOperand(NamedTuple):
 
 
 def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
-    """Return an argument of a model as an array (..., n); n is the number of probed terms.
+    """Return an argument of a model as an array (..., n), or raise a ValueError if it has another number of terms.
 
-    name: the argument's name, for the message.
-
-    Raises:
-      ValueError: the last axis does not have n elements.
+    n: the number of terms that was probed. name: the argument's name, for the message.
     """
     array = as_array(x, name)
     if array.ndim == 0 or array.shape[-1] != n:
@@ -114,12 +101,9 @@ def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
 
 
 def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
-    """Return the operand for a format, a dtype of NumPy or torch, or an element type of a matrix unit.
+    """Return the operand for a format, a dtype of NumPy or torch, or an element type of a matrix unit, or its name.
 
-    Args:
-      spec: the format, dtype or element type, or its name.
-      name: the argument's name, for error messages.
-      integers: whether integer dtypes are accepted too.
+    name: the argument's name, for error messages. integers: whether integer dtypes are accepted too.
 
     Raises:
       ValueError: nothing has that name, or the format has no zero, as E8M0.
@@ -166,21 +150,15 @@ def has_tensors(operand: ProbedOperand) -> bool:
 class ProbedCall(NamedTuple):
     """The form of a black box's calls.
 
-    Attributes:
-      kind: "sum" for fn(x) of n terms, "dot" for fn(a, b) of n terms each, "matmul" for (m, n) by (n, columns).
-      n: number of terms.
-      operands: one operand of a sum, or two.
-      shape: rows and columns of a matrix product.
-      scale, block: the format of block scales and the number of terms that share one, in calls
-        fn(a, b, scale_a, scale_b); "" and 0 for calls fn(a, b).
-      layout: the memory layouts of a and b in a matrix product, such as "nt": "n" is row-major, "t" a transposed view
-        of a row-major array.
+    scale, block: the format of block scales and the number of terms that share one, in calls fn(a, b, scale_a,
+    scale_b); "" and 0 for calls fn(a, b). layout: the memory layouts of a and b in a matrix product, such as "nt": "n"
+    is row-major, "t" a transposed view of a row-major array.
     """
 
-    kind: str
-    n: int
-    operands: tuple[ProbedOperand, ...]
-    shape: tuple[int, int] = (1, 1)
+    kind: str  # "sum" for fn(x) of n terms, "dot" for fn(a, b) of n terms each, "matmul" for (m, n) by (n, columns)
+    n: int  # number of terms
+    operands: tuple[ProbedOperand, ...]  # one operand of a sum, or two
+    shape: tuple[int, int] = (1, 1)  # rows and columns of a matrix product
     scale: str = ""
     block: int = 0
     layout: str = "nn"

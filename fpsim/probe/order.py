@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, TypeVar
 
 Nested = int | tuple[Any, ...]
@@ -23,6 +23,14 @@ class Branch:
 
     def __init__(self, lowest: int, size: int = 1, children: tuple[Branch, ...] = ()) -> None:
         self.lowest, self.size, self.children = lowest, size, children
+
+    def nodes(self) -> Iterator[Branch]:
+        """Yield the branch and all nodes below it."""
+        stack = [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children)
 
     def folded(self, leaf: Callable[[Branch], Value | None], join: Callable[[list[Value]], Value]) -> dict[int, Value]:
         """Compute a value for each node bottom-up, and return {id(node): value}.
@@ -44,6 +52,11 @@ class Branch:
                 stack.append((branch, True))
                 stack.extend((child, False) for child in branch.children)
         return values
+
+
+def chained(parts: Iterable[Branch]) -> Branch:
+    """Return the branch that adds several branches (one at least) one after another."""
+    return reduce(lambda total, part: joined([total, part]), parts)
 
 
 def joined(children: Iterable[Branch]) -> Branch:
@@ -71,11 +84,7 @@ class Order:
 
     @classmethod
     def of(cls, tree: Nested | Branch) -> Order:
-        """Return the order that nested tuples of terms, or a branch, describe.
-
-        Raises:
-          ValueError: a tuple has an element that is neither an integer nor a tuple of two or more.
-        """
+        """Return the order that nested tuples of terms, or a branch, describe; raise a ValueError for other tuples."""
         return cls(list(_program(tree if isinstance(tree, Branch) else _branch(tree))))
 
     def __eq__(self, other: object) -> bool:
@@ -99,12 +108,7 @@ class Order:
         """Largest number of terms that one addition takes; 1 if all additions take two numbers."""
         if self.widest <= 2:
             return 1
-        best, stack = 1, [self.branch]
-        while stack:
-            node = stack.pop()
-            best = max(best, sum(1 for child in node.children if not child.children))
-            stack.extend(node.children)
-        return best
+        return max([1, *(sum(not child.children for child in node.children) for node in self.branch.nodes())])
 
     def are_siblings(self, terms: Iterable[int]) -> bool:
         """Return whether one addition takes all the given terms directly.
@@ -197,11 +201,7 @@ class Order:
 
 
 def _branch(tree: Nested) -> Branch:
-    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep.
-
-    Raises:
-      ValueError: an element is neither an integer nor a tuple of two or more.
-    """
+    """Return the branch that nested tuples describe, without recursion: a chain of n terms is n levels deep."""
     stack: list[tuple[Any, list[Branch]]] = [((tree,), [])]
     while True:
         node, done = stack[-1]

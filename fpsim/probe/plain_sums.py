@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 
 from fpsim.probe.candidates import AdderCandidate, spine
-from fpsim.probe.order import Branch, Order, joined
+from fpsim.probe.order import Branch, Order, chained, joined
 from fpsim.probe.traits import AdditionTraits
+from fpsim.schedules.trees.levels import in_levels
 from fpsim.schedules.trees.nodes import in_words
 from fpsim.sums.accumulators import Accumulator, Chunked, FusedMultiplyAdd
 
@@ -16,11 +17,8 @@ def arithmetic_of(
 ) -> str | None:
     """Return the arithmetic of a model as text, operation and order; None if terms are cut or the order is unusual.
 
-    Args:
-      kind: "sum", "dot" or "matmul".
-      order: the order of the additions; None if unknown.
-      traits: the traits of the additions.
-      alike: the candidates with the model's bits; if there are none, None is returned.
+    kind: "sum", "dot" or "matmul". order: None if unknown. alike: the candidates with the model's bits; if there are
+    none, None is returned.
 
     Example:
       >>> import fpsim as fp
@@ -56,7 +54,8 @@ def order_in_words(order: Order) -> str | None:
         return "in order"
     if len(chain) > 2 and all(x > y for x, y in pairwise(chain[2:])) and chain[1] > chain[2]:
         return "from the last to the first"
-    if order == _in_pairs(terms):
+    pairs = in_levels([Branch(k) for k in terms], "pairwise", lambda x, y: joined([x, y]))
+    if order == Order.of(pairs):
         return "in pairs, level by level"
     sizes = spine(order.branch)
     first, *between, last = sizes or [0, 0]
@@ -66,36 +65,16 @@ def order_in_words(order: Order) -> str | None:
     return f"in chains of {first} terms{rest}, added one after another"
 
 
-def _in_pairs(terms: list[int]) -> Order:
-    """Return the order that adds neighbouring terms, then neighbouring sums, and so on."""
-    level = [Branch(k) for k in terms]
-    while len(level) > 1:
-        level = [joined(level[i : i + 2]) for i in range(0, len(level), 2)]
-    return Order.of(level[0])
-
-
 def _in_chains(terms: list[int], sizes: list[int]) -> Order:
-    """Return the order that adds runs of consecutive terms as chains, then the runs' sums one after another.
-
-    terms: indices of the terms, ascending. sizes: number of terms in each run.
-    """
-    runs = [_chained([Branch(k) for k in terms[stop - size : stop]])
-            for size, stop in zip(sizes, accumulate(sizes), strict=True)]  # fmt: skip
-    return Order.of(_chained(runs))
-
-
-def _chained(parts: list[Branch]) -> Branch:
-    """Return the branch that adds several branches one after another."""
-    *_, total = accumulate(parts, lambda x, y: joined([x, y]))
-    return total
+    """Return the order that adds runs of `sizes` consecutive terms as chains, then the runs' sums one after another."""
+    ends = accumulate(sizes)
+    return Order.of(
+        chained(chained(map(Branch, terms[stop - size : stop])) for size, stop in zip(sizes, ends, strict=True))
+    )
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products.
-
-    kind: "sum", "dot" or "matmul". alike: the candidates with the model's bits; if some of them fuse multiplications
-    and others do not, the text is "multiply-adds, fused or not,".
-    """
+    """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products."""
     if kind == "sum":
         return "additions"
     fused = {not isinstance(adder.how, Accumulator) or isinstance(adder.how, FusedMultiplyAdd) for adder in alike}
@@ -105,10 +84,6 @@ def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
 
 
 def _outer(alike: tuple[AdderCandidate, ...]) -> str:
-    """Return a clause such as " in FP32" for the format in which the sums of chunks are added.
-
-    Return "" if it is the format in which the terms of a chunk are added, or if there are no chunks. alike: the
-    candidates with the model's bits.
-    """
+    """Return a clause such as " in FP32" for the format in which the sums of chunks are added, if it is another."""
     outer = {adder.how.outer for adder in alike if isinstance(adder.how, Chunked) and adder.how.outer != adder.how.fmt}
     return f" in {in_words(outer.pop())}" if len(outer) == 1 else ""

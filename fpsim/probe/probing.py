@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -126,11 +126,7 @@ def matmul(
 
 
 def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
-    """Return the operands for the formats or dtypes `a` and `b`, as the public probes take them.
-
-    Raises:
-      ValueError: one is an integer dtype and the other is not, or there is no such format.
-    """
+    """Return the operands for the formats or dtypes `a` and `b`; raise a ValueError if only one is an integer dtype."""
     left, right = operand_of(a, "a", integers=True), operand_of(b, "b", integers=True)
     if bool(left.integer) != bool(right.integer):
         raise ValueError("a and b must both be integers, or both be floats; got one of each. Cast one of them in fn.")
@@ -138,10 +134,10 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """Return the model of a black box, or of its results cast to a narrower format if no model fits without the cast.
+    """Return the model of a black box, or of its results cast to FP16 or BF16 if no model fits without the cast.
 
-    The format is FP16 or BF16. The cast model is returned only if the cast changes no result and that model fits; else
-    the model is that of the results without a cast, whose `unknown` says why none fits.
+    The cast model is returned only if the cast changes no result and that model fits; else the model is that of the
+    results without a cast, whose `unknown` says why none fits.
     """
     if box.operands[0].integer:
         return integer_model(box)
@@ -159,10 +155,7 @@ def model_of(box: BlackBox) -> Model:
 
 
 def _narrower(box: BlackBox) -> Format | None:
-    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None.
-
-    The results are those for the kinds of operands in USUAL, which are not at the edges of the range.
-    """
+    """Return FP16 or BF16 if it is narrower than the results' dtype and represents all results; else None."""
     witness = _Witness(box)
     results = np.concatenate([witness.of(kind)[2].reshape(-1).astype(np.float64) for kind in USUAL])
     for fmt in (FP16, BF16):
@@ -237,14 +230,18 @@ class _Witness:
         self.seen: dict[tuple[str, int], tuple[tuple[Array, ...], tuple[Array, ...], Array]] = {}
 
     def of(self, kind: str, seed: int = 1) -> tuple[tuple[Array, ...], tuple[Array, ...], Array]:
-        """Return (operands, block scales, the black box's results); kind, such as "wide", and seed: what to draw."""
+        """Return (operands, block scales, the black box's results) for operands drawn with a kind, such as "wide"."""
         if (kind, seed) not in self.seen:
             values = drawn(kind, self.box, seed)
             scales = drawn_scales(kind, self.box, seed)
             self.seen[kind, seed] = values, scales, answers(self.box, values, scales)
         return self.seen[kind, seed]
 
-    def agrees(self, model: AdderCandidate | Program, kind: str, seed: int = 1) -> bool:
+    def agrees(self, model: AdderCandidate | Program, kinds: Sequence[str], seeds: Sequence[int] = (1,)) -> bool:
+        """Return whether a model reproduces the black box's bits for operands drawn with each seed and kind."""
+        return all(self._agrees(model, kind, seed) for seed in seeds for kind in kinds)
+
+    def _agrees(self, model: AdderCandidate | Program, kind: str, seed: int) -> bool:
         """Return whether a model reproduces the black box's bits for the operands drawn with `kind` and `seed`.
 
         Return False if the black box raises a ValueError for a kind at the edges of the range, such as "large".
@@ -267,55 +264,37 @@ def _result(
 ) -> Array:
     """Return results of `model` as `box` returns them: for float64 operands `values`, codes of block scales (or ())."""
     with np.errstate(all="ignore"):
-        if isinstance(model, AdderCandidate):
-            passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
-            if box.kind == "matmul":
-                return model.matmul(*passed, *scales)
-            return model.sum(*passed) if box.kind == "sum" else model.dot(*passed)
+        if isinstance(model, Program):
+            codes = model.run_product(*values) if box.kind == "matmul" else model.run(*values)
+            return codes.view(DTYPES.get(box.fmt, codes.dtype))
+        passed = [operand.passed(x) for operand, x in zip(box.operands, values, strict=True)]
         if box.kind == "matmul":
-            return _typed(box, model.run_product(*values))
-        return _typed(box, model.run(*values))
-
-
-def _typed(box: BlackBox, codes: Array) -> Array:
-    """Return codes viewed in the dtype of the black box's results."""
-    return codes.view(DTYPES.get(box.fmt, codes.dtype))
+            return model.matmul(*passed, *scales)
+        return model.sum(*passed) if box.kind == "sum" else model.dot(*passed)
 
 
 def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[AdderCandidate, ...]:
     """Return the candidates with the black box's bits; schedules that libraries do not offer only if no other one fits.
 
-    order: the order of additions that candidates must have; None to try all. witness: the black box's results.
+    order: the order of additions that candidates must have; None to try all.
     """
-    return _that_agree(box, order, witness, refused=False) or _that_agree(box, order, witness, refused=True)
-
-
-def _that_agree(box: BlackBox, order: Order | None, witness: _Witness, refused: bool) -> tuple[AdderCandidate, ...]:
-    """Return the candidates with the black box's order and bits.
-
-    order: the order that candidates must have; None to try all. witness: the black box's results. refused: True to try
-    only the schedules that libraries refuse for these operands, False to try all candidates but these.
-    """
-    groups: dict[Tree, list[AdderCandidate]] = {}
-    for candidate in dict.fromkeys(_candidates(box, order, refused)):
-        how = candidate.tree(box.n, _columns(box))
-        if order is None or (may_have(how, order) and order_of(how) == order):
-            groups.setdefault(how, []).append(candidate)
-    matches: list[AdderCandidate] = []
-    for group in groups.values():
-        first = group[0]
-        usual = all(witness.agrees(first, kind) for kind in (*USUAL, *EDGES))
-        if usual and all(witness.agrees(first, kind, seed) for seed in FRESH for kind in USUAL):
-            matches += group
-    return tuple(matches)
+    for refused in (False, True):
+        groups: dict[Tree, list[AdderCandidate]] = {}
+        for candidate in dict.fromkeys(_candidates(box, order, refused)):
+            how = candidate.tree(box.n, _columns(box))
+            if order is None or (may_have(how, order) and order_of(how) == order):
+                groups.setdefault(how, []).append(candidate)
+        matches: list[AdderCandidate] = []
+        for group in groups.values():
+            if witness.agrees(group[0], (*USUAL, *EDGES)) and witness.agrees(group[0], USUAL, FRESH):
+                matches += group
+        if matches:
+            return tuple(matches)
+    return ()
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box.
-
-    order: the order of additions that candidates must have; None for all. refused: True for only the schedules that
-    libraries refuse for these operands, False for all candidates but these.
-    """
+    """Yield the candidates for the operands of a black box, for `by_units` and `by_accumulators` in turn."""
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)
@@ -330,13 +309,14 @@ def _columns(box: BlackBox) -> int | None:
 
 def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
     """Return [a sentence] if candidates with different trees agreed on all tried operands, else []."""
-    trees = list(dict.fromkeys(candidate.tree(box.n, _columns(box)) for candidate in alike))
-    if len(trees) < 2:
+    firsts: dict[Tree, AdderCandidate] = {}
+    for candidate in alike:
+        firsts.setdefault(candidate.tree(box.n, _columns(box)), candidate)
+    if len(firsts) < 2:
         return []
-    firsts = [next(candidate for candidate in alike if candidate.tree(box.n, _columns(box)) == tree) for tree in trees]
-    names = " from ".join(candidate.name for candidate in firsts[:2])
-    units = [candidate.how for candidate in firsts if isinstance(candidate.how, MatrixUnit)]
-    longer = "more terms" if len(units) == len(firsts) else "operands of more bits"
+    names = " from ".join(candidate.name for candidate in islice(firsts.values(), 2))
+    of_units = all(isinstance(candidate.how, MatrixUnit) for candidate in firsts.values())
+    longer = "more terms" if of_units else "operands of more bits"
     return [
         f"how to tell {names}{' and others' if len(firsts) > 2 else ''}, which gave the same bits for all that was "
         f"tried; {longer} may tell"
@@ -348,10 +328,8 @@ def _undecided(alike: tuple[AdderCandidate, ...], box: BlackBox) -> list[str]:
 
 def _flushing(program: Program, witness: _Witness) -> Program:
     """Return the variant of a program with the bits of `witness` and the fewest flushes; the program if none has."""
-    subnormal = [(kind, seed) for kind in SMALL for seed in (1, *FRESH)]
-    usual = [(kind, seed) for kind in USUAL for seed in (1, *FRESH)]
     for variant in other_flushes(program, witness.box):
-        if all(witness.agrees(variant, *drawing) for drawing in (*subnormal, *usual)):
+        if all(witness.agrees(variant, [kind], (1, *FRESH)) for kind in (*SMALL, *USUAL)):
             return variant
     return program
 
@@ -359,12 +337,11 @@ def _flushing(program: Program, witness: _Witness) -> Program:
 def _program(
     counter: Counter, order: Order, witness: _Witness, factor: float | None
 ) -> tuple[Program | None, list[str]]:
-    """Return (program, sentences): the first program with the black box's bits and [].
+    """Return (program, []) for the first program with the black box's bits.
 
     If no program has all bits, return the first one with the bits for usual operands, and [a sentence] on the operands
-    at the edges of the range for which bits differ; else (None, [a sentence on why]). counter: the Counter of the black
-    box. order: the order of the additions. witness: the black box's results. factor: the factor of its sum; None for a
-    plain sum.
+    at the edges of the range for which bits differ; else (None, [a sentence on why]). factor: that of the sum; None for
+    a plain sum.
     """
     nearly: Program | None = None
     varied = set[Program]()  # programs whose flushes have been varied
@@ -373,17 +350,15 @@ def _program(
         if factor is not None:
             tried = scaled_programs(counter, order, tried, factor)
         for candidate in tried:
-            if not all(witness.agrees(candidate, kind) for kind in USUAL):
+            if not witness.agrees(candidate, USUAL, (1, *FRESH)):
                 continue
-            if not all(witness.agrees(candidate, kind, seed) for seed in FRESH for kind in USUAL):
-                continue
-            if all(witness.agrees(candidate, kind) for kind in EDGES):
+            if witness.agrees(candidate, EDGES):
                 return candidate, []
             plain = replace(candidate, rule=replace(candidate.rule, flushes=(), least_inputs=()))
             if plain not in varied:
                 varied.add(plain)
                 candidate = _flushing(candidate, witness)
-                if all(witness.agrees(candidate, kind) for kind in EDGES):
+                if witness.agrees(candidate, EDGES):
                     return candidate, []
             nearly = nearly or candidate
     except NoOrderError as reason:
@@ -391,7 +366,7 @@ def _program(
     if nearly is not None:
         products = len(witness.box.operands) == 2
         edges = [kind for kind in EDGES if products or kind != "vanishing"]
-        wrong = [WORDS[kind] for kind in edges if not witness.agrees(nearly, kind)]
+        wrong = [WORDS[kind] for kind in edges if not witness.agrees(nearly, [kind])]
         return nearly, [f"{', '.join(wrong)}: the model's bits differ from fn's for these operands, or fn raises"]
     return None, [
         "the arithmetic: the order of additions was found, but no arithmetic that was tried reproduces the bits of "

@@ -30,24 +30,15 @@ def factor_of(box: BlackBox) -> float | None:
     Return None if the factor is 1, is not finite, or differs between the tried terms, which are nine at most.
     """
     places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
-    alone = box.values(np.eye(box.n)[places] if box.n < PLACES**2 else _units(places, box.n))
-    factors = {float(x) for x in alone if x != 0}
+    ones = np.zeros((places.size, box.n))
+    ones[np.arange(places.size), places] = 1.0
+    factors = {float(x) for x in box.values(ones) if x != 0}
     factor = factors.pop() if len(factors) == 1 else 1.0
     return factor if np.isfinite(factor) and factor != 1 else None
 
 
-def _units(places: Array, n: int) -> Array:
-    """Return rows of n zeros, one row for each element of `places`, with a 1 in that column."""
-    rows = np.zeros((places.size, n))
-    rows[np.arange(places.size), places] = 1.0
-    return rows
-
-
 def divisor_of(factor: float, fmt: Format, n: int) -> int | None:
-    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to `fmt`, equals the factor.
-
-    Return None if none of the three fits. n: number of terms of the sum.
-    """
+    """Return the first of n, -n and round(1 / factor) whose reciprocal, rounded to `fmt`, is the factor; or None."""
     nearest = round(1 / factor) if abs(factor) > SMALLEST else 0
     for divisor in (n, -n, nearest):
         if abs(divisor) > 1 and float(decode(encode(np.array([1 / divisor]), fmt), fmt, np.float64)[0]) == factor:
@@ -98,9 +89,7 @@ def _shortened(x: Array, bits: int) -> Array:
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
     """Yield programs whose sum is multiplied or divided by a factor, then programs whose terms are multiplied by it.
 
-    The programs of the first kind are made from `plain`, programs without a factor. Those of the second kind have sums
-    in the result's format, FP32 or FP64, rounded to nearest even. counter: its attribute `box` is the black box; order:
-    the order of the black box's additions.
+    Those of the first kind are made from `plain`, programs without a factor.
     """
     for program in plain:
         yield from _scaled(program, factor)
@@ -111,8 +100,7 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
     """Yield copies of a program whose sum is multiplied by a factor, or divided by an integer whose reciprocal it is.
 
-    Each copy rounds the scaled sum, to the format of the sums or to that of the results; both are yielded. Copies that
-    divide are left out if the factor is a power of two, or if `divisor_of` finds no such integer.
+    Each copy rounds the scaled sum, to the format of the sums or to that of the results; both are yielded.
     """
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)

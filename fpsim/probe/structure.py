@@ -7,7 +7,8 @@ from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
 
-from fpsim.probe.order import Branch, Order, joined
+from fpsim.probe.order import Branch, Order, chained, joined
+from fpsim.schedules.trees.levels import in_levels
 
 DEEPEST = 4  # most levels of nested structures in a description
 LISTED = 6  # most sizes of unequal parts in a sentence
@@ -16,16 +17,13 @@ LISTED = 6  # most sizes of unequal parts in a sentence
 class TermRun(NamedTuple):
     """The terms of a branch.
 
-    Attributes:
-      first, last: the smallest and the largest index.
-      size: the number of terms.
-      step: the greatest common divisor of the distances between them; 0 for a single term.
+    first, last: the smallest and the largest index.
     """
 
     first: int
     last: int
-    size: int
-    step: int
+    size: int  # the number of terms
+    step: int  # the greatest common divisor of the distances between them; 0 for a single term
 
     @property
     def stride(self) -> int:
@@ -48,9 +46,8 @@ def structure_of(order: Order) -> str | None:
 def _clause(branch: Branch, depth: int) -> str | None:
     """Return a clause on the order in which a branch adds its terms; None if no clause describes it.
 
-    branch: a node of the tree of additions, which is a term or the sum of other nodes. depth: the most divisions of
-    terms, each within a part of the one before it, that the clause may describe. A division is into lanes (every s-th
-    term) or blocks (contiguous terms). With depth 0, only chains, single additions and regular trees of pairs have one.
+    depth: the most divisions of terms, each within a part of the one before it, that the clause may describe. A
+    division is into lanes (every s-th term) or blocks (contiguous terms).
     """
     runs = _runs(branch)
     plain = _plain(_relative(branch, runs[id(branch)])) if runs[id(branch)].stride else None
@@ -99,7 +96,7 @@ def _together(parts: list[TermRun]) -> TermRun:
 
 
 def _relative(branch: Branch, run: TermRun) -> Order:
-    """Return the order of a branch whose terms are renumbered 0, 1, 2, ...; run: its terms, evenly spaced."""
+    """Return the order of a branch whose terms, evenly spaced in `run`, are renumbered 0, 1, 2, ..."""
     program = Order.of(branch).program
     return Order([step if step < 0 else (step - run.first) // run.stride for step in program])
 
@@ -121,25 +118,14 @@ def _plain(order: Order) -> str | None:
         return None
     if chain and set(chain[:2]) == {n - 1, n - 2} and all(x > y for x, y in pairwise(chain[2:])):
         return "the terms are one chain from the last to the first"
-    if n > 2 and order == Order.of(_chained([k for i in range(0, n, 2) for k in (i + 1, i) if k < n])):
+    if n > 2 and order == Order.of(chained(Branch(k) for i in range(0, n, 2) for k in (i + 1, i) if k < n)):
         return "the terms are one chain, the odd term of each pair first"
     joins = _joins(order)
     return None if joins is None else f"the terms are added {joins}"
 
 
-def _chained(terms: list[int]) -> Branch:
-    """Return the branch that adds terms one after another, in the given order."""
-    total = Branch(terms[0])
-    for term in terms[1:]:
-        total = joined([total, Branch(term)])
-    return total
-
-
 def _joins(order: Order) -> str | None:
-    """Return a phrase for the order of adding parts 0, 1, ..., such as "by halves"; None if it is unusual.
-
-    With two parts the order is clear, and the phrase is "".
-    """
+    """Return a phrase for the order of adding parts 0, 1, ..., such as "by halves"; None if it is unusual."""
     n, chain = order.terms, order.chain
     if n == 2:
         return ""
@@ -149,13 +135,10 @@ def _joins(order: Order) -> str | None:
         return "one after another"
     if chain and set(chain[:2]) == {n - 1, n - 2} and all(x > y for x, y in pairwise(chain[2:])):
         return "one after another from the last"
-    level, halves = [Branch(k) for k in range(n)], [Branch(k) for k in range(n)]
-    while len(level) > 1:
-        level = [joined(level[i : i + 2]) for i in range(0, len(level), 2)]
-        half = 1 << (len(halves) - 1).bit_length() - 1
-        halves = [joined([halves[i], *halves[i + half : i + half + 1]]) for i in range(half)]
-    return "in pairs, level by level" if order == Order.of(level[0]) else "by halves" if order == Order.of(
-        halves[0]) else None  # fmt: skip
+    for kind, words in (("pairwise", "in pairs, level by level"), ("butterfly", "by halves")):
+        if order == Order.of(in_levels(list(map(Branch, range(n))), kind, lambda x, y: joined([x, y]))):
+            return words
+    return None
 
 
 # ---- parts
@@ -171,10 +154,7 @@ def _path(branch: Branch) -> Iterator[Branch]:
 
 
 def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield divisions of a branch into lanes: nodes that each add every s-th of its terms.
-
-    runs: the terms of each node, by its id.
-    """
+    """Yield divisions of a branch into lanes: nodes that each add every s-th of its terms."""
     whole = runs[id(branch)]
     for node in _path(branch):
         stride = runs[id(node)].stride
@@ -191,10 +171,7 @@ def _lanes(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
-    """Yield divisions of a branch into nodes of contiguous terms: of equal size, or added one after another.
-
-    runs: the terms of each node, by its id.
-    """
+    """Yield divisions of a branch into nodes of contiguous terms: of equal size, or added one after another."""
     whole, in_turn = runs[id(branch)], _in_turn(branch, runs)
     if len(in_turn) > 2:
         yield in_turn
@@ -218,7 +195,7 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
     """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not.
 
-    runs: the terms of each node, by its id; contiguous: as far apart as the terms of the branch.
+    Contiguous: as far apart as the terms of the branch.
     """
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:
@@ -229,10 +206,7 @@ def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
 
 
 def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], bool]) -> list[Branch] | None:
-    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none.
-
-    runs: the terms of each node, by its id, which `is_part` is called with.
-    """
+    """Return the uppermost nodes below a branch for which `is_part` is true, in order; None if a term is in none."""
     parts, stack = [], list(branch.children)
     while stack:
         node = stack.pop()
@@ -248,8 +222,7 @@ def _cut(branch: Branch, runs: dict[int, TermRun], is_part: Callable[[TermRun], 
 def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], depth: int) -> str | None:
     """Return the clause for a branch that is divided into parts of one structure; None if their structures differ.
 
-    parts: the nodes, in order; runs: the terms of each node by its id; depth: how many further structures the clause
-    may nest.
+    parts: the nodes, in order. depth: how many further structures the clause may nest.
     """
     if any(runs[id(part)].stride == 0 for part in parts):
         return None
@@ -276,10 +249,7 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
 
 
 def _words_of_lanes(count: int, clause: str, how: str) -> str:
-    """Return the clause for `count` lanes of one structure.
-
-    clause: that structure. how: how the sums of lanes are added, such as ", added in order"; or "".
-    """
+    """Return the clause for `count` lanes of one structure, `clause`; how: how their sums are added, or ""."""
     if clause == "the terms are one chain":
         return f"the even and the odd terms are chains{how}" if count == 2 else (
             f"{count} chains of every {count}th term{how}")  # fmt: skip

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Protocol
+from typing import Any
 
 from fpsim.display.wording import listed, plural
-from fpsim.formats.named import Format
 from fpsim.probe.candidates import spine
-from fpsim.probe.operands import ProbedOperand
 from fpsim.probe.order import Order
 from fpsim.probe.programs.program import Program
 from fpsim.probe.structure import structure_of
-from fpsim.probe.traits import AdditionTraits
 from fpsim.schedules.trees.nodes import in_words
 
 NOUNS = {"sum": "sum", "dot": "dot product", "matmul": "product of matrices"}  # kind of a black box -> noun
@@ -27,35 +24,8 @@ TOWARDS = {"truncate": " toward zero", "floor": " downwards", "nearest": " to ne
 FEW = 4  # most names in a sentence
 
 
-class Described(Protocol):
-    """Protocol of `fpsim.probe.Model` for its description: it declares the attributes that the text reads."""
-
-    kind: str
-    n: int
-    calls: int
-    layout: str
-    operands: tuple[ProbedOperand, ...]
-    out: Format
-    returned: Format
-    order: Order | None
-    program: Program | None
-    traits: AdditionTraits
-    unknown: tuple[str, ...]
-
-    @property
-    def found(self) -> bool: ...
-    @property
-    def arithmetic(self) -> str | None: ...
-    @property
-    def names(self) -> tuple[str, ...]: ...
-    @property
-    def sum_rows(self) -> tuple[str, ...]: ...
-    @property
-    def lost(self) -> tuple[int, ...]: ...
-
-
-def sentences(model: Described) -> Iterator[str]:
-    """Yield the description of a model, sentence by sentence: its order, arithmetic, and what is unknown of them."""
+def sentences(model: Any) -> Iterator[str]:
+    """Yield the description of a `Model`, sentence by sentence: its order, arithmetic, and what is unknown of them."""
     noun = NOUNS[model.kind]
     with_tensors = " with tensors" if any(operand.tensors for operand in model.operands) else ""
     sides = [name for name, letter in zip("ab", model.layout, strict=True) if letter == "t"]
@@ -72,10 +42,14 @@ def sentences(model: Described) -> Iterator[str]:
             named = f"that equals {listed(model.names, FEW, '; ')}" if model.names else "in an order without a name"
             yield f"A {noun} of {plural(model.n, 'term')}{_factor(model.program)} {named}, {calls}."
         yield from _arithmetic(model)
-        yield from _lost(model)
-        if plain is None:
-            yield from _order(model)
-            yield from _rows(model)
+        if model.lost:
+            are = "is" if len(model.lost) == 1 else "are"
+            runs = [f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(model.lost)]
+            yield f"{plural(len(model.lost), 'term')} {are} never added: {', '.join(runs)}."
+        if plain is None and model.order is not None:
+            yield from _order(model.order)
+            if not model.order.chain and model.sum_rows:
+                yield f"So adds fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
     for sentence in model.unknown:
         yield f"Unknown: {sentence}."
 
@@ -92,22 +66,21 @@ def _factor(program: Program | None) -> str:
     return f" times {words}" if how == "times" else f", each multiplied by {words} first,"
 
 
-def called(model: Described) -> str:
-    """Return a short name for a model: its arithmetic, else its first Python expression, else a phrase."""
+def called(model: Any) -> str:
+    """Return a short name for a `Model`: its arithmetic, else its first Python expression, else a phrase."""
     if model.arithmetic is not None:
-        return model.arithmetic
-    return model.names[0] if model.names else "an order without a name" if model.found else "nothing that fits"
+        return str(model.arithmetic)
+    return str(model.names[0]) if model.names else "an order without a name" if model.found else "nothing that fits"
 
 
-def _arithmetic(model: Described) -> Iterator[str]:
+def _arithmetic(model: Any) -> Iterator[str]:
     """Yield sentences on an addition's terms, rounding and format, and on the format of the results."""
-    traits = model.traits
-    program = model.program
+    traits, program = model.traits, model.program
     if program is not None and program.formats:
         counts = Counter(in_words(fmt) for fmt in program.formats)
         listing = ", ".join(f"{count} in {name}" for name, count in counts.most_common())
         yield f"Additions have different formats: {listing}, each rounded to nearest even."
-        yield from _products(model, program)
+        yield from _products(model)
         return
     if traits.accumulator is None or traits.rounding is None:
         return
@@ -123,44 +96,24 @@ def _arithmetic(model: Described) -> Iterator[str]:
     flush += "; sums beyond the largest number stay there" if traits.saturates else ""
     rounding = traits.rounding.replace("_", " ")
     yield f"{takes} rounds {rounding} to {in_words(traits.accumulator)}{flush}."
-    if program is not None:
-        yield from _products(model, program)
+    yield from _products(model)
     if traits.accumulator != model.out:
         passed = "" if model.returned == model.out else f", and passed in {in_words(model.returned)}"
         yield f"The result is cast to {in_words(model.out)}{passed}."
 
 
-def _products(model: Described, program: Program) -> Iterator[str]:
-    """Yield a sentence on how many of a program's products are added unrounded, if some are."""
-    count = len(program.exact)
-    if count and program.rule.fraction_bits is None:
-        rest = model.n - count - len(model.lost)
+def _products(model: Any) -> Iterator[str]:
+    """Yield a sentence on how many products of a model's program are added unrounded, if some are."""
+    program = model.program
+    if program is not None and program.exact and program.rule.fraction_bits is None:
+        rest = model.n - len(program.exact) - len(model.lost)
         rounded = f"; {rest} {'is' if rest == 1 else 'are'} rounded first" if rest else ""
-        yield f"{plural(count, 'product')} of {model.n} join unrounded, as in fused multiply-adds{rounded}."
+        products = plural(len(program.exact), "product")
+        yield f"{products} of {model.n} join unrounded, as in fused multiply-adds{rounded}."
 
 
-def _lost(model: Described) -> Iterator[str]:
-    """Yield a sentence on the terms that are left out of the sum, if there are any."""
-    if model.lost:
-        are = "is" if len(model.lost) == 1 else "are"
-        runs = [f"{start}..{stop - 1}" if stop - start > 1 else str(start) for start, stop in in_ranges(model.lost)]
-        yield f"{plural(len(model.lost), 'term')} {are} never added: {', '.join(runs)}."
-
-
-def _rows(model: Described) -> Iterator[str]:
-    """Yield a sentence on the entries of `fp.schedules.SUM_ROWS` that have the model's order of additions.
-
-    Nothing is yielded if there are none, or if the order is unknown or a single chain.
-    """
-    if model.order is not None and not model.order.chain and model.sum_rows:
-        yield f"So adds fp.schedules.{listed(model.sum_rows, FEW, '; ')}."
-
-
-def _order(model: Described) -> Iterator[str]:
-    """Yield a sentence on the order of additions, if it is known and can be described."""
-    order = model.order
-    if order is None:
-        return
+def _order(order: Order) -> Iterator[str]:
+    """Yield a sentence on the order of additions, if it can be described."""
     structure = structure_of(order)
     if structure is not None and not order.chain and order.widest < order.terms:
         yield f"{structure[0].upper()}{structure[1:]}."

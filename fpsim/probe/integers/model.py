@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fpsim.formats.named import FP64
 from fpsim.matrix_units.catalogue import integer_units
 from fpsim.matrix_units.integer_unit import IntegerUnit
 from fpsim.probe.black_box import BlackBox
-from fpsim.probe.integers.rules import KINDS, IntegerRule, bounds, drawn_integers, rules, terms_of
+from fpsim.probe.integers.rules import KINDS, IntegerRule, can_leave, drawn_integers, rules, terms_of
 from fpsim.probe.model import Model
 from fpsim.probe.operands import ProbedCall, operand_of, with_terms
 from fpsim.probe.words import NOUNS
@@ -50,6 +49,8 @@ class IntegerModel(Model):
     ) -> None:  # fmt: skip
         super().__init__(call, FP64, unknown=unknown, calls=calls)
         self.dtype, self.rules, self.reachable = dtype, rules, reachable
+        cuts = {rule.saturates for rule in rules}
+        self.saturates = cuts.pop() if reachable and len(cuts) == 1 else None
 
     @property
     def found(self) -> bool:
@@ -87,27 +88,17 @@ class IntegerModel(Model):
         group = unit.terms if unit.saturates and unit.terms < self.n else 0
         return any((rule.group, rule.saturates) == (group, unit.saturates) for rule in plain)
 
-    @property
-    def saturates(self) -> bool | None:
-        """True if sums beyond the range of the results saturate; None if unknown or if sums cannot leave it."""
-        cuts = {rule.saturates for rule in self.rules}
-        return cuts.pop() if self.reachable and len(cuts) == 1 else None
-
     def explain(self) -> str:
         """Return the description of the model in a few sentences."""
-        return "\n".join(self._sentences())
-
-    def _sentences(self) -> Iterator[str]:
-        """Yield the description of the model, sentence by sentence."""
-        noun = NOUNS[self.kind]
         terms = f"{plural(self.n, 'term')} of {' by '.join(operand.integer for operand in self.operands)}"
-        yield f"A {noun} of {terms}, seen in {plural(self.calls, 'call')}: {self.arithmetic or 'nothing that fits'}."
+        seen = f"seen in {plural(self.calls, 'call')}"
+        lines = [f"A {NOUNS[self.kind]} of {terms}, {seen}: {self.arithmetic or 'nothing that fits'}."]
         if len(self.rules) > 1:
-            yield f"The same as {'; '.join(self.names[1:4])}."
+            lines.append(f"The same as {'; '.join(self.names[1:4])}.")
         if self.units:
             others = f" and of {plural(len(self.units) - 1, 'other unit')}" if len(self.units) > 1 else ""
-            yield f"It has the bits of {self.unit}{others}."
-        yield from (f"Unknown: {sentence}." for sentence in self.unknown)
+            lines.append(f"It has the bits of {self.unit}{others}.")
+        return "\n".join([*lines, *(f"Unknown: {sentence}." for sentence in self.unknown)])
 
     def __repr__(self) -> str:
         return f"IntegerModel({self.kind} of {self.n} terms: {self.arithmetic or 'nothing that fits'})"
@@ -165,12 +156,9 @@ class IntegerModel(Model):
         return self.rules[0].sums(terms_of("dot", values))[()]
 
     def _integers(self, x: npt.ArrayLike, which: int, name: str) -> Array:
-        """Return an argument `x` of a call as an array (..., n).
+        """Return an argument `x` of a call as an array (..., n), or raise a ValueError.
 
         which: the number of the operand, 0 or 1, whose dtype is required. name: the argument's name for error messages.
-
-        Raises:
-          ValueError: no rule was found, or x has another number of terms or dtype.
         """
         self._refuse_nothing()
         array = with_terms(x, self.n, name)
@@ -211,9 +199,7 @@ def integer_model(box: BlackBox) -> IntegerModel:
         alike = [rule for rule in alike if np.array_equal(rule.sums(terms), results)]
         if not alike:
             break
-    low, high = bounds(box)
-    ends = np.iinfo(out)
-    reachable = low < int(ends.min) or high > int(ends.max)
+    reachable = can_leave(box, out)
     unknown = []
     if not alike:
         unknown.append(

@@ -97,8 +97,8 @@ def cut(sums: Array, dtype: str, saturates: bool) -> Array:
 def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
     """Return the terms of each sum, (..., n), or for "matmul" the products of each element, (M, N, n).
 
-    Terms are int64, or Python integers (dtype object) if sums might exceed int64. kind: "sum", "dot" or "matmul".
-    values: the operands, integer arrays: one of a sum, or two that are multiplied.
+    They are int64, or Python integers (dtype object) if sums might exceed int64. values: the operands, integer arrays:
+    one of a sum, or two that are multiplied.
     """
     most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
     wide = values[0].shape[-1] * prod(most) >= 2**62
@@ -117,20 +117,22 @@ def bounds(box: BlackBox) -> tuple[int, int]:
     return box.n * min(corners), box.n * max(corners)
 
 
-def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
-    """Yield every rule to try for a black box: first those that sum all terms in the dtype of the result.
-
-    out: the name of the dtype of the black box's results, such as "int32".
-    """
+def can_leave(box: BlackBox, dtype: str) -> bool:
+    """Return whether sums of operands of the black box's dtypes can leave the range of a dtype."""
     low, high = bounds(box)
-    ends = np.iinfo(out)
-    reachable = low < int(ends.min) or high > int(ends.max)
+    ends = np.iinfo(dtype)
+    return low < int(ends.min) or high > int(ends.max)
+
+
+def rules(box: BlackBox, out: str) -> Iterator[IntegerRule]:
+    """Yield every rule to try for a black box with results of the dtype `out`: first those that sum all terms in it."""
+    ends, reachable = np.iinfo(out), can_leave(box, out)
     yield IntegerRule(out)
     if reachable:
         yield IntegerRule(out, saturates=True)
         for group, backwards in product((g for g in GROUPS if g < box.n), (False, True)):
             yield IntegerRule(out, group, saturates=True, backwards=backwards)
-    low, high = low // box.n, high // box.n
+    low, high = (end // box.n for end in bounds(box))
     for group, inner, saturates in product((g for g in INNER_GROUPS if g <= box.n), INNER, (True, False)):
         narrow = np.iinfo(inner)
         same = narrow.bits == ends.bits and not saturates  # equal to a single cut at the end
@@ -143,8 +145,7 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
     """Return random integer operands in their dtypes: two matrices (m, n) and (n, columns), or 48 rows of each operand.
 
     kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range alone: "extremes" (at random), "runs"
-    (sums leave the range and come back) or "pairs" (few nonzero terms). box: the black box, for the shapes and dtypes
-    of its operands. seed: the seed of the draws.
+    (sums leave the range and come back) or "pairs" (few nonzero terms).
     """
     rng = np.random.default_rng([seed, KINDS.index(kind)])
     values = []
@@ -157,16 +158,10 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
-    """Return random rows (L, n) of integers within a dtype's range.
+    """Return random rows, of a shape (L, n), of integers within a dtype's range; kind: as for `drawn_integers`.
 
-    Args:
-      rng: the generator.
-      kind: "small" for -4 .. 4, "uniform" for the whole range; all others consist of the range's two ends: "extremes"
-        at random, "runs" with sums that leave the range and come back, "pairs" with zeros for all but a few terms.
-      ends: the range of the dtype.
-      shape: (L, n).
-      place: the operand's number, 0 or 1. In "runs" the terms of operand 0 change from the highest to the lowest value
-        at a random term, and those of operand 1 are all the highest value.
+    place: the operand's number, 0 or 1. In "runs" the terms of operand 0 change from the highest to the lowest value at
+    a random term, and those of operand 1 are all the highest value.
     """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":
@@ -176,7 +171,7 @@ def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shap
     corner = np.array([low, high], ends.dtype)
     share = rng.choice([0.0, 0.1, 0.5, 0.9, 1.0], (shape[0], 1))
     lines = corner[(rng.random(shape) < share).astype(int)]
-    if kind == "runs":  # sums that leave the range and come back
+    if kind == "runs":
         seam = rng.integers(0, shape[1] + 1, (shape[0], 1))
         before = np.arange(shape[1]) < seam
         return np.asarray(np.where(before, corner[1], corner[0] if place == 0 else corner[1]))

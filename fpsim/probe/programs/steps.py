@@ -18,16 +18,13 @@ class PairSteps(NamedTuple):
 
     Row k holds term k, then the running sum that began with it.
 
-    Attributes:
-      into, taken: int64 (S,), indices of rows.
-      term: int64 (S,); where term[i] >= 0, the unrounded product of that term is added instead of row taken[i].
-      result: the row of the result.
+    into, taken: int64 (S,), indices of rows.
     """
 
     into: Array
     taken: Array
-    term: Array
-    result: int
+    term: Array  # int64 (S,); where term[i] >= 0, the unrounded product of that term is added instead of row taken[i]
+    result: int  # the row of the result
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
@@ -81,28 +78,21 @@ def pair_steps(order: Order, exact: frozenset[int]) -> PairSteps | None:
 class ProductSteps(NamedTuple):
     """The steps by which the kernel `tree_products` adds the products of each element.
 
-    Attributes:
-      actions: int64 (S, 3), each row (action, slot, other). A slot holds a running sum. PUSH starts the sum in `slot`
-        with the product of term `other`, JOIN adds that product to it unrounded, TAKE adds it rounded, and ADD adds the
-        sum in slot `other`.
-      depth: number of slots.
+    actions: int64 (S, 3), each row (action, slot, other). A slot holds a running sum. PUSH starts the sum in `slot`
+    with the product of term `other`, JOIN adds that product to it unrounded, TAKE adds it rounded, and ADD adds the sum
+    in slot `other`.
     """
 
     actions: Array
-    depth: int
+    depth: int  # number of slots
 
 
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
-    """Return the steps by which `tree_products` adds in an order.
+    """Return the steps by which `tree_products` adds in an order of two-operand additions.
 
-    Of the two operands of an addition, the one with more terms is computed first.
-
-    Args:
-      order: an order of two-operand additions.
-      exact: terms whose product is not rounded before it is added.
-      plain: True if the products of all terms outside `exact` can be added to a running sum directly (TAKE). False if
-        they must first be narrowed or flushed, or made +0 if an operand is zero: each is then a separate sum (PUSH,
-        then ADD).
+    exact: terms whose product is not rounded before it is added. plain: True if the other products can be added to a
+    running sum directly (TAKE). False if they must first be narrowed or flushed, or made +0 if an operand is zero: each
+    is then a separate sum (PUSH, then ADD).
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]
