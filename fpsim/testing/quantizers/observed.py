@@ -34,7 +34,9 @@ def observed(model: QuantizerModel, inputs: SplitInputs, got: Words) -> Iterator
     low, high = _between(values[kept], model)
     for factor in _factors(x, low, high):
         yield deviation(f"multiplies the input by {factor!r} first", factor=factor)
-    for summand in _summands(x, low, high):
+    error = 2.0**-23 * np.abs(x)  # of a float32 sum
+    start, stop = float((low - x - error).max()), float((high - x + error).min())
+    for summand in (added for added in ADDED if start <= added <= stop):
         yield deviation(f"adds {summand!r} to the input first", added=summand)
     yield from (deviation(words, input_ulps=count) for count, words in _ULPS.items())
     yield deviation("gives zeros", only="zero")
@@ -75,10 +77,3 @@ def _factors(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
     if 0 < start <= stop * (1 + SLACK) and stop < np.inf and not start * (1 - SLACK) <= 1 <= stop * (1 + SLACK):
         factors = np.unique(np.linspace(start * (1 - SLACK), stop * (1 + SLACK), MANY).astype(np.float32))
         yield from sorted(map(float, factors), key=lambda factor: abs(factor - (start + stop) / 2))
-
-
-def _summands(x: Doubles, low: Doubles, high: Doubles) -> Iterator[float]:
-    """Yield the numbers p of ADDED with x[i] + p from low[i] to high[i] for all i."""
-    size = 2.0**-23 * np.abs(x)  # rounding error of a float32 sum
-    start, stop = float((low - x - size).max()), float((high - x + size).min())
-    yield from (added for added in ADDED if start <= added <= stop)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from fpsim.arrays import Array
 from fpsim.casts.cast import encode
-from fpsim.errors import require_word
 from fpsim.formats.cast_options import FormatLike
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32
@@ -36,7 +35,7 @@ from fpsim.testing.quantizers.stochastic.draws import CALLS, REPEATS, cells_of, 
 from fpsim.testing.quantizers.stochastic.means import biased_mean, deciding_bits, means_in_binades, wrong_shares
 from fpsim.testing.quantizers.stochastic.report import StochasticMeasurements, StochasticReport
 from fpsim.testing.quantizers.stochastic.shares import Shares, causes_of
-from fpsim.testing.quantizers.stochastic.source import DRIVEN, RandomSource, driver_of
+from fpsim.testing.quantizers.stochastic.source import RandomSource
 
 FRACTIONS = (1 / 64, *(k / 16 for k in range(1, 16)), 63 / 64)
 PLAIN_CAUSES = {
@@ -87,9 +86,7 @@ def check_stochastic(
     __tracebackhide__ = True
     target_fmt = find_format(fmt)
     box = CalledQuantizer(fn, target_fmt)
-    driven = driver_of(fn) if random is None else random
-    require_word("random", driven, (*DRIVEN, "own"))
-    source = RandomSource(fn, box, driven)
+    source = RandomSource(fn, box, random)
     findings = Findings()
     measured = StochasticMeasurements()
     try:
@@ -104,8 +101,8 @@ def check_stochastic(
     causes = measured.causes or [PLAIN_CAUSES[name] for name in findings.broken if name in PLAIN_CAUSES][:1]
     fields = vars(measured) | {"notes": tuple(measured.notes), "causes": tuple(causes) if findings.broken else ()}
     report = StochasticReport(
-        box.name, target_fmt, findings.names_held, tuple(findings.broken.values()), driven, false_alarm=FALSE_ALARM,
-        covered=box.covered.coverage, **fields,
+        box.name, target_fmt, findings.names_held, tuple(findings.broken.values()), source.driven,
+        false_alarm=FALSE_ALARM, covered=box.covered.coverage, **fields,
     )  # fmt: skip
     if raises and not report.ok:
         raise AssertionError(str(report))

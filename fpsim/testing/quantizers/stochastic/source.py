@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
+from fpsim.errors import require_word
 from fpsim.testing.quantizers.black_box import CalledQuantizer, parameters_of
 
 WORD_BITS = 32
@@ -22,27 +23,25 @@ DRIVEN = {
 Values = npt.NDArray[np.float64]
 
 
-def driver_of(fn: Callable[..., Any]) -> str:
-    """Return the kind of random numbers, a key of DRIVEN, that the name of one of fn's parameters tells, else "own"."""
-    parameters = {parameter.name for parameter in parameters_of(fn)}
-    return next((kind for kind, names in DRIVEN.items() if parameters & {*names}), "own")
-
-
 class RandomSource:
     """A stochastic quantizer under test, called with an array and a number that selects its random numbers.
 
     Args:
       fn: the quantizer.
       box: the `CalledQuantizer` by which fn is called.
-      driven: the kind of random numbers that fn takes: "seed", "generator", "bits", "uniform", or "own" for none.
+      driven: the kind of random numbers that fn takes, a key of DRIVEN, or "own" for none; None if the name of one of
+        its parameters tells.
 
     Attributes:
       takes_words: whether fn takes random bits or uniform numbers, so that shares over all of them can be counted.
     """
 
-    def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str) -> None:
-        self.fn, self.box, self.driven = fn, box, driven
+    def __init__(self, fn: Callable[..., Any], box: CalledQuantizer, driven: str | None) -> None:
         named = [parameter.name for parameter in parameters_of(fn)]
+        if driven is None:
+            driven = next((kind for kind, names in DRIVEN.items() if {*named} & {*names}), "own")
+        require_word("random", driven, (*DRIVEN, "own"))
+        self.fn, self.box, self.driven = fn, box, driven
         self.parameter = next((name for name in named if name in DRIVEN.get(driven, ())), None)
         if driven != "own" and self.parameter is None and len(named) > 1:
             self.parameter = named[1]
