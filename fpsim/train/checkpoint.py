@@ -38,13 +38,7 @@ SHOWN = 3  # most differences that an error message lists
 
 
 class Checkpoint(NamedTuple):
-    """A saved step of training.
-
-    Attributes:
-      step: the number of steps that the run had taken when the checkpoint was saved.
-      arrays: name -> array, each in separate memory, in the order in which they were passed to `save`.
-      facts: the facts that were passed to `save`.
-    """
+    """A saved step of training; the arrays have the order of `save`, and share no memory with it."""
 
     step: int
     arrays: dict[str, Array]
@@ -233,10 +227,7 @@ def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str
 
 
 def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
-    """Return nested dicts as one dict: dotted name -> value as JSON text that keeps every bit.
-
-    before: the prefix of all names, such as "model.".
-    """
+    """Return nested dicts as one dict: dotted name, after the prefix `before`, -> value as exact JSON text."""
     flat: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping) and value:
@@ -247,10 +238,7 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return the text on a field for an error: "NAME VALUE", or "no NAME" if `fields` lacks it.
-
-    fields: dotted name -> value as JSON text. named: False for "VALUE", or "none" if the field is missing.
-    """
+    """Return "NAME VALUE", or "no NAME" if `fields` lacks it; named: False for "VALUE" or "none"."""
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))
@@ -261,10 +249,7 @@ def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
 
 
 def _rank(path: Path) -> tuple[int, int]:
-    """Return (step, number of this step's save, from 1) of a checkpoint's folder; (-1, 0) for other folder names.
-
-    Later checkpoints have larger pairs.
-    """
+    """Return (step, number of this step's save, from 1), larger for later ones; (-1, 0) for names of other folders."""
     match = NAMES.fullmatch(path.name)
     return (int(match[1]), int(match[2] or 1)) if match else (-1, 0)
 
@@ -278,10 +263,9 @@ def _found(folder: Path) -> list[tuple[int, Path]]:
 
 
 def _newest(paths: list[Path]) -> tuple[Checkpoint | None, bool]:
-    """Return (the newest undamaged checkpoint among `paths`, or None; whether to list the folder again).
+    """Return (the newest undamaged checkpoint or None; whether another process removed one before it was read).
 
-    paths: folders of checkpoints, oldest first. The second element is True if another process removed a checkpoint
-    before it was read. A warning names each damaged checkpoint.
+    paths: folders of checkpoints, oldest first. A warning names each damaged checkpoint.
     """
     for path in reversed(paths):
         try:
@@ -313,12 +297,7 @@ def _envelope(state: dict[str, Any]) -> str:
 
 
 def _read(path: Path) -> Checkpoint:
-    """Return the checkpoint in a folder.
-
-    Raises:
-      _Damaged: a file is missing or differs from its checksum.
-      ValueError: the checkpoint has another file version than this fpsim writes.
-    """
+    """Return the checkpoint in a folder; raise _Damaged, or a ValueError for another file version."""
     state = _state(path)
     try:
         content = (path / ARRAYS).read_bytes()
@@ -332,12 +311,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _state(path: Path) -> dict[str, Any]:
-    """Return the state in a checkpoint's state.json, its version and checksum checked.
-
-    Raises:
-      _Damaged: the file is missing, is not the JSON of a checkpoint, or differs from its checksum.
-      ValueError: it has another file version than this fpsim writes.
-    """
+    """Return the state in a checkpoint's state.json; raise _Damaged, or a ValueError for another file version."""
     try:
         envelope = json.loads((path / STATE).read_bytes())
         version, digest, state = envelope["version"], envelope["sha256"], envelope["state"]
@@ -357,13 +331,7 @@ def _state(path: Path) -> dict[str, Any]:
 
 
 def _packed(arrays: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
-    """Return arrays as the bytes of a safetensors file, and the dtype of each array by name.
-
-    Dtypes of ml_dtypes that safetensors lacks are stored as integer codes.
-
-    Raises:
-      TypeError, ValueError: a name or a dtype that cannot be stored, or a masked array.
-    """
+    """Return (arrays as a safetensors file, with integer codes for dtypes that it lacks; {name: dtype})."""
     stored, dtypes = {}, {}
     for name, x in arrays.items():
         if not isinstance(name, str) or name == "__metadata__":

@@ -97,12 +97,8 @@ class Corpus:
         return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """Return passages spread evenly over the last tenth of the text, the same at each call.
+        """Return passages spread evenly over the last tenth of the text, as `batch` returns them, always the same.
 
-        Args:
-          batches, batch, context: the number of batches, of passages in each, and of tokens in each passage.
-        Returns:
-          A list of pairs like those that `batch` returns, in the order of the text.
         Raises:
           TypeError, ValueError: an argument is not a positive integer, or the text has fewer different passages.
         """
@@ -112,10 +108,7 @@ class Corpus:
         return [_passages(self.held_out, some, context) for some in places.reshape(batches, batch)]
 
     def _require(self, context: int, passages: int) -> None:
-        """Raise a ValueError if the held-out text has fewer than `passages` passages of `context` tokens.
-
-        Passages with different starts count, even if they overlap.
-        """
+        """Raise a ValueError if the held-out text has fewer than `passages` different passages of `context` tokens."""
         require_integer("context", context, 1)
         if len(self.held_out) < context + passages:
             raise ValueError(
@@ -284,10 +277,7 @@ def digits(seed: int = 0) -> Examples:
 
 @cache
 def _table_of_digits() -> Integers:
-    """Return scikit-learn's digits as int64 (1797, 65): 64 pixels and the class.
-
-    Their file is read directly, as importing scikit-learn takes a second; if it is not found, scikit-learn is imported.
-    """
+    """Return scikit-learn's digits as int64 (1797, 65), 64 pixels and the class: from its file, which is faster."""
     package = importlib.util.find_spec("sklearn")
     if package is not None and package.origin is not None:
         file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
@@ -368,7 +358,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
     """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
 
-    stream: a number for the purpose, such as BATCHES. The others must be in 0 .. 2**64 - 1, else an error is raised.
+    stream: a number for the purpose, such as BATCHES. The others must be in 0 .. 2**64 - 1.
     """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)

@@ -32,10 +32,7 @@ RUNS = 0x9E3779B97F4A7C15  # multiplies a run's seed before it is added to a rec
 
 
 def name_of(module: str) -> str:
-    """Return the name that recipes use for a linear layer: its module's dotted name without a last ".linear".
-
-    Unit scaling adds that part.
-    """
+    """Return a linear layer's name in recipes: its module's dotted name without a last ".linear" (of unit scaling)."""
     return module.removesuffix(".linear")
 
 
@@ -45,18 +42,12 @@ def layers_of(model: Any) -> dict[str, Any]:
 
 
 def is_kept(recipe: Recipe, layer: str) -> bool:
-    """Return whether a pattern of `recipe.keep` matches a layer, which then computes in float32 unless overridden.
-
-    layer: the layer's name, as recipes use it.
-    """
+    """Return whether a pattern of `recipe.keep` matches a layer, which is then float32 unless overridden."""
     return any(fnmatchcase(layer, pattern) for pattern in recipe.keep)
 
 
 def is_governed(recipe: Recipe, layer: str) -> bool:
-    """Return whether a recipe's precision controller may change a layer's precision level.
-
-    layer: the layer's name. It is False without a controller, and for layers that `recipe.keep` names.
-    """
+    """Return whether a recipe's precision controller may change a layer's level, which `recipe.keep` rules out."""
     return (
         recipe.controller is not None
         and fnmatchcase(layer, recipe.controller.layers)
@@ -65,11 +56,7 @@ def is_governed(recipe: Recipe, layer: str) -> bool:
 
 
 def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
-    """Return all linear recipes that a layer's product may follow, at any training step and precision level.
-
-    layer: the layer's name. product: "fprop", "dgrad" or "wgrad" (forward product, gradient of the input, gradient of
-    the weight).
-    """
+    """Return all linear recipes that a layer's product ("fprop", "dgrad" or "wgrad") may follow in training."""
     linears = [FP32 if is_kept(recipe, layer) else recipe.linear]
     linears += [
         row.linear for row in recipe.overrides if product in row.products and fnmatchcase(layer, row.layers)
@@ -80,18 +67,14 @@ def followed_by(recipe: Recipe, layer: str, product: str) -> list[LinearRecipe]:
 
 
 def is_float32(recipe: Recipe, layer: str) -> bool:
-    """Return whether all three products of a layer follow the float32 recipe at every training step and level.
-
-    layer: the layer's name, as recipes use it.
-    """
+    """Return whether all three products of a layer follow the float32 recipe at every training step and level."""
     return all(linear == FP32 for product in PRODUCTS for linear in followed_by(recipe, layer, product))
 
 
 def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str, QuantLinear]:
-    """Turn a model's linear layers into `QuantLinear`s in place, and return these by the names that recipes use.
+    """Turn a model's linear layers into `QuantLinear`s in place; return {name that recipes use: layer}.
 
-    recipe: the recipe that the layers follow. Layers that stay in float32 all the time remain torch's, unless
-    `settings.arithmetic` is "specified".
+    Layers that stay in float32 all the time remain torch's, unless `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
     layers = {}
@@ -113,8 +96,7 @@ def backend_of(settings: Settings) -> str:
 def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> LinearRecipe:
     """Return a linear recipe in which an accumulator computes each matrix product whose `accumulate` is None.
 
-    linear: the recipe. chain: the accumulator. everywhere: True replaces the matrix units, accumulators and schedules
-    of all three products; the formats of their results stay.
+    everywhere: True replaces the units, accumulators and schedules of all products.
     """
     changes: dict[str, Any] = {}
     for product in PRODUCTS:
@@ -126,23 +108,14 @@ def with_chain(linear: LinearRecipe, chain: Accumulator, everywhere: bool) -> Li
 
 @lru_cache(maxsize=256)
 def seeded(linear: LinearRecipe, seed: int) -> LinearRecipe:
-    """Return a linear recipe whose random draws depend on the run's seed.
-
-    A recipe without draws, or with the seed 0, is returned unchanged.
-    """
+    """Return a linear recipe whose random draws, if it has any, depend on the run's seed; unchanged for seed 0."""
     modes = {rounding_mode(linear.rounding), rounding_mode(linear.grad_rounding)}
     draws = Rounding.STOCHASTIC in modes or linear.hadamard
     return linear.replace(seed=(linear.seed + RUNS * seed) % 2**64) if draws and seed else linear
 
 
 class FollowedRecipes:
-    """The linear recipes that a model's layers follow at each training step, by overrides and precision levels.
-
-    Args:
-      recipe, settings: the recipe and the settings of the run.
-      layers: the quantised layers by name.
-      levels: the precision levels that a controller sets, or None without a controller.
-    """
+    """The linear recipes that a model's layers, by name, follow at each step, by overrides and precision levels."""
 
     def __init__(
         self, recipe: Recipe, settings: Settings, layers: Mapping[str, QuantLinear], levels: Levels | None
@@ -151,10 +124,7 @@ class FollowedRecipes:
         self._followed: dict[str, list[LinearRecipe]] = {}
 
     def follow(self, step: int) -> None:
-        """Set the recipe of every layer's three products to that of a training step.
-
-        Steps after the run's last one count as the last.
-        """
+        """Set the recipes of all layers to those of a step; steps after the run's last one count as the last."""
         step = min(step, self._settings.steps - 1)
         for name, layer in self._layers.items():
             wanted = [self.linear(name, product, step) for product in PRODUCTS]
@@ -163,10 +133,9 @@ class FollowedRecipes:
                 self._followed[name] = wanted
 
     def linear(self, layer: str, product: str, step: int, down: int = 0) -> LinearRecipe:
-        """Return the linear recipe that a layer's product follows at a training step.
+        """Return the recipe that a layer's product ("fprop", "dgrad" or "wgrad") follows at a training step.
 
-        layer: the layer's name. product: "fprop", "dgrad" or "wgrad". down: how many precision levels below the layer's
-        current level, where level 0 is the least precise; 0 for the current level.
+        down: the number of precision levels below the layer's current one, where level 0 is the least precise.
         """
         linear = self._recipe.linear_of(layer, product, step, self._settings.steps)
         if self._levels is not None:
@@ -176,22 +145,16 @@ class FollowedRecipes:
         return seeded(linear, self._settings.seed)
 
     def below(self, step: int) -> dict[str, LinearRecipe]:
-        """Return {layer: the recipe of its weight gradient one precision level lower} for all layers above level 0.
-
-        step: the number of the training step, which decides on overrides.
-        """
+        """Return {layer: recipe of its weight gradient one level lower} at a step, for layers above level 0."""
         levels = {} if self._levels is None else self._levels.levels
         return {name: self.linear(name, "wgrad", step, down=1) for name, level in levels.items() if level}
 
 
 class DelayedScales:
-    """The delayed scales of a model's layers during one training step.
+    """The delayed scales of a model's layers, {name: layer}, during one training step.
 
     All micro-batches use the scales from before the step. The next scales follow from the largest amax (largest
     magnitude) over all micro-batches (`micro_batches`) and over all processes (`share`).
-
-    Args:
-      layers: the quantised layers by name, before the step.
     """
 
     def __init__(self, layers: Mapping[str, QuantLinear]) -> None:
@@ -202,8 +165,7 @@ class DelayedScales:
     def micro_batches(self, count: int) -> Iterator[int]:
         """Yield the numbers of micro-batches, 0 to count - 1, each with all scales reset to those before the step.
 
-        After the last one, each layer gets its next scales: for each operand, those that follow from the micro-batch
-        with the operand's largest amax (largest magnitude).
+        Then set the next scales: for each operand, those of the micro-batch with its largest amax.
         """
         self._after = []
         for micro in range(count):
@@ -227,18 +189,14 @@ class DelayedScales:
 
 
 def weight_name(layer: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the name of a linear layer's weight among the parameters of its model.
-
-    layer: the layer's name, as recipes use it. weights: {name: parameter} of the model.
-    """
+    """Return the name of a linear layer's weight among the parameters of its model, {name: parameter}."""
     return next(name for name in (f"{layer}.weight", f"{layer}.linear.weight") if name in weights)
 
 
 def weight_error(layers: Mapping[str, QuantLinear]) -> float:
-    """Return the relative rounding error of all layers' weights together, sqrt(sum (w - q)^2 / sum w^2).
+    """Return the relative rounding error of all layers' weights w together, sqrt(sum (w - q)^2 / sum w^2).
 
-    layers: the quantised layers by name. q: the weight w as its recipe casts it in the forward pass. The result is 0 if
-    all weights are 0.
+    q: w as its layer's recipe casts it in the forward pass. The result is 0 if all weights are 0.
     """
     noise = signal = 0.0
     for layer in layers.values():
@@ -255,10 +213,9 @@ def weight_error(layers: Mapping[str, QuantLinear]) -> float:
 
 
 def refuse_names(recipe: Recipe, model: Any) -> None:
-    """Raise a ValueError if a pattern in a recipe's keep, overrides, stored or controller matches no part of the model.
+    """Raise a ValueError if a pattern of a recipe matches no part of a model, a torch module.
 
-    model: a torch module. Patterns are matched with the names of its linear layers, those in `stored` with the names of
-    its `Storing` modules.
+    Those in `keep`, `overrides` and `controller` name linear layers, those in `stored` name `Storing` modules.
     """
     layers = list(layers_of(model))
     modules = [name for name, module in model.named_modules() if isinstance(module, Storing)]
@@ -277,10 +234,7 @@ def refuse_names(recipe: Recipe, model: Any) -> None:
 
 
 def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: Settings) -> None:
-    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K.
-
-    layers: the quantised layers by name. settings: those of the run, whose `tokens` are the K of weight gradients.
-    """
+    """Raise a ValueError if the K of a layer's product is not a multiple of the recipe's blocks along K."""
     for name, layer in layers.items():
         terms = {"fprop": layer.in_features, "dgrad": layer.out_features, "wgrad": settings.tokens}
         for product, k in terms.items():
@@ -297,8 +251,8 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
 def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
     """Raise a ValueError if `settings.recompute` demands slices that the recipe or the model rules out.
 
-    Slices are ruled out if `recipe.stored` sets the format of the same activation, if torch computes the layer's
-    product (whose bits may depend on the shape), or if a slice would divide a tile that shares a scale.
+    They are ruled out if `recipe.stored` has the same activation, if torch computes the product (its bits may depend on
+    the shape), or if a slice would divide a tile that shares a scale.
     """
     recompute, layers = settings.recompute, layers_of(model)
     for name in recompute.named(layers, len(blocks_of(model))):
@@ -320,10 +274,7 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 
 
 def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
-    """Raise a ValueError if the slices of `settings.recompute` would divide a tile that shares a scale.
-
-    linear: a linear recipe of the layer's forward product; name, layer: the layer's name and module.
-    """
+    """Raise a ValueError if slices of a layer's forward product would divide a tile that shares a scale."""
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:

@@ -101,10 +101,7 @@ def _saturated(operand: CastOperand) -> float:
 
 
 def _at_maximum(operand: CastOperand) -> float:
-    """Return the share of an operand's codes at the format's largest magnitude, Inf and NaN included; else 0.
-
-    It is 0 for integer, LogFMT and table formats.
-    """
+    """Return the share of codes at a float format's largest magnitude, Inf and NaN included; 0 for other formats."""
     fmt: Any = operand.encoded.fmt if isinstance(operand.encoded, Scaled) else operand.fmt
     codes = operand.encoded.codes if isinstance(operand.encoded, Scaled) else operand.encoded
     if not isinstance(fmt, Format) or not codes.size:
@@ -113,11 +110,7 @@ def _at_maximum(operand: CastOperand) -> float:
 
 
 def rows(call: ProductCall, step: int) -> list[dict[str, Any]]:
-    """Return a dict for each operand of a matrix product: step, layer, product, operand, and rounding metrics.
-
-    The metrics are the fields of `CastFigures`. call: the layer, the product ("fprop", "dgrad" or "wgrad") and its two
-    operands. step: the number of the training step.
-    """
+    """Return {"step", "layer", "product", "operand" and the fields of `CastFigures`} for each operand of a product."""
     return [
         {"step": step, "layer": call.layer, "product": call.product, "operand": name, **figures(cast_operand)._asdict()}
         for name, cast_operand in zip(OPERANDS[call.product], (call.a, call.b), strict=True)
@@ -161,19 +154,13 @@ class StepWatch:
         self._context.__exit__(*error)
 
     def largest(self, layers: Sequence[str], ranks: Ranks) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the attributes `figures` and `below` for the given layers, each value the largest over all `ranks`.
-
-        Both are {layer: metric}; a layer without a value has NaN. All processes get the same values.
-        """
+        """Return `figures` and `below` for the given layers, NaN where missing; the largest values over all `ranks`."""
         mine = np.array([[kept.get(name, math.nan) for name in layers] for kept in (self.figures, self.below)])
         high, low = ranks.all_reduce_max({"figures": mine})["figures"].tolist()
         return dict(zip(layers, high, strict=True)), dict(zip(layers, low, strict=True))
 
     def _see(self, call: ProductCall) -> None:
-        """Record the measurements of a matrix product, and the controller's metric if it is a weight gradient.
-
-        call: the layer, the product and its two operands.
-        """
+        """Record the measurements of a matrix product, and the controller's metric if it is a weight gradient."""
         if self._measures:
             self.rows += rows(call, self._step)
         if self._watched and call.product == "wgrad" and call.layer in self._layers:
@@ -182,17 +169,13 @@ class StepWatch:
                 self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
-        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger.
-
-        figures_of: {layer: metric}, changed in place. gradient: the output gradient of the layer before and after its
-        cast.
-        """
+        """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger."""
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
 
 
 def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """Return the output gradient of a "wgrad" product (`call`) as another recipe casts it, without delayed scales."""
+    """Return the output gradient of a "wgrad" product as another recipe casts it, without delayed scales."""
     plan = plan_of(recipe, call.layer)
     return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 
@@ -201,12 +184,9 @@ def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
 
 
 class LevelChange(NamedTuple):
-    """A layer's change from one precision level to another.
+    """A layer's change from one precision level to another, caused by the value `figure` of the metric `watched`.
 
-    Attributes:
-      step, layer: number of the step at which the level changed, and name of the layer.
-      watched, figure: name and value of the metric that caused the change.
-      before, after: the levels; level 0, the least precise, is that of the recipe itself.
+    Level 0, the least precise, is that of the recipe itself.
     """
 
     step: int
@@ -250,8 +230,7 @@ class Levels:
     def recipe(self, layer: str, own_recipe: LinearRecipe, down: int = 0) -> LinearRecipe:
         """Return the recipe that a layer follows `down` levels below its current level, but not below level 0.
 
-        layer: its name. own_recipe: the recipe of level 0, the least precise. Level i is the controller's levels[i -
-        1], each more precise.
+        own_recipe: that of level 0, the least precise; level i is the controller's levels[i - 1].
         """
         level = max(self.levels.get(layer, 0) - down, 0)
         recipe = self.controller.levels[level - 1] if level else own_recipe
@@ -286,8 +265,7 @@ class Levels:
     def _moved(self, step: int, layer: str, figure: float, below: float) -> LevelChange | None:
         """Count a layer's metric as too high, low or neither, and return its change of level, or None.
 
-        step: the number of the step. layer: its name. figure: the metric; NaN counts as too high. below: the metric
-        that the layer would have one level lower, which must be low for it to move down.
+        figure: the metric; NaN counts as too high. below: the metric that the layer would have one level lower.
         """
         controller, count, level = self.controller, self._above[layer], self.levels[layer]
         high, low = controller.limits
@@ -304,11 +282,7 @@ class Levels:
         return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
 
     def _relative(self, layer: str, norm: float) -> float:
-        """Return a layer's gradient norm divided by the running average of its earlier norms; update the average.
-
-        The new average is 0.9 of the old one plus 0.1 of the norm, if that is finite. The first norm is divided by
-        itself.
-        """
+        """Return a layer's gradient norm divided by the running average of its earlier norms (at first, by itself)."""
         average = self._norms.get(layer, norm)
         if math.isfinite(norm):
             self._norms[layer] = DECAY * average + (1 - DECAY) * norm
@@ -371,28 +345,19 @@ class Overflows:
         self._stack.close()
 
     def _see_product(self, call: ProductCall) -> None:
-        """Look for Inf and NaN in a matrix product's operands before their casts, and in its result.
-
-        call: the layer, the product, its operands and its result.
-        """
+        """Look for Inf and NaN in a matrix product's operands before their casts, and in its result."""
         names = (*OPERANDS[call.product], "result")
         for role, array in zip(names, (call.a.source, call.b.source, call.result), strict=True):
             self._look(f"{call.layer}, {call.product}", role, array)
 
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
-        """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed.
-
-        name: the module's name for the message. module, inputs: passed by torch, and not used.
-        """
+        """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed."""
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
 
     def _look(self, where: str, role: str, array: Array) -> None:
-        """Set `first` if it is not set yet and an array holds Inf or NaN.
-
-        where, role: texts that name the array in the message, such as "head, forwards" and "result".
-        """
+        """Set `first` to a text on the `role`, such as "result", of an operation if it is the first with Inf or NaN."""
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:
             self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"

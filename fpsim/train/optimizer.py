@@ -98,11 +98,7 @@ class AdamW:
         return self.update(gradients, self.clip(gradients), lr)
 
     def learning_rate(self, steps_total: int, weight_error: float | None = None) -> float:
-        """Return the learning rate of the next step.
-
-        steps_total: steps of the whole run. weight_error: the relative quantisation error of the weights, which
-        `recipe.lr_follows_error` needs if it is set; a ValueError is raised if it is None then.
-        """
+        """Return the learning rate of the next step; a ValueError if `recipe.lr_follows_error` needs weight_error."""
         require_integer("steps_total", steps_total, 1)
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
         if not follows:
@@ -120,13 +116,8 @@ class AdamW:
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
         """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return a report on it.
 
-        gradients: name -> float32 tensor of the weight's shape, for every weight.
-
-        Returns:
-          A `Clipping`, with the norm before clipping and the factor.
-
-        Raises:
-          TypeError, ValueError: gradients of other names or shapes than the weights.
+        gradients: name -> float32 tensor of the weight's shape, for every weight, else a TypeError or ValueError is
+        raised.
         """
         self._require_gradients(gradients)
         with self._arithmetic():
@@ -134,15 +125,9 @@ class AdamW:
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], clipping: Clipping, lr: float) -> StepReport:
-        """Update the weights by clipped gradients, and return a report.
+        """Update the weights by gradients that `clip` has clipped, with the learning rate `lr`, and return a report.
 
-        Args:
-          gradients: name -> float32 tensor of the weight's shape, for every weight, clipped by `clip`.
-          clipping: what `clip` returned, for the report.
-          lr: the learning rate.
-
-        Raises:
-          TypeError, ValueError: gradients of other names or shapes than the weights.
+        A TypeError or ValueError is raised if gradients have other names or shapes than the weights.
         """
         self._require_gradients(gradients)
         with self._arithmetic():
@@ -156,18 +141,11 @@ class AdamW:
         _require_same("gradients", gradients, {name: weight.shape for name, weight in self._seen.items()})
 
     def _arithmetic(self) -> Any:
-        """Return a context for a step's arithmetic; it does nothing if `arithmetic` is "torch".
-
-        If `arithmetic` is "specified", the thread's processor rounds to nearest even and keeps subnormals inside it.
-        """
+        """Return a context in which the processor computes by IEEE 754, if the arithmetic is "specified"."""
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
-        """Update one weight in place by a clipped gradient, round its moments, and return the counts of its updates.
-
-        name: the weight's name. lr: the learning rate. If there are float32 masters, they are updated, and the weight
-        is rounded from its master.
-        """
+        """Update one weight, and its master, in place by a clipped gradient; return the counts of its updates."""
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
         step = self._by_adam(name, gradient, lr)
@@ -191,10 +169,7 @@ class AdamW:
         return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
-        """Update the moments of one weight (`name`) in place by a gradient; return the weight's update before decay.
-
-        lr: the learning rate, a factor of the update.
-        """
+        """Update the moments of one weight in place by a gradient; return the weight's update before decay."""
         first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
         (beta1, beta2), number = self.recipe.betas, self.steps + 1
         if self._specified:
@@ -219,10 +194,7 @@ class AdamW:
         return update
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round a moment of one weight, in place, into the format that the recipe has for it, if any.
-
-        kind: "first_moment" or "second_moment". name: the weight's name.
-        """
+        """Round a moment ("first_moment" or "second_moment") in place into the recipe's format for it, if any."""
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
@@ -245,24 +217,17 @@ class AdamW:
     def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return (arrays, fields for JSON): everything on which later steps depend, the weights included.
 
-        Returns:
-          Copies as float32 arrays by name: "weights/NAME" (the masters if there are any), "first_moment/NAME",
-          "second_moment/NAME" and "compensation/NAME"; and a dict of the step number and settings.
+        The arrays are float32 copies: "weights/NAME" (the masters if there are any), "first_moment/NAME",
+        "second_moment/NAME" and "compensation/NAME".
         """
         return {name: array.copy() for name, array in self.arrays().items()}, self._fields()
 
     def arrays(self) -> dict[str, Array]:
-        """Return the float32 arrays of weights, moments and compensation by name, as in `state`, but not copied.
-
-        Later steps change them.
-        """
+        """Return the float32 arrays of `state` by name, not copied: later steps change them."""
         return {name: array_of(tensor) for name, tensor in self._tensors()}
 
     def _fields(self) -> dict[str, Any]:
-        """Return the step number, and the fields that a checkpoint must match, as a dict for JSON.
-
-        These are the formats of weights and moments, whether there are float32 masters, and the rounding of updates.
-        """
+        """Return the step number, and the fields that a checkpoint must match, as a dict for JSON."""
         formats = {kind: str(self.recipe.format_of(kind) or FP32) for kind in ("weights", *self._moments)}
         recipe = self.recipe
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
@@ -299,10 +264,7 @@ def _is_finite(x: Tensor) -> bool:
 
 
 def _require_tensor(name: str, tensor: object) -> None:
-    """Raise a TypeError or ValueError unless a value is a contiguous float32 tensor on the CPU.
-
-    name: the name of the tensor in messages.
-    """
+    """Raise a TypeError or ValueError unless `tensor`, called `name`, is contiguous, float32 and on the CPU."""
     require_kind(name, tensor, Tensor, "a torch tensor")
     assert isinstance(tensor, Tensor)
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
@@ -313,10 +275,7 @@ def _require_tensor(name: str, tensor: object) -> None:
 
 
 def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Raise a TypeError or ValueError unless a mapping has the names of `shapes`, each with float32 of that shape.
-
-    argument: the name of the mapping `got` in messages.
-    """
+    """Raise a TypeError or ValueError unless a mapping has the names of `shapes`, each with float32 of that shape."""
     require_kind(argument, got, Mapping, "a dict by name")
     missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))
     if missing or extra:

@@ -253,9 +253,7 @@ class Ranks:
     def averaged(self, gradients: Mapping[str, Tensor], reduction: Reduction) -> dict[str, Tensor]:
         """Return the mean of all ranks' gradients, name -> new tensor, as `data_parallel` computes it.
 
-        Args:
-          gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
-          reduction: the format in which they are sent, the accumulator that adds them, and the divisor of the sum.
+        gradients: name -> float32 tensor on the CPU, of the same names and shapes on all ranks.
         """
         return {name: reduction.average(self.gathered(reduction.sent(x))) for name, x in gradients.items()}
 
@@ -308,8 +306,8 @@ class Ranks:
     def _transfers(self, sent: Tensor, received: Sequence[Tensor], others: Sequence[int]) -> list[tuple[int, Any]]:
         """Start sending a tensor to other ranks and receiving theirs; return pairs (other rank, torch's work object).
 
-        sent: this rank's tensor. received: a tensor for every rank, at the index of its number; those of `others` are
-        written. A work object is None only where torch starts no transfer, as this process is outside of the group.
+        received: a tensor for every rank; those of `others` are written. A work object is None if torch starts no
+        transfer, as this process is outside of the group.
         """
         works = []
         for rank in others:
@@ -327,13 +325,8 @@ class Ranks:
 class StepGradients:
     """The gradients of one training step, collected from all micro-batches of all processes.
 
-    Each process adds its micro-batches in `fmt`, or in float32; then the sums are averaged over the processes. One
-    process alone without `fmt` averages its micro-batches as if each came from another process.
-
-    Args:
-      fmt: the format in which a process stores its sum, `Recipe.gradients`; None for float32.
-      reduction: the format, accumulator and divisor of the mean.
-      ranks: the processes that train together.
+    Each process adds its micro-batches in `fmt`, or in float32 for None; then the sums are averaged over the processes.
+    One process alone without `fmt` averages its micro-batches as if each came from another process.
     """
 
     def __init__(self, fmt: Any, reduction: Reduction, ranks: Ranks) -> None:

@@ -154,12 +154,7 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run in reports, such as "the run on B200" or "the run by torch arithmetic".
-
-    The backend or chip names it if that is not the recorded run's backend. Otherwise the arithmetic does if that
-    differs; if both are equal, it is "the run here". words: the name of its backend or chip. arithmetic: "specified" or
-    "torch". recorded: the recorded run.
-    """
+    """Return the name of the second run: its backend or chip if another one, else its arithmetic, else "here"."""
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
     if arithmetic != recorded.settings.arithmetic:
@@ -178,15 +173,7 @@ def _require_data(recorded: Run, trainer: Trainer) -> None:
 
 
 class _Case(NamedTuple):
-    """A recorded run and its replay, whose digests differ after a step.
-
-    Attributes:
-      recorded: the recorded run.
-      again: the replay, which has taken that step.
-      names: names of the two runs in the explanation.
-      first_settings, second_settings: the settings of the recorded run, and of the replay.
-      words: the replay's backend or chip.
-    """
+    """A recorded run and its replay on the backend or chip `words`, which has taken the first step that differs."""
 
     recorded: Run
     again: RunSide
@@ -197,10 +184,9 @@ class _Case(NamedTuple):
 
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
-    """Return the result of a replay for its first step whose digests differ: the differing operation and product.
+    """Return the result of a replay for its first step whose digests differ.
 
-    case: the recorded run and the replay. before: the arrays and fields of the trainer before that step, as its `state`
-    returns them. row: the step's row in the log of the replay.
+    before: the state of the trainer before that step. row: the step's row in the log of the replay.
     """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
     difference, divergence, remark = _Difference(""), None, ""
@@ -249,8 +235,7 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
 def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) -> _Difference:
     """Return the first difference between recorded results of a step and those of a trainer that takes it now.
 
-    kept: (name, result) of the recorded operations. trainer: the trainer before the step. alike: True if both runs have
-    the same arithmetic, and so the same operations; else only results of products and modules are compared.
+    alike: True if both runs have the same operations; else only results of products and modules are compared.
     """
     others = iter(kept)
     differences: list[_Difference] = []
@@ -274,10 +259,7 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first operation whose name or digest differs between the recorded run's trace and the replay's.
-
-    theirs, mine: the traces of a step in the recorded run and in the replay, lists of (name, digest).
-    """
+    """Return the first difference between two traces of a step, lists of (name, digest)."""
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
             return _Difference(one[0] if one is not None else other[0], place=place)
@@ -285,11 +267,9 @@ def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
 
 
 def _probed(difference: _Difference, trainer: Trainer) -> str:
-    """Return a sentence on the order in which torch adds a differing product here, as `fp.probe` finds it.
+    """Return a sentence on the order in which torch adds a differing product here; "" unless it is torch's mm or bmm.
 
-    Args:
-      difference: the operation that differs; "" is returned unless it is torch's mm or bmm.
-      trainer: a trainer before the step, which the trainer takes once more.
+    trainer: one before the step, which it takes once more.
     """
     kernel = difference.operation.rpartition(", aten.")[2]
     if kernel not in PROBED or difference.place is None:
@@ -309,10 +289,9 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Return the product of two matrices by the differing operation, torch's mm or bmm.
+        """Return a product by torch's mm or bmm, in tensors of the shapes and strides that the operation had.
 
-        They are copied into tensors with the shapes and strides that the operation's operands had; for bmm, into the
-        first matrices of a batch that is 0 otherwise.
+        For bmm the matrices are the first of a batch that is 0 otherwise.
         """
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):
@@ -335,11 +314,7 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
 
 
 def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
-    """Return the first linear layer's product, or weight, that differs in a step, and why; None if none does.
-
-    Both runs take the step again on this machine. case: the recorded run and the replay. before: the trainer's arrays
-    and fields before the step, as its `state` returns them.
-    """
+    """Return the first product of a linear layer, or weight, that differs if both runs take the step from `before`."""
     words = (case.recorded.settings.backend, case.words)
     settings = (case.first_settings, case.second_settings)
     sides = [side(*parts) for parts in zip(case.names, [case.recorded.recipe] * 2, words, settings, strict=True)]
@@ -349,10 +324,7 @@ def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
 
 
 def _sentence(difference: _Difference, case: _Case) -> str:
-    """Return a sentence on the first operation that differs: its element and values, and which library computes it.
-
-    difference: the operation. case: the recorded run and the replay.
-    """
+    """Return a sentence on the first operation that differs: its element and values, and which library computes it."""
     text = f"The first operation with another result is {difference.operation}"
     if difference.element is not None:
         at, theirs, mine = difference.element

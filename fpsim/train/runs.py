@@ -252,11 +252,7 @@ def run(
 def _finished(
     trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None, trace: bool
 ) -> Run:  # fmt: skip
-    """Train to the last step, or until training stops, saving checkpoints on the way, and return the run.
-
-    trainer: it may have taken steps before. kept: the open folder of checkpoints, or None. progress: called with the
-    finished share of the work, 0 to 1, and a text, or None. trace: whether to record every operation.
-    """
+    """Train to the last step, or until training stops, and return the run; kept: an open folder for checkpoints."""
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
         row = traced_step(trainer) if trace else trainer.step()
@@ -290,11 +286,7 @@ def traced_step(trainer: Trainer) -> dict[str, Any]:
 
 
 def identity(trainer: Trainer) -> dict[str, Any]:
-    """Return everything that must be equal for a run to continue from a checkpoint, as a dict for JSON.
-
-    These are the version of the arithmetic, the recipe, the settings that can change a bit, the digest of the data, the
-    shapes of the weights, and the number of processes.
-    """
+    """Return all that must be equal for a run to continue from a checkpoint, for JSON: what can change a bit."""
     settings = trainer.settings.to_plain()
     del settings["text"], settings["measure"], settings["offload"]
     if trainer.settings.recompute.keeps_bits:
@@ -307,17 +299,13 @@ def identity(trainer: Trainer) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, kept: checkpoint.Checkpoints) -> None:
-    """Save the trainer's state and the run's identity as a checkpoint in the open folder `kept`."""
+    """Save the trainer's state and the run's identity as a checkpoint."""
     arrays, fields = trainer.state()
     kept.save(trainer.steps, arrays, {"identity": identity(trainer), "state": fields})
 
 
 def _resume(trainer: Trainer, folder: Path) -> None:
-    """Load the newest checkpoint of a folder into the trainer, if there is one.
-
-    Raises:
-      ValueError: the checkpoint belongs to another run.
-    """
+    """Load the newest checkpoint of a folder into the trainer, if any; a ValueError if it belongs to another run."""
     saved = checkpoint.load(folder)
     if saved is None:
         return
@@ -338,10 +326,7 @@ def _resume(trainer: Trainer, folder: Path) -> None:
 
 
 def _with_new_names(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's identity with the current names of settings: `accumulate` became `micro_batches`.
-
-    identity: a dict as the function `identity` returns it, maybe of an older fpsim.
-    """
+    """Return a checkpoint's identity with the current names of settings: `accumulate` became `micro_batches`."""
     settings = identity.get("settings")
     if not isinstance(settings, Mapping) or "accumulate" not in settings:
         return dict(identity)

@@ -107,10 +107,7 @@ def lockstep(
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Return [first, second] for a pair, or [value, value] for a single value; any list or tuple counts as a pair.
-
-    name: the argument's name for the ValueError that a list of another length raises.
-    """
+    """Return [first, second] for a pair, or [value, value] for a single value; any list or tuple counts as a pair."""
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:
@@ -119,10 +116,7 @@ def _pair(name: str, value: Any) -> list[Any]:
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
-    """Return two names that distinguish the runs: their backends, their recipes, or "the first" and "the second".
-
-    words: the backends or chips.
-    """
+    """Return two names that distinguish the runs: their backends, their recipes, or "the first" and "the second"."""
     if words[0] != words[1]:
         return str(words[0]), str(words[1])
     if recipes[0].name != recipes[1].name:
@@ -131,15 +125,10 @@ def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
 
 
 def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: bool = True) -> RunSide:
-    """Return a run of a recipe, before its first step, for a comparison with another run.
+    """Return a run of a recipe on a backend or chip, `word`, before its first step.
 
-    name: the run's name in explanations. word: the name of its backend or chip. settings: its other settings. watched:
-    True to make all linear layers, those in float32 too, pass their products to the functions of
-    `fpsim.torch.trace.watching`.
-
-    Raises:
-      ValueError: an unknown chip, or one that cannot compute the recipe's products.
-      fpsim.gpu.GpuError: the backend needs a GPU, and there is none.
+    name: the run's name in explanations. watched: True to make all linear layers, those in float32 too, pass their
+    products to the functions of `fpsim.torch.trace.watching`.
     """
     place = ""
     remarks: tuple[str, ...] = ()
@@ -156,11 +145,7 @@ def side(name: str, recipe: Recipe, word: str, settings: Settings, *, watched: b
 
 
 def _watched(trainer: Trainer) -> Trainer:
-    """Make every linear layer of a trainer's model pass its products to watching functions; return the trainer.
-
-    These are the functions passed to `fpsim.torch.trace.watching`. Layers that torch would compute become float32
-    `QuantLinear`s, in place.
-    """
+    """Make every linear layer of a trainer's model a `QuantLinear`, whose products are watched; return the trainer."""
     if any(type(module) is torch.nn.Linear for module in trainer.model.modules()):
         quantize_linears(trainer.model, FP32)
     return trainer
@@ -170,10 +155,7 @@ def _watched(trainer: Trainer) -> Trainer:
 
 
 def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step: int) -> Divergence | None:
-    """Train both runs for a step, and return their first difference in products or weights; None if there is none.
-
-    first, second: the runs. names: those of both runs, for the explanation. step: the number of the step.
-    """
+    """Train both runs for a step, and return their first difference in products or weights; None if there is none."""
     seen: deque[Product] = deque()
     with watching(lambda call: seen.append(_kept(as_product(call, first.place)))):
         first.trainer.step()
@@ -199,10 +181,8 @@ def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any,
 class _RunBeside:
     """A watcher that compares one run's products with the other run's recorded products, and releases these.
 
-    Args:
-      others: the recorded products, in the order in which they ran.
-      place: the device that multiplies in the watched run, "" for this processor.
-      after: the last thing known to be equal, as text.
+    place: the device that multiplies in the watched run, "" for this processor. after: the last thing known to be
+    equal.
     """
 
     def __init__(self, others: deque[Product], place: str, after: str) -> None:
@@ -210,10 +190,7 @@ class _RunBeside:
         self._pair: tuple[Product | None, Product | None] | None = None
 
     def see(self, call: ProductCall) -> None:
-        """Compare a matrix product with the next recorded one of the other run, unless a difference was found before.
-
-        call: the layer, the product, its operands and its result.
-        """
+        """Compare a product with the next recorded one of the other run, unless a difference was found before."""
         if self._pair is not None:
             return
         mine, other = as_product(call, self._place), self._others.popleft() if self._others else None
@@ -223,10 +200,7 @@ class _RunBeside:
             self._after = f"{mine.layer}, {mine.product}"
 
     def divergence(self, names: tuple[str, str], step: int) -> Divergence | None:
-        """Return the first difference in products once the step is complete; None if there is none.
-
-        names: those of the two runs. step: the number of the step. Both are for the explanation.
-        """
+        """Return the first difference in products once the step is complete; None if there is none."""
         if self._pair is None and self._others:
             self._pair = self._others[0], None
         if self._pair is None:
@@ -236,11 +210,7 @@ class _RunBeside:
 
 
 def as_product(call: ProductCall, place: str = "") -> Product:
-    """Return a watched matrix product as a record for `fpsim.divergence`, without copying its arrays.
-
-    call: the layer, the product, its operands and its result. place: the device that computed it, "" for this
-    processor.
-    """
+    """Return a watched product as a record for `fpsim.divergence`; place: the device, "" for this processor."""
     operands = OPERANDS[call.product]
     return Product(
         call.layer, call.product, call.a, call.b, adds_of(call.how), call.result, call.bias, (operands[0], operands[1]),
@@ -257,10 +227,7 @@ def _kept(product: Product) -> Product:
 
 
 def _copy(operand: Any) -> CastOperand:
-    """Return a copy of an operand, whose values before its cast are copied.
-
-    The values after the cast are copied only if they are the same array, as without a cast.
-    """
+    """Return a copy of an operand whose cast values are copied only if they are its source, as without a cast."""
     source = operand.source.copy()
     copied: CastOperand = operand._replace(
         source=source, encoded=source if operand.encoded is operand.source else operand.encoded

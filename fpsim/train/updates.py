@@ -41,8 +41,7 @@ class Clipping(NamedTuple):
 def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) -> Clipping:
     """Clip gradients in place, by value and then by norm, as torch.nn.utils does; return norm, share and factor.
 
-    gradients: float32 tensors. recipe: it has the limits, `clip_value` and `clip_norm`, None for no limit. specified:
-    True to add the norm in 32 partial sums in float64, False for torch's norm.
+    specified: True to add the norm in 32 partial sums in float64, False for torch's norm.
     """
     limit, most, limited = recipe.clip_value, recipe.clip_norm, 0
     if limit is not None:
@@ -72,10 +71,7 @@ def norm(gradients: Sequence[Tensor], specified: bool) -> float:
 
 
 def sum_of_squares(tensors: Iterable[Tensor]) -> float:
-    """Return the float64 sum of squares of all elements of float32 tensors, added tensor by tensor.
-
-    Each tensor's sum is that of `kernels.sum_of_squares`.
-    """
+    """Return the float64 sum of squares of float32 tensors, each added by `kernels.sum_of_squares`."""
     total = 0.0
     for tensor in tensors:
         flat = np.ascontiguousarray(array_of(tensor)).reshape(-1)
@@ -151,11 +147,7 @@ def add_rounded(
 
 
 def _kahan(weight: Tensor, update: Tensor, fmt: Format, compensation: Tensor) -> None:
-    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to `fmt`.
-
-    With R for that rounding, of exact results in float64: u = R(update), y = R(u - compensation), s = R(weight + y),
-    compensation = R(R(s - weight) - y), weight = s.
-    """
+    """Add an update to weights by Kahan's sum, in place, where each operation is rounded to `fmt`."""
 
     def rounded(x: Tensor) -> Tensor:
         return tensor_of(quantize(array_of(x), fmt))
@@ -235,11 +227,7 @@ class UpdateCounts(NamedTuple):
 
 
 def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor | None) -> UpdateCounts:
-    """Return the counts of a weight's updates: nonzero, unchanged, lost, and by exponent of update / weight.
-
-    before, weight: float32, the weight before and after the update. update: float32 of this shape. lost: bool tensor,
-    or None if all unchanged ones are lost.
-    """
+    """Return the counts of a weight's updates; lost: a bool tensor, None if all unchanged ones are lost."""
     exponents = np.zeros(256, np.int64)  # 0 counts zero and subnormal quotients, 255 quotients by a weight of 0
     moves, unchanged = kernels.count(flattened(before), flattened(update), flattened(weight), exponents)
     return UpdateCounts(
@@ -250,11 +238,7 @@ def count_updates(before: Tensor, update: Tensor, weight: Tensor, lost: Tensor |
 def report_of(
     step: int, lr: float, clipping: Clipping, counts: Sequence[UpdateCounts], nonfinite: tuple[str, ...]
 ) -> StepReport:
-    """Return the report of a step, adding up the counts of all weights.
-
-    lr: the learning rate. clipping: the result of clipping the gradients. counts: one for each weight. nonfinite: names
-    of arrays that hold an Inf or NaN.
-    """
+    """Return the report of a step, adding up the counts of all weights."""
     ratios = sum((count.ratios for count in counts), np.zeros(254, np.int64))
     return StepReport(
         step, lr, *clipping,

@@ -130,10 +130,7 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return a recipe's median seconds per step divided by those of the recipe FP32; NaN if FP32 was not trained.
-
-        name: the recipe's name. Medians are used because the first steps include compilation.
-        """
+        """Return the median seconds of a recipe's steps relative to the recipe FP32's; NaN if that was not trained."""
         if "FP32" not in self.by_recipe:
             return math.nan
         times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))
@@ -170,20 +167,13 @@ class Comparison:
         return frame(list(self.measured_rows()))
 
     def measured_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each operand of each matrix product that a run measured: the rows of `measurements`.
-
-        The keys are recipe, seed, and the keys of the rows of `Run.measured`.
-        """
+        """Yield the rows of `measurements` as dicts."""
         for run in self.runs:
             for row in run.measured:
                 yield {"recipe": run.recipe.name, "seed": run.settings.seed, **row}
 
     def run_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield a dict for each run, with the columns of runs.parquet.
-
-        They are recipe, seed, steps, final_loss, validation_loss (nats), seconds, stopped (the reason, or "" if it
-        trained to the end) and diverged.
-        """
+        """Yield a dict for each run, with the columns of runs.parquet; stopped is "" if it trained to the end."""
         for run in self.runs:
             yield {
                 "recipe": run.recipe.name, "seed": run.settings.seed, "steps": len(run.losses),
@@ -333,10 +323,7 @@ def compare(
 def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
     """Return the path out/runs/NAME of each recipe, to which callers append "-SEED"; None for each if `out` is None.
 
-    chosen: the recipes. Characters of a name that do not suit a path become "_".
-
-    Raises:
-      ValueError: two recipes' names make the same folder.
+    Characters that do not suit a path become "_"; a ValueError if two names make the same folder.
     """
     if out is None:
         return [None] * len(chosen)
@@ -352,22 +339,16 @@ def _folders(out: Path | None, chosen: list[Recipe]) -> list[Path | None]:
 
 
 class _Share:
-    """A progress callback for work in several equal parts, such as the runs of a comparison.
+    """A progress callback for work in equal parts, which calls `progress` (or None) with the share of the whole.
 
-    It is called with the finished share of the present part, 0 to 1, and a text. It calls `progress` with the finished
-    share of the whole work, (finished parts + share) / parts, and the part's name and the text. Call `begin` before
-    each part.
-
-    Args:
-      progress: the callback for the whole work; None to report nothing.
-      parts: the number of parts.
+    Call `begin` before each part.
     """
 
     def __init__(self, progress: Progress | None, parts: int) -> None:
         self._progress, self._parts, self._done, self._part = progress, parts, -1, ""
 
     def begin(self, part: str) -> None:
-        """Begin the next part, whose name (`part`) is put before the texts of its progress; "" adds none."""
+        """Begin the next part, whose name is put before the texts of its progress; "" adds none."""
         self._done, self._part = self._done + 1, part
         self(0.0, "")
 

@@ -114,10 +114,7 @@ def rows_over_seeds(
     recipes: Any, seeds: range, *, steps: int, scenario: str = "plain", text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the rows of `gradient_probe` as dicts: means over seeds, with 95 % intervals of the errors.
-
-    The dicts and the arguments are those of `gradient_probe`, except that `seeds` is the range of the seeds.
-    """
+    """Return the rows of `gradient_probe` as dicts; its arguments, except that `seeds` is the range of seeds."""
     samples = []
     for index, seed in enumerate(seeds):
 
@@ -143,10 +140,7 @@ def probe_rows(
     recipes: Any, steps: int, scenario: str, seed: int, text: Any = None, backend: str = "emulated",
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return a dict for each recipe and layer for one seed: recipe, scenario, layer, relative_error and cosine.
-
-    The arguments, relative_error and cosine are those of `gradient_probe`.
-    """
+    """Return dicts of recipe, scenario, layer, relative_error and cosine for one seed, as for `gradient_probe`."""
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
     require_integer("seed", seed, 0)
@@ -169,11 +163,7 @@ def probe_rows(
 
 
 def recipes_of(recipes: Any) -> list[Recipe]:
-    """Return a list of `Recipe` from one recipe (a Recipe or the name of one) or an iterable of several.
-
-    Raises:
-      ValueError: there is no recipe, one has no name, or two have the same name.
-    """
+    """Return a list of recipes with different names from one recipe (a Recipe or its name) or several."""
     several = isinstance(recipes, Iterable) and not isinstance(recipes, (str, Recipe))
     chosen = [find_recipe(spec) for spec in (recipes if several else [recipes])]
     if not chosen:
@@ -251,10 +241,7 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Train for `steps` steps by the float32 recipe `plain`, and return {name: copy of the weight}; cached.
-
-    seed: the seed of the run. text: path of the training text, or None for the default text.
-    """
+    """Return {name: copy of the weight} after `steps` steps by the float32 recipe `plain`; cached."""
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
         trainer.step()
@@ -262,11 +249,9 @@ def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tenso
 
 
 def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -> dict[str, Array]:
-    """Return {layer: float32 weight gradient} of every linear layer by a recipe, at weights that float32 trained.
+    """Return {layer: float32 weight gradient} of the batch after `steps` steps in float32, not scaled by any factor.
 
-    The batch is that of the step after training. Gradients are divided by the loss scale, and by the loss factors of
-    the recipe and of the scenario. settings: those of the recipe's trainer, with the seed and text of the training.
-    steps: number of training steps in float32. case: the scenario, which changes weights and loss.
+    settings: those of the recipe's trainer. case: the scenario, which changes weights and loss.
     """
     plain = FP32.replace(parametrisation=recipe.parametrisation)
     trainer = Trainer(recipe, settings)
@@ -294,7 +279,7 @@ def _gradients(recipe: Recipe, settings: Settings, steps: int, case: Scenario) -
 
 
 def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
-    """Return the batch of a step, 16 sequences of 64 tokens; its weights are None unless `case.uneven`."""
+    """Return the batch of a step, 16 sequences of 64 tokens, with weights of tokens if `case.uneven`."""
     seed = trainer.settings.seed
     inputs, targets = trainer.data.batch(seed, step, 0, batch=SEQUENCES, context=CONTEXT)
     weights = token_weights(SEQUENCES * CONTEXT, seed + RUNS % 2**32) if case.uneven else None
@@ -302,10 +287,7 @@ def _batch(trainer: Trainer, step: int, case: Scenario) -> Batch:
 
 
 def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
-    """Run the forward and backward pass of a batch, which sets the weights' `.grad` to their gradients.
-
-    The mean loss is multiplied by the loss scale and by the loss factors of the recipe and of the scenario `case`.
-    """
+    """Set the weights' `.grad` to the gradients of a batch's mean loss times the loss scale and all loss factors."""
     model = trainer.model
     model.train()
     model.zero_grad(set_to_none=True)
@@ -345,8 +327,7 @@ class Scenario(NamedTuple):
 def outlier_channels(model: Any) -> None:
     """Multiply one channel in 32 of each norm's result by 256, and divide its weights in the next layer by 256.
 
-    The model is a `Transformer`, whose weights change in place. All factors are powers of two, so the model computes
-    the same function, bit for bit in float32 except for underflow.
+    A `Transformer` changes in place, but computes the same function, bit for bit except for underflow.
 
     Example:
       >>> from fpsim.train.comparisons.gradient_probe import outlier_channels
@@ -366,8 +347,7 @@ def outlier_channels(model: Any) -> None:
 def aligned_gates(model: Any) -> None:
     """Set the gate weights of each SwiGLU in a `Transformer` to 4 times those of its other half, in place.
 
-    Then silu(gate) * up grows as a square. Source: Fishman et al., arXiv:2409.12517, who find that such
-    weights arise in long training runs, and make training in FP8 diverge.
+    Source: Fishman et al., arXiv:2409.12517: such weights arise in long runs, and make training in FP8 diverge.
     """
     for block in model.blocks:
         weight = getattr(block.mlp.gate_up, "linear", block.mlp.gate_up).weight
@@ -376,10 +356,7 @@ def aligned_gates(model: Any) -> None:
 
 
 def token_weights(tokens: int, seed: int) -> Tensor:
-    """Return random loss weights 2**(6 N), N standard normal, as float32 (tokens,); the seed determines them.
-
-    They differ as much as the gradients of rare and frequent tokens do.
-    """
+    """Return random loss weights 2**(6 N), N standard normal, float32 (tokens,), as uneven as tokens' frequencies."""
     generator = torch.Generator().manual_seed(seed)
     weights: Tensor = torch.exp2(SPREAD * torch.randn(tokens, generator=generator))
     return weights

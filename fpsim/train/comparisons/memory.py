@@ -60,10 +60,7 @@ def memory_of(recipe: Recipe, settings: Settings) -> Memory:
 
 
 def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
-    """Return (bits of the weights, bits of both moments) for each weight of a model.
-
-    The bits of the weights include float32 masters and Kahan's compensation, if the recipe has them.
-    """
+    """Return (bits of a weight with its float32 master and compensation, if any; bits of its two moments)."""
     fmt = recipe.format_of("weights")
     weights = 32 if fmt is None else fmt.bits * (2 if recipe.update_rounding == "kahan" else 1)
     if fmt is not None and recipe.masters:
@@ -73,10 +70,10 @@ def optimizer_bits(recipe: OptimizerRecipe) -> tuple[int, int]:
 
 
 def _activation_bits(trainer: Trainer) -> float:
-    """Return the bits of the activations that one micro-batch saves for the backward pass.
+    """Return the bits of the activations, scales included, that one micro-batch saves for the backward pass.
 
-    A forward pass determines their shapes. They are inputs of linear layers, norms and SwiGLU, and attention's queries,
-    keys, values and softmax, each in the format in which the recipe stores it, scales included.
+    They are inputs of linear layers, norms and SwiGLU, and attention's queries, keys, values and softmax, each in the
+    format in which the recipe stores it.
     """
     bits: list[float] = []
     layers = {module: name for name, module in layers_of(trainer.model).items()}
@@ -136,8 +133,8 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
 
 
 def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the number of bits in which a recipe saves a layer's input for the weight gradient, scales included.
+    """Return the bits in which a recipe saves a layer's input for the weight gradient, scales included.
 
-    layer: the layer's name. count: number of the input's elements. features: number of elements in a row.
+    count: number of the input's elements. features: number of elements in a row.
     """
     return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

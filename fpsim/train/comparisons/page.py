@@ -68,14 +68,7 @@ DEFINITIONS = (
 
 
 def page(comparison: Compared, files: Sequence[str] = ()) -> str:
-    """Return the report of a comparison as an HTML page.
-
-    Args:
-      comparison: the comparison.
-      files: file names of the tables in the page's folder, which the page links.
-    Raises:
-      ImportError: jinja2 is not installed.
-    """
+    """Return the report of a comparison as an HTML page, which links the tables `files`; jinja2 must be installed."""
     drawn = importlib.util.find_spec("matplotlib") is not None
     rows = comparison.rows()
     settings = comparison.runs[0].settings
@@ -196,10 +189,7 @@ def _probe_row(row: dict[str, Any]) -> TableRow:
 
 
 def _error(row: dict[str, Any], name: str) -> TableCell:
-    """Return a table cell with the relative error row[name], and half the width of its interval if it has one.
-
-    row: a dict whose keys NAME_low and NAME_high hold the ends of the interval, NaN without one.
-    """
+    """Return a table cell with the relative error row[name], and half the width of its interval if it has one."""
     mean = _scientific(row[name])
     half = (row[f"{name}_high"] - row[f"{name}_low"]) / 2
     return mean if math.isnan(half) else TableCell(f"{mean.text} ± {_scientific(half).text}", row[name])

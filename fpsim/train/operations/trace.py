@@ -1,8 +1,7 @@
 """The operations of a training step in the order in which they ran: a name and a digest of each result.
 
 torch's own operations are seen when its dispatcher calls them; specified operations and products of layers report
-themselves. Two runs of the same step have the same names, and the first digest that differs is that of the first
-operation with another result.
+themselves.
 """
 
 from __future__ import annotations
@@ -30,11 +29,9 @@ _traces: list[OperationTrace] = []
 
 
 class TracedOperation(NamedTuple):
-    """An operation of a training step.
+    """An operation of a training step, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
 
-    Attributes:
-      name: the module and the operation, such as "blocks.0.norm1, RootMeanSquareNorm, forwards".
-      digest: 16 hexadecimal digits of SHA-256 over the result's float32 bits, every NaN as 0x7FC00000.
+    digest: 16 hexadecimal digits of SHA-256 over the result's float32 bits, every NaN as 0x7FC00000.
     """
 
     name: str
@@ -42,10 +39,7 @@ class TracedOperation(NamedTuple):
 
 
 def reported(function: Any) -> Any:
-    """Wrap a torch function class so that traces record its results and gradients; return the class.
-
-    function: a subclass of torch.autograd.Function, whose `forward` and `backward` are replaced.
-    """
+    """Wrap a subclass of torch.autograd.Function so that traces record its results and gradients; return the class."""
     forward, backward, name = function.forward, function.backward, function.__name__.strip("_")
 
     @functools.wraps(forward)
@@ -108,18 +102,12 @@ class OperationTrace:
 
     @property
     def place(self) -> str:
-        """Name of the module that runs now, else "behind NAME" for the module or matrix product that ran last.
-
-        It is "before the first module" at the start.
-        """
+        """Name of the running module, else "behind NAME" for the last one or product, or "before the first module"."""
         return self._places[-1] if self._places else self._last
 
     @staticmethod
     def is_shared(name: str) -> bool:
-        """Return whether runs with "torch" and "specified" arithmetic both have an operation of this name.
-
-        These are the products of linear layers and the results of modules.
-        """
+        """Return whether an operation (a product, or a module's result) is part of "torch" and "specified" runs."""
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:
@@ -156,7 +144,7 @@ class OperationTrace:
             self.see(f"{name}{RESULT}", array_of(result))
 
     def _product(self, call: ProductCall) -> None:
-        """Add the result of a linear layer's product to the trace; call: the layer, the product and its result."""
+        """Add the result of a linear layer's product to the trace."""
         self.see(f"{call.layer}, {call.product}", call.result)
         if call.product != "fprop":
             self._last = f"behind {call.layer}, {call.product}"
