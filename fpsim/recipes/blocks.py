@@ -33,11 +33,7 @@ def block_of(linear: LinearRecipe, product: str) -> int:
 
 
 def _other(linear: LinearRecipe, operand: str) -> Scaling | None:
-    """Return the scaling of an operand in its second product, which sums along its first axis; None without one.
-
-    This is the field `OPERAND_scaling_backward`, or `OPERAND_scaling` if that is "same". operand: "weight", "grad" or
-    "input".
-    """
+    """Return the scaling of "weight", "grad" or "input" in its second product, along its first axis, or None."""
     scaling: Any = getattr(linear, f"{operand}_scaling_backward")
     same: Scaling | None = getattr(linear, f"{operand}_scaling")
     if isinstance(scaling, str):

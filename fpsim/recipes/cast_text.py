@@ -69,7 +69,7 @@ def spec_text(
 def _text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Check a cast and return its JSON text, for `spec_text`, which describes the arguments and caches the results."""
+    """Check a cast and return its JSON text, for `spec_text`, which describes the arguments."""
     element = element_format(fmt)
     scaling = None if scaling is None else scaling_of(scaling, others="or None")
     if scaling is None and not isinstance(element, Format):

@@ -16,10 +16,8 @@ from fpsim.schedules.schedule import Schedule
 class Moved(NamedTuple):
     """A linear recipe moved to another chip.
 
-    Attributes:
-      recipe: the recipe with the chip's matrix units.
-      units: "fprop", "dgrad" or "wgrad" -> the product's unit on the chip, for products by a matrix unit.
-      left_out: product -> its schedule that was left out because it belongs to another chip.
+    units, left_out: by product, the unit on the chip, and the schedule that was left out because it is for another
+    chip.
     """
 
     recipe: LinearRecipe
@@ -80,11 +78,7 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
 
 
 def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
-    """Return an architecture's unit for the operands of a recipe's product, whose sums have the format of `unit`'s.
-
-    recipe: gives the formats and scalings of the operands. name: the product, "fprop", "dgrad" or "wgrad". unit: the
-    product's present unit. arch: the architecture, such as "hopper". chip: the chip's name, for error messages.
-    """
+    """Return an architecture's unit for the operands of a product and the result format of `unit`, its present one."""
     fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
     wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
     return unit_for(arch, wanted, getattr(recipe, SCALED_BY[name]), f"{name} on {chip}", result=unit.d.name)

@@ -20,13 +20,7 @@ SCALINGS = {
 
 
 def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit) -> Schedule:
-    """Return the schedule by which a library on a chip computes one product of a linear recipe.
-
-    Args:
-      named: the chip and the library.
-      recipe: the LinearRecipe.
-      name: the product, "fprop", "dgrad" or "wgrad".
-      unit: the matrix unit that adds the product.
+    """Return the schedule by which a library on a chip computes a product ("fprop", ...) of a LinearRecipe by a unit.
 
     Raises:
       ValueError: the library's order is not known for these operands.
@@ -60,10 +54,7 @@ def scales_of(recipe: Any, name: str) -> str:
 
 
 def _scaling(recipe: Any, field: str) -> Scaling | None:
-    """Return the scaling in a field of a LinearRecipe, such as "weight_scaling"; None for a cast without scales.
-
-    For "same" it is that of the field without "_backward". With delayed scales it is one scale for the whole tensor.
-    """
+    """Return the scaling in a field of a LinearRecipe, looked up for "same", and of one scale if scales are delayed."""
     if recipe.delayed is not None:
         return ONE_SCALE
     field_value: Any = getattr(recipe, field)
@@ -74,10 +65,7 @@ def _scaling(recipe: Any, field: str) -> Scaling | None:
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """Return the granularity of one operand's scales as `scales_of` words it.
-
-    scaling: the operand's, or None; axis: that of K in the operand, 0 or 1.
-    """
+    """Return the granularity of an operand's scales as `scales_of` words it; axis: that of K in the operand."""
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

@@ -261,11 +261,10 @@ class LinearRecipe:
             self.accumulator(product)
 
     def cast_of(self, operand: str, *, backward: bool) -> tuple[str, bool]:
-        """Return (an operand's cast as text, "" for none; whether its second product reuses the values of the first).
+        """Return (the cast of "input", "weight" or "grad"; whether its second product reuses the values of the first).
 
-        The text is JSON, as fpsim.recipes.cast_text.spec_text returns it. operand: "input", "weight" or "grad".
-        backward: False for the cast for its first product, which adds along the operand's last axis; True for the
-        second, which adds along its first axis.
+        The cast is text as of `cast_text.spec_text`, "" for none. backward: False for the operand's first product,
+        which adds along its last axis; True for the second, which adds along its first axis.
         """
         fmt, scaling = getattr(self, f"{operand}_fmt"), getattr(self, f"{operand}_scaling")
         other = getattr(self, f"{operand}_scaling_backward")
@@ -310,10 +309,7 @@ class LinearRecipe:
         return how
 
     def _follow_library(self, product: str) -> None:
-        """Replace a product's chip and library, such as "H100 cuBLAS", by the architecture and the library's schedule.
-
-        product: "fprop", "dgrad" or "wgrad", which is changed in place; without a library nothing is done.
-        """
+        """Replace a product's chip and library, such as "H100 cuBLAS", by architecture and the library's schedule."""
         arithmetic = getattr(self, product)
         named = find_chip(arithmetic.accumulate) if isinstance(arithmetic.accumulate, str) else None
         if named is None or not named.library:
@@ -374,8 +370,7 @@ def _short(value: Any) -> str:
 def key_of(seed: int, name: str, role: str) -> int:
     """Return the random key of an operand of a layer: 62 bits, so that key + steps never overflows int64.
 
-    seed: the recipe's. name: the layer's. role: "input", "weight" or "grad", or this with " back" for a separate cast
-    in the operand's second product; also "hadamard", for the signs of the transform.
+    role: "input", "weight" or "grad", with " back" for a separate cast in its second product; or "hadamard", for signs.
     """
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

@@ -109,10 +109,7 @@ def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
 
 
 def row_named(name: str) -> LinearRecipe | Recipe | None:
-    """Return the linear recipe of a name, else the training recipe of that name, else None.
-
-    Capitals do not matter, and "-" counts as "_".
-    """
+    """Return the linear recipe of a name, else the training recipe of that name, else None."""
     name = row_name(name)
     return LINEAR.get(name) or TRAINING.get(name)
 

@@ -17,13 +17,7 @@ LOWEST, HIGHEST = 2.0**-24, 2.0**24  # bounds of policies whose scale would grow
 
 
 class State(NamedTuple):
-    """The state of a loss-scaling policy between two steps.
-
-    Attributes:
-      scale: the loss scale of the next step.
-      clean: number of steps without an overflow since the last change of the scale.
-      average: running average of log2 of the largest unscaled gradient; NaN before the first.
-    """
+    """The state of a loss-scaling policy between two steps."""
 
     scale: float  # scale of the next step
     clean: int = 0  # steps without an overflow since the last change
@@ -31,14 +25,7 @@ class State(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale.
-
-    Attributes:
-      overflowed: whether a gradient is Inf or NaN.
-      amax: largest magnitude; Inf if a gradient overflowed.
-      norm: norm of all gradients, Inf or NaN if one overflowed; NaN if the policy does not use it.
-      largest: the largest value of the gradients' format.
-    """
+    """Statistics of a step's scaled gradients, from which a policy computes the next loss scale."""
 
     overflowed: bool  # whether a gradient is Inf or NaN
     amax: float  # largest magnitude; NaN without any, Inf where a gradient overflowed
@@ -138,7 +125,7 @@ class LossScalingPolicy:
 
 
 def _fixed(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return `state`, the state before the step, unchanged; policy, seen: not used."""
+    """Return the state before the step unchanged."""
     return state
 
 
@@ -146,8 +133,7 @@ def _grow_and_back_off(policy: LossScalingPolicy, state: State, seen: Seen) -> S
     """Return the state whose scale is multiplied by `backoff` after an overflow, or by `growth` after clean steps.
 
     It grows after `interval` steps in a row without overflow, unless it would become infinite. Scales are float32
-    numbers, as in torch.amp.GradScaler. policy: has these factors. state: before the step. seen: statistics of its
-    gradients.
+    numbers, as in torch.amp.GradScaler.
     """
     if seen.overflowed:
         return state._replace(scale=_times(state.scale, policy.backoff), clean=0)
@@ -167,9 +153,8 @@ def _times(scale: float, factor: float) -> float:
 def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
     """Return the state whose scale puts the average log2(amax) `margin` below log2 of the format's largest value.
 
-    The average is a running one of unscaled gradients' log2(amax), in which the old value has the weight `decay`. The
-    scale is rounded down to a power of two. After an overflow it is only multiplied by `backoff`. policy: has these
-    numbers. state: before the step. seen: statistics of its gradients.
+    The average is a running one of unscaled gradients, in which the old value has the weight `decay`. The scale is
+    rounded down to a power of two. After an overflow it is only multiplied by `backoff`.
     """
     if seen.overflowed:  # its magnitude is unknown
         return state._replace(scale=state.scale * policy.backoff)
@@ -181,11 +166,7 @@ def _average(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
 
 
 def _by_norm(policy: LossScalingPolicy, state: State, seen: Seen) -> State:
-    """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule.
-
-    It averages nothing, and small gradients shrink the scale. policy: has these numbers. state: before the step. seen:
-    statistics of its gradients; if their norm is NaN, the state is returned unchanged.
-    """
+    """Return the state with the scale multiplied by decay ** (1 - norm / threshold); a faulty rule."""
     if math.isnan(seen.norm):
         return state
     power = 1 - seen.norm / policy.threshold

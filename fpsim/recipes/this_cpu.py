@@ -89,10 +89,7 @@ def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Pro
 
 
 def notes_of(isa: Isa) -> tuple[str, ...]:
-    """Return a sentence on the processor and the torch with which the rules of torch.mm for `isa` were measured.
-
-    If another version of torch is installed here, a second sentence says that it may add in another order.
-    """
+    """Return a sentence on the measured processors and torch; a second one if another torch is installed here."""
     notes = [
         f"Added as by torch {TORCH} with one thread and the instructions of {isa}, by rules measured on Intel Xeons "
         "(docs/cpu.md)"

@@ -49,10 +49,9 @@ def unit_for(
 def _found_unit(
     arch: str, result: str, fmts: tuple[Element | None, ...], block_scales: tuple[Any, int] | None
 ) -> MatrixUnit | None:
-    """Return the unit of the architecture `arch` for the formats of two operands and a result type; None if none.
+    """Return the unit of an architecture for two formats and a result type such as "f32"; None if there is none.
 
-    fmts: formats of the operands. result: such as "f32". block_scales: (format, size) of block scales: a unit with
-    these is preferred to one without block scales. If it is None, only units without block scales count.
+    block_scales: (format, size) of block scales of a preferred unit; None for units without block scales only.
     """
     units = [
         unit for unit in UNITS.values()
@@ -64,11 +63,7 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return the end of an error text that lists other pairs of formats that an architecture's units multiply.
-
-    Only pairs count that have the same widths in bits as `fmts`, the pair that no unit multiplies, and only units
-    without scales and of the result type `result`. "" is returned if there are none.
-    """
+    """Return the end of an error text that lists other pairs of formats, as wide as `fmts`, that units multiply."""
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [
         f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()

@@ -26,7 +26,7 @@ def first_state(history: int) -> Tensor:
     """Return a layer's state of delayed scales before the first step, a float32 tensor (3, 1 + history).
 
     Its rows are for the input x, the weight w and the gradient dy. Column 0 is the encode scale, 1; the other columns
-    are the amax of earlier steps, 0. history: the number of earlier steps.
+    are the amax of earlier steps, 0.
     """
     state = torch.zeros((3, 1 + history))
     state[:, 0] = 1.0
@@ -57,12 +57,8 @@ def quantized(
 ) -> tuple[CastOperand, Tensor | None]:
     """Cast a tensor (rows, columns); return (the cast operand, its new row of delayed scales or None).
 
-    Args:
-      x: the tensor.
-      cast: format, scaling, rounding and seed key of the cast.
-      step: the layer's count of forward passes, for stochastic rounding; None without.
-      plan: the plan of the layer, which has the options of delayed scales.
-      row: the operand's row of the state of delayed scales, float32 (1 + history,); None if scales are not delayed.
+    step: the layer's count of forward passes, for stochastic rounding; None without. row: the operand's row of the
+    state of delayed scales, float32 (1 + history,); None if scales are not delayed.
     """
     if not cast.delayed or plan.delayed is None or row is None:
         return operand(x, cast, step), None
@@ -79,30 +75,19 @@ def quantized(
 
 @lru_cache(maxsize=64)
 def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
-    """Return a delayed scaling for an element format; it is cached.
-
-    delayed: (history, amax, margin): the number of earlier steps whose amax is used, "max" or "most_recent" for which
-    amax sets the scale, and the number of times that the format's largest value is halved first.
-    """
+    """Return a delayed scaling for an element format with the options (history, amax, margin); cached."""
     history, amax, margin = delayed
     return DelayedScaling(element, history=history, amax=amax, margin=margin)
 
 
 @lru_cache(maxsize=64)
 def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
-    """Return the fields of a delayed scaling's state dict that are the same in every step.
-
-    They are "class", "fmt", "scaling", "options", "counts" and "last". element: the element format. delayed: (history,
-    amax, margin) as for `_scaling`.
-    """
+    """Return the fields of a delayed scaling's state dict that are the same in every step; arguments of `_scaling`."""
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
     return {**fields, "counts": _STEPS, "last": _STEPS}
 
 
 def _arrays(row: Array) -> dict[str, Array]:
-    """Return the fields "encode_scales" (1, 1) and "amax_history" (history, 1, 1) of a delayed scaling's state dict.
-
-    row: one operand's row of a layer's state, float32 (1 + history,): the encode scale, and then amax of earlier steps.
-    """
+    """Return the arrays of a delayed scaling's state dict for a row of a layer's state, float32 (1 + history,)."""
     return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

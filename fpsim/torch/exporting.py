@@ -180,9 +180,8 @@ def _chosen(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
 
-    linear: names of linear layers' weights, or None without a model. keep: shell patterns of layers or tensors that are
-    not to be quantised. layout: the layout's name. A pattern raises a TypeError if it is not a str, and a ValueError if
-    it matches nothing (except "lm_head").
+    linear: names of linear layers' weights, or None without a model. A pattern in `keep` raises a TypeError if it is
+    not a str, and a ValueError if it matches nothing (except "lm_head").
     """
     quantised: list[str] = []
     kept: dict[str, str] = {}
@@ -218,10 +217,7 @@ def _chosen(
 
 
 def _matches(pattern: Any, module: str, name: str) -> bool:
-    """Return whether a shell pattern matches a layer's name (`module`), its last part, or a tensor's name.
-
-    It raises a TypeError if the pattern is not a str.
-    """
+    """Return whether a shell pattern matches a layer's name (`module`), its last part, or a tensor's name."""
     if not isinstance(pattern, str):
         raise TypeError(f"keep must be shell patterns such as 'lm_head' or '*.down_proj'; got {shown(pattern)}.")
     return any(fnmatchcase(word, pattern) for word in (module, name, module.rpartition(".")[2]))
@@ -250,11 +246,9 @@ def _config_of(model: Any) -> dict[str, Any]:
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:
-    """Return (the folder of a checkpoint that is exported, the configuration of the model).
+    """Return (the folder of a checkpoint that is exported, config.json in it if `read` and there, else `config`).
 
-    path: the checkpoint's folder or a file in it. The configuration is that in the folder's config.json if `read` is
-    True and the file exists, else `config`. A ValueError is raised if `out`, the path of the export, is that folder or
-    `path`, or if config.json is not JSON.
+    path: the checkpoint's folder or a file in it; a ValueError is raised if `out` is one of them.
     """
     folder = path if path.is_dir() else path.parent
     if out.resolve() == folder.resolve() or out.resolve() == path.resolve():
@@ -302,10 +296,10 @@ class _Run:
     def losses(self, checkpoint: CheckpointTensors) -> dict[str, Any]:
         """Return {"output_error": ..., "output_kl": ...} of the outputs with a checkpoint's weights.
 
-        output_error: the Euclidean norm of the change of all outputs, divided by that of the outputs before. output_kl:
-        the mean of KL(softmax before || softmax after) of the first output whose last axis is longer than 1, in nats;
-        None without such an output. A weight is loaded only while its layer runs, or throughout if that layer's forward
-        is not called, as in torch.nn.MultiheadAttention.
+        output_error: the norm of the change of all outputs, relative to the outputs before. output_kl: the mean of
+        KL(softmax before || softmax after) of the first output whose last axis is longer than 1, in nats, or None. A
+        weight is loaded while its layer runs, or throughout if the layer's forward is not called, as in
+        torch.nn.MultiheadAttention.
         """
         always = set(self._weights) - set(self.inputs)
         with _weights_from(checkpoint, self._weights, self._layers, always):

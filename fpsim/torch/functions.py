@@ -284,10 +284,7 @@ def encode_scaled(
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor.
-
-    fmt, scaling: as for `fp.encode_scaled`. keywords: its other arguments.
-    """
+    """Return the codes and scales of a tensor by `fp.encode_scaled`; keywords: its other arguments."""
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
@@ -335,7 +332,7 @@ def view_as_dtype(codes: Tensor, fmt: FormatLike) -> Tensor:
 
 
 def _refuse_elsewhere(x: object, name: str) -> None:
-    """Raise a TypeError or ValueError unless x is a dense torch tensor on the CPU; name: its name in the message."""
+    """Raise a TypeError or ValueError unless x, called `name` in messages, is a dense torch tensor on the CPU."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch tensor; got {type(x).__name__}. Use fpsim itself for NumPy arrays.")
     if x.layout != torch.strided:
@@ -359,10 +356,9 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Return (a cast as JSON text, its seed as a tensor or None) for the torch operators, after checking the keywords.
+    """Return (a cast as JSON text, its seed as a tensor or None) for the operators, after checking the keywords.
 
-    function: the public function, for error messages. fmt, scaling: the element format, and the scaling or None.
-    keywords: the rounding, overflow, subnormals, random_bits and seed of the call.
+    function: the public function, for error messages.
     """
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
@@ -378,13 +374,7 @@ _spec: Callable[..., str] = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:
-    """Return the decode scales of a call as a tensor without a gradient; None for None.
-
-    A tensor keeps its dtype; numbers and arrays become float32.
-
-    Raises:
-      TypeError, ValueError: the scales are not numbers, NaN, or a tensor that is not on the CPU.
-    """
+    """Return the decode scales of a call, numbers as float32, as a tensor without a gradient; None for None."""
     if scales is None:
         return None
     if isinstance(scales, Tensor):

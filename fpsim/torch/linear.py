@@ -84,10 +84,7 @@ class QuantLinear(torch.nn.Linear):
 
     @classmethod
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
-        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it.
-
-        recipe, name, backend: as for `QuantLinear`.
-        """
+        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it."""
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)
@@ -176,10 +173,7 @@ class QuantLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them.
-
-        state_dict, prefix, rest: the arguments of torch's method of this name.
-        """
+        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them."""
         for name in ("steps", "scales"):
             if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
                 state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}

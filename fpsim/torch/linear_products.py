@@ -21,9 +21,7 @@ def _product(
     Args:
       x, weight, bias: the layer's input (tokens, in), weight (out, in) and bias (out,) or None.
       step: count of forward passes, which seeds stochastic rounding; None without.
-      state: scales from earlier steps, float32 (3, 1 + history). The rows are for x, weight and gradient; each holds
-        the encode scale to use and then the history of amax, oldest first. None if the plan has no delayed scales; the
-        returned state is then a 0 of shape ().
+      state: delayed scales, as `delayed.first_state` describes; None without, and a 0 of shape () is returned.
       live: the layer's buffer of delayed scales, which the backward pass updates; unused here.
       plan: a LayerPlan as JSON, `LayerPlan.text`.
     """
@@ -47,10 +45,7 @@ def _(
     x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
     plan: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return uninitialised tensors like the result and the state of delayed scales, for torch.compile.
-
-    torch.compile traces it in place of `_product`, with the same arguments, to learn the results' shapes and dtypes.
-    """
+    """Return uninitialised tensors like the results of `_product`, for torch.compile."""
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 
 
@@ -62,12 +57,8 @@ def _gradients(
 
     Args:
       dy: gradient of the result, (tokens, out).
-      x, weight: the operands of the forward pass, (tokens, in) and (out, in).
-      step: number of the forward pass, which seeds stochastic rounding; None without.
-      state: delayed scales from before the forward pass, float32 (3, 1 + history), or None. The rows are for x, weight
-        and gradient; each holds the encode scale and then the history of amax, oldest first.
+      step, state: as they were in the forward pass, whose operands are x (tokens, in) and weight (out, in).
       live: the layer's present state of delayed scales, or None. The returned copy has a new row for dy.
-      plan: a LayerPlan as JSON, `LayerPlan.text`.
       of_x, of_weight: whether dx and dw are needed.
     """
     casts = plan_from(plan)
@@ -105,10 +96,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return uninitialised tensors like the results of `_gradients`, for torch.compile.
-
-    torch.compile traces it in place of `_gradients`, with the same arguments, to learn the results' shapes and dtypes.
-    """
+    """Return uninitialised tensors like the results of `_gradients`, for torch.compile."""
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
@@ -123,8 +111,7 @@ def _product_dtype(x: Tensor) -> torch.dtype:
 def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tensor | None, plan: LayerPlan) -> Tensor:
     """Return the product of two operands, and pass it to the functions that watch products.
 
-    product: "fprop", "dgrad" or "wgrad". a, b: the operands before and after their casts. turned: the operand to
-    transpose, "a", "b" or "". bias: (N,), or None. plan: the layer's plan, which has the arithmetic of the product.
+    product: "fprop", "dgrad" or "wgrad". turned: the operand to transpose, "a", "b" or "". bias: (N,), or None.
     """
     how = plan.of(product)
     result = multiply(a, b, turned, how, bias, plan.backend)
@@ -138,10 +125,7 @@ def _shown(product: str, a: CastOperand, b: CastOperand, turned: str, bias: Tens
 
 
 def _mixed(x: Tensor, plan: LayerPlan) -> Tensor:
-    """Return x (tokens, features) after the plan's Hadamard transform along the tokens, as float32.
-
-    Raises a ValueError unless the number of tokens is a multiple of the transform's size.
-    """
+    """Return x (tokens, features) after the plan's Hadamard transform along whole blocks of tokens, as float32."""
     if x.shape[0] % plan.hadamard:
         raise ValueError(
             f"the Hadamard transform of {plan.hadamard} terms needs a multiple of as many tokens; got {x.shape[0]}."
@@ -155,10 +139,7 @@ def _row(state: Tensor | None, row: int) -> Tensor | None:
 
 
 def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
-    """Return a copy of the state of delayed scales with some rows replaced; without a state, a tensor 0 of shape ().
-
-    rows: {INPUT, WEIGHT or GRAD: the new row, or None to keep the old one}.
-    """
+    """Return a copy of the state of delayed scales with new rows where not None; without a state, 0 of shape ()."""
     if state is None:
         return torch.zeros(())
     new = state.clone()
@@ -169,11 +150,7 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save in torch's context `ctx` what the backward pass needs.
-
-    This is x, weight, step, the plan, the state of delayed scales before the forward pass, and the layer's buffer of
-    it. inputs: the arguments of the forward operator. output: its results, which are not used.
-    """
+    """Save in torch's context what the backward pass needs: inputs of the forward operator."""
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)
@@ -181,10 +158,9 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients of x, weight and bias, None if not needed, and None for the operator's four other arguments.
+    """Return the gradients of x, weight and bias, None if not needed, and None for the other four arguments.
 
-    ctx: torch's context, filled by `_setup`. dy: gradient of the layer's result (tokens, out), or None. With delayed
-    scales, the layer's state is updated in place.
+    dy: gradient of the layer's result (tokens, out), or None. The layer's delayed scales are updated in place.
     """
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]

@@ -110,11 +110,7 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return a clause for each product whose K is not a multiple of the recipe's block, so that zeros pad it.
-
-    name: the layer's. products: the linear recipes of fprop, dgrad and wgrad; wgrad, whose K is the number of tokens,
-    is not checked.
-    """
+    """Return a clause for fprop and dgrad of a layer if its K is no multiple of the recipe's block, so zeros pad it."""
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
         block = block_of(recipe, product)
@@ -127,13 +123,7 @@ def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecip
 
 
 def _lasting(recipe: Any) -> tuple[Any, ...]:
-    """Return the overrides of a training recipe (`fp.train.Recipe`), after checking that each applies to all steps.
-
-    An override gives some layers another linear recipe.
-
-    Raises:
-      ValueError: an override applies to only some steps, which a model outside of `fp.train` does not count.
-    """
+    """Return the overrides of a training recipe; raise a ValueError if one applies to only some of the steps."""
     for row in recipe.overrides:
         if (row.start, row.stop) != (0.0, 1.0):
             raise ValueError(
@@ -145,10 +135,7 @@ def _lasting(recipe: Any) -> tuple[Any, ...]:
 
 
 def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise a ValueError if an override of the recipe matches no layer of the model.
-
-    overrides: each has a shell pattern `layers`. names: names of the model's linear layers.
-    """
+    """Raise a ValueError if an override of the recipe matches no layer of the model; names: all linear layers."""
     for row in overrides:
         if not any(fnmatchcase(name, row.layers) for name in names):
             near = ", ".join(map(repr, difflib.get_close_matches(row.layers, names, SHOWN, cutoff=0.0))) or "none"
@@ -159,11 +146,7 @@ def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> No
 
 
 def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
-    """Return the linear recipe of a layer's product: that of the last matching override, else `rest`.
-
-    overrides: each has a shell pattern `layers`, the `products` to which it applies, and a recipe `linear`. layer: name
-    of the layer. product: "fprop", "dgrad" or "wgrad".
-    """
+    """Return the linear recipe of a layer's product: that of the last matching override, else `rest`."""
     linear: LinearRecipe = rest
     for row in overrides:
         if product in row.products and fnmatchcase(layer, row.layers):
@@ -172,10 +155,7 @@ def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product:
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
-    """Return one shell pattern or several as a list; raise a TypeError for anything else.
-
-    label: the argument's name, for the message.
-    """
+    """Return one shell pattern or several as a list; raise a TypeError for anything else."""
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")
@@ -185,11 +165,7 @@ def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
 def _nothing_matches(
     model: torch.nn.Module, names: list[str], included: list[str], excluded: list[str], kept: Sequence[str]
 ) -> str:
-    """Return the error text that no layer matches, with the names of the model's linear layers.
-
-    names: these names. included, excluded, kept: shell patterns of layers to quantise, of layers to leave out, and of
-    layers that the recipe does not quantise.
-    """
+    """Return the error text that no layer is included but neither excluded nor kept by the recipe (shell patterns)."""
     quantized = sum(isinstance(module, QuantLinear) for module in model.modules())
     without = [f"{', '.join(map(repr, excluded))}"] if excluded else []
     without += [f"{', '.join(map(repr, kept))}, which the recipe keeps"] if kept else []

@@ -83,10 +83,7 @@ def _scales_array(scales: Tensor | None) -> Array | None:
 
 
 def refuse_tangent(function: str, **tensors: Tensor | None) -> None:
-    """Raise a RuntimeError if a tensor has a tangent, which the operators, without a forward mode, would drop.
-
-    function: the public function, for the message; tensors: by argument name.
-    """
+    """Raise a RuntimeError that names `function` if a tensor has a tangent, which operators would drop."""
     for name, tensor in tensors.items():
         if tensor is not None and _has_tangent(tensor):
             raise RuntimeError(
@@ -147,8 +144,7 @@ def _unguarded_at_first(guarded: Callable[..., Any]) -> Callable[..., Any]:
 def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
     """Return a tensor's values after a cast, float64 for a float64 tensor without scales, else float32.
 
-    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
-    random draws; scales: decode scales, None to compute them.
+    spec: as of `cast_text.spec_text`; seed: a tensor of 64 bits, or None; scales: decode scales, None to compute them.
     """
     cast = spec_from(spec)
     array, keywords = array_of(x), cast.keywords(_seed_number(seed))
@@ -160,10 +156,7 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an uninitialised tensor of the shape of x and the dtype of its values after a cast, for torch.compile.
-
-    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`.
-    """
+    """Return an uninitialised tensor like the values of x after a cast, for torch.compile."""
     return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
 
 
@@ -172,10 +165,7 @@ quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tens
 
 @quantize_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::quantize` (x's shape), for torch.compile.
-
-    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
-    """
+    """Return an uninitialised tensor like the result of `fpsim::quantize`, for torch.compile."""
     return _like_values(x, spec)
 
 
@@ -188,10 +178,7 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return a bool tensor that is True for elements of x that a cast does not clip, as in `fake_quantize`.
-
-    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; scales: decode scales, None to compute them.
-    """
+    """Return a bool tensor that is True for elements of x that a cast does not clip, as in `fake_quantize`."""
     cast = spec_from(spec)
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:
@@ -206,10 +193,7 @@ kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -
 
 @kept_op.register_fake
 def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::kept` (bool, x's shape), for torch.compile.
-
-    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
-    """
+    """Return an uninitialised tensor like the result of `fpsim::kept`, for torch.compile."""
     return x.new_empty(x.shape, dtype=torch.bool)
 
 
@@ -224,29 +208,18 @@ fake_quantize_op = operator(
 def _(
     x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
 ) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::fake_quantize` (x's shape), for torch.compile.
-
-    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
-    """
+    """Return an uninitialised tensor like the result of `fpsim::fake_quantize`, for torch.compile."""
     return _like_values(x, spec)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Save in torch's context `ctx` what `_straight_through` needs.
-
-    This is the input, the scales, the cast, and the cast of the incoming gradient with its seed. inputs: the arguments
-    of the operator. output: its result, which is not used.
-    """
+    """Save in torch's context what `_straight_through` needs."""
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Return the gradient of a fake quantisation: the incoming one, cast if requested, but 0 for clipped elements.
-
-    ctx: torch's context, filled by `_setup`. grad: the incoming gradient. The result is a tuple of the gradient of x
-    and None for each of the operator's other five arguments.
-    """
+    """Return the incoming gradient, cast if requested, but 0 for clipped elements; None for other arguments."""
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
         grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)
@@ -259,11 +232,7 @@ fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
 
 
 def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return the codes of a tensor by a cast without scales, as unsigned integers.
-
-    spec: the cast as JSON text, from `fpsim.recipes.cast_text.spec_text`; seed: a tensor of 64 bits, None without
-    draws.
-    """
+    """Return the codes of a tensor by a cast without scales; seed: a tensor of 64 bits, None without draws."""
     how = spec_from(spec)
     fmt: Any = how.element
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))
@@ -274,10 +243,7 @@ encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? se
 
 @encode_op.register_fake
 def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::encode` (integers, x's shape), for torch.compile.
-
-    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
-    """
+    """Return an uninitialised tensor like the result of `fpsim::encode`, for torch.compile."""
     return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
 
 
@@ -292,10 +258,7 @@ decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool d
 
 @decode_op.register_fake
 def _(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::decode` (floats, codes' shape), for torch.compile.
-
-    torch.compile calls it with the arguments of the operator, to learn the shape and dtype of the result.
-    """
+    """Return an uninitialised tensor like the result of `fpsim::decode`, for torch.compile."""
     return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
 
 
