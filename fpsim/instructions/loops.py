@@ -25,10 +25,8 @@ STEPS = steps_by_rule()
 def dot_add_kernel(rule: Rule) -> Any:
     """Return the compiled kernel of the units that add by `rule`, which writes one sum per row of operands to `out`.
 
-    Arguments: `(a, b, c, scale_a, scale_b, out, layouts, facts, digits)`. a, b: (rows, K), c, out: (rows,), scale_a,
-    scale_b: (rows, blocks), all uint64 codes. layouts: uint64 constants by which codes are read and written, the fields
-    of Layouts. facts: int64 properties of the unit, the fields of UnitLayout. digits: int64 scratch array for an exact
-    sum.
+    a, b: (rows, K), c, out: (rows,), scale_a, scale_b: (rows, blocks), all uint64 codes. layouts, facts: as in
+    `UnitPlan`. digits: int64 scratch array for an exact sum.
     """
     one_step = STEPS[rule]
 
@@ -47,10 +45,9 @@ def dot_add_kernel(rule: Rule) -> Any:
 
 @cache
 def integer_rows() -> Any:
-    """Return the compiled kernel (a, b, totals, facts) -> None of integer units.
+    """Return the compiled kernel (a, b, totals, facts) -> None of integer units; facts: an IntegerFacts.
 
-    It adds the products of each row to `totals`, (rows,) int64, in place. a, b: (rows, K) int64. facts: an
-    IntegerFacts, the unit's properties.
+    It adds the products of each row of a and b, (rows, K) int64, to `totals`, (rows,) int64, in place.
     """
 
     def integer_rows(a: Any, b: Any, totals: Any, u: Any) -> None:

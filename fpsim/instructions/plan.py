@@ -38,7 +38,7 @@ class UnitPlan(NamedTuple):
 
 @cache
 def unit_plan(unit: MatrixUnit) -> UnitPlan:
-    """Return the properties of a matrix unit as arguments of the kernel `dot_add_kernel(unit.rule)`; cached."""
+    """Return the properties of a matrix unit as arguments of its kernel; cached."""
     a, b, d = unit.operand_format(unit.a), unit.operand_format(unit.b), unit.d.fmt
     flushes = unit.rule is Rule.FLUSHED_TREE
     # the layout of nearest even overflows to Inf, as units that truncate do too
@@ -70,17 +70,14 @@ def unit_plan(unit: MatrixUnit) -> UnitPlan:
 
 
 def kept_bits(element: Element) -> int:
-    """Return a mask of the bits of an operand's code that the unit reads: of TF32, the upper 19 of a float32.
-
-    The mask is a negative integer with zeros for the bits that are dropped; -1 if all bits are read.
-    """
+    """Return a mask of the bits of an operand's code that the unit reads, -1 for all: of TF32, the upper 19."""
     return ALL_BITS ^ ((1 << (element.carrier.bits - element.fmt.bits)) - 1)
 
 
 def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
-    """Return a copy of a format's layout without the last `lost` mantissa bits, so that `mantissa_bits` remain.
+    """Return a copy of a format's layout (fields of EncodeLayout) without its last `lost` mantissa bits.
 
-    layout: uint64, the fields of EncodeLayout, by which kernels write codes.
+    mantissa_bits: those that remain.
     """
     f = EncodeLayout(*(int(word) for word in layout))
     parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd

@@ -25,10 +25,7 @@ class CpuNorms:
     """The CPU as a backend of softmax and norms; `NormBackend` describes the methods."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype).
-
-        fmt: format of codes; None if x has a float dtype, which determines the format. name: argument in errors.
-        """
+        """Return (x as an operand, whether x has a float dtype)."""
         codes, of_codes, typed = read_operand(x, fmt, name)
         return Values(codes, of_codes), typed
 
@@ -37,18 +34,11 @@ class CpuNorms:
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`.
-
-        operands: codes with their formats, which broadcast against each other.
-        """
+        """Return the result of an operation, rounded to nearest even to a format."""
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of the operation `name`, such as "divide", rounded with `options`, as a NumPy array.
-
-        operands: codes with their formats, which broadcast. options: format and rounding of the result. typed: True for
-        an array of the result format's dtype, if NumPy has one; False for codes.
-        """
+        """Return the result of an operation, rounded with `options`, as a NumPy array."""
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         codes = _evaluated(name, operands, {"out_fmt": fmt, **keywords})
@@ -59,10 +49,7 @@ class CpuNorms:
         return Values(encode(decode(x.codes, x.fmt, np.float64), fmt), fmt)
 
     def largest(self, x: Values, axis: int) -> Values:
-        """Return the largest element along an axis, whose length becomes 1; NaN if an element is NaN.
-
-        It is +0 if the largest elements are zeros of both signs.
-        """
+        """Return the largest element along an axis, whose length becomes 1."""
         values = decode(x.codes, x.fmt, np.float32 if FP32.holds(x.fmt) else np.float64)
         with processor().ieee_arithmetic():
             largest = values.max(axis=axis, keepdims=True)
@@ -72,20 +59,14 @@ class CpuNorms:
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the FP32 sums of elements of x along an axis, in the order of `accumulate`; the result lacks the axis.
-
-        squares: True adds the squares of the elements instead.
-        """
+        """Return the FP32 sums along an axis in lanes."""
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums of elements of x along an axis, in the accumulator's result format, without the axis.
-
-        squares: True adds the squares of the elements instead.
-        """
+        """Return the sums along an axis, in the accumulator's result format."""
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)
@@ -96,11 +77,7 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of the operation `name`, such as "divide", as codes; operands broadcast.
-
-    operands: codes with their formats. keywords: out_fmt, the format of the result, and options of a cast, such as
-    rounding.
-    """
+    """Return the result of an operation as codes; keywords: out_fmt and the options of a cast."""
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

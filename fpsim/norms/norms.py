@@ -66,11 +66,7 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x` with the settings of the call, as an array of the caller's library.
-
-    method: the checked call: operand, axis, formats and accumulator. scale: the weight, or None. eps: as for
-    `rms_norm`.
-    """
+    """Return rms_norm of `method.x`, a checked call, as an array of the caller's library; scale: the weight or None."""
     factor = None if scale is None else method.along(scale, "weight")
     inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
     if factor is None:
@@ -79,11 +75,7 @@ def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x` with the settings of the call, as an array of the caller's library.
-
-    method: the checked call: operand, axis, formats and accumulator. scale, shift: weight and bias, or None for each.
-    eps: as for `layer_norm`.
-    """
+    """Return layer_norm of `method.x`, a checked call; scale, shift: weight and bias, or None for each."""
     following = []
     if scale is not None:
         following.append(("multiply", method.along(scale, "weight")))
@@ -99,9 +91,6 @@ def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None,
 
 
 def _inverse_root(method: Method, squares: Values, eps: float) -> Values:
-    """Return 1 / sqrt(squares / n + eps), with every operation rounded to the intermediate format.
-
-    method: the checked call. squares: sums of n squares along the axis, whose length is 1.
-    """
+    """Return 1 / sqrt(squares / n + eps) for sums of n squares, each step rounded to the intermediate format."""
     mean = method.divided_by_count(squares)
     return method.step("rsqrt", method.step("add", mean, method.number(checked_eps(eps))))

@@ -87,11 +87,7 @@ def ozaki_matmul(a: npt.ArrayLike, b: npt.ArrayLike, *, slices: int = 9) -> npt.
 
 
 def _finite(x: npt.ArrayLike, name: str) -> Array:
-    """Return an array of floats as float64; name: the argument that errors name.
-
-    Raises:
-      ValueError: an element is Inf or NaN.
-    """
+    """Return an array of floats as float64; a ValueError that names it if an element is Inf or NaN."""
     array, _ = float_array(x, name)
     wide = array.astype(np.float64)
     if not np.isfinite(wide).all():
@@ -102,11 +98,10 @@ def _finite(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _slices(x: Array, axis: int, count: int, bits: int) -> tuple[list[Array], npt.NDArray[Any]]:
-    """Return (the slices of x, float64 integers; the exponents of the powers of two that divide its rows or columns).
+    """Return (slices of a float64 matrix, integers, the leading first; exponents of the divisors of rows or columns).
 
-    x: float64 matrix. axis: the axis of K; numbers along it share an exponent. count: number of slices. bits: bits of a
-    slice without the sign. The list has `count` arrays of x's shape, the leading slice first; exponents are an int
-    array with length 1 along `axis`.
+    axis: that of K, along which numbers share an exponent; exponents have the length 1 there. bits: of a slice without
+    the sign.
     """
     largest = np.abs(x).max(axis=axis, initial=0.0, keepdims=True)
     exponents = np.frexp(largest)[1]
