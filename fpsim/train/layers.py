@@ -77,19 +77,15 @@ def quantized_layers(model: Any, recipe: Recipe, settings: Settings) -> dict[str
     Layers that stay in float32 all the time remain torch's, unless `settings.arithmetic` is "specified".
     """
     names = {module: name for name, module in model.named_modules()}
+    backend = "emulated" if settings.specified and settings.backend == "float32" else settings.backend
     layers = {}
     for layer, module in layers_of(model).items():
         if is_float32(recipe, layer) and not settings.specified:
             continue
-        quantize_linears(model, FP32, names[module], backend=backend_of(settings))
+        quantize_linears(model, FP32, names[module], backend=backend)
         module.quant_name = layer  # random draws depend on this name, and watchers see it
         layers[layer] = module
     return layers
-
-
-def backend_of(settings: Settings) -> str:
-    """Return `settings.backend`, or "emulated" if that is "float32" and operations have specified bits."""
-    return "emulated" if settings.specified and settings.backend == "float32" else settings.backend
 
 
 @lru_cache(maxsize=256)
@@ -241,10 +237,13 @@ def refuse_shapes(recipe: Recipe, layers: Mapping[str, QuantLinear], settings: S
             for linear in followed_by(recipe, name, product):
                 block = block_of(linear, product)
                 if k % block:
+                    noun, remedy = "features", "Name the layer in keep"
+                    if product == "wgrad":
+                        noun, remedy = "tokens", "Change batch or context"
                     raise ValueError(
-                        f"{product} of layer {name!r} sums over {k} {'tokens' if product == 'wgrad' else 'features'}, "
-                        f"which must be a multiple of the {block} that share a scale or a transform in recipe "
-                        f"{recipe.name!r}. {_remedy(product)}"
+                        f"{product} of layer {name!r} sums over {k} {noun}, which must be a multiple of the {block} "
+                        f"that share a scale or a transform in recipe {recipe.name!r}. {remedy}, or take another "
+                        "scaling."
                     )
 
 
@@ -292,10 +291,3 @@ def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
             cut_whole(layer.in_features, recompute.slices, max(sizes))
     except ValueError as problem:
         raise ValueError(f"layer {name!r} cannot be recomputed by slices: {problem}") from None
-
-
-def _remedy(product: str) -> str:
-    """Return a sentence on what to change if K of "fprop", "dgrad" or "wgrad" does not consist of whole blocks."""
-    if product == "wgrad":
-        return "Change batch or context, or take another scaling."
-    return "Name the layer in keep, or take another scaling."

@@ -98,7 +98,11 @@ class Trainer:
         self.recipe, self.settings = recipe, settings
         self.ranks = Ranks.single() if ranks is None else ranks
         self.data: Any = corpus(settings.text) if settings.model == "transformer" else examples(settings.seed)
-        self.validation = _validation(self.data, settings)  # refuses a text that is too short before training
+        size = settings.batch
+        if settings.model == "perceptron":
+            size = min(size, len(self.data.held_out) // VALIDATION_BATCHES)
+        # refuses a text that is too short before training
+        self.validation = self.data.validation(VALIDATION_BATCHES, size, settings.context)
 
         self.model = made_model(recipe, settings, self.data)
         refuse_names(recipe, self.model)
@@ -264,14 +268,10 @@ class Trainer:
         else:
             row |= {"lr": report.lr, "gradient_norm": report.gradient_norm, "clip_factor": report.clip_factor}
             row |= {"lost_updates": report.lost_share, "update_ratio": report.update_ratio}
-        return row | {"digest": self._digest(loss)}
-
-    def _digest(self, loss: float) -> str:
-        """Return the digest of the run after the current step, as `record.next_digest` computes it."""
         rounded = self.recipe.optimizer.weights is not None  # otherwise the optimizer's arrays are the model's weights
         weights = {name: array_of(weight) for name, weight in self.weights.items()} if rounded else {}
         before = self.rows[-1]["digest"] if self.rows else ""
-        return next_digest(before, self.steps, loss, state_arrays(self.optimizer.arrays(), weights))
+        return row | {"digest": next_digest(before, self.steps, loss, state_arrays(self.optimizer.arrays(), weights))}
 
     @fixed_bits
     def validation_loss(self) -> float:
@@ -318,10 +318,3 @@ class Trainer:
         self.scaler.load(facts["scaler"])
         self.rows, self.measured = list(facts["rows"]), list(facts["measured"])
         self.stopped = facts["stopped"]
-
-
-def _validation(data: Any, settings: Settings) -> Any:
-    """Return the batches for validation, pairs (inputs, targets); those of a small set of vectors are smaller."""
-    if settings.model == "transformer":
-        return data.validation(VALIDATION_BATCHES, settings.batch, settings.context)
-    return data.validation(VALIDATION_BATCHES, min(settings.batch, len(data.held_out) // VALIDATION_BATCHES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,26 +198,12 @@ def reason_to_stop(
     patience = FRUITLESS_FIXED if policy.rule == "fixed" else FRUITLESS
     if not math.isfinite(loss):
         return f"the loss of step {step} is {loss}"
-    if suspect and not skips and not _all_finite(gradients):
+    if suspect and not skips and not all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values()):
         return f"gradients of step {step} are Inf or NaN, and would have been applied"
-    if skips and (lost := _skipped_in_a_row(scaler)) >= patience:
+    lost = 1 + len(list(takewhile(lambda row: row.skipped, reversed(scaler.trace)))) if skips else 0
+    if lost >= patience:
         return (
             f"steps {step - lost + 1} to {step} all overflowed and were left out, this one with a loss scale of "
             f"{scaler.scale:g}"
         )
     return ""
-
-
-def _all_finite(gradients: Mapping[str, Tensor]) -> bool:
-    """Return whether all elements of all gradients are finite."""
-    return all(bool(torch.isfinite(gradient).all()) for gradient in gradients.values())
-
-
-def _skipped_in_a_row(scaler: LossScaler) -> int:
-    """Return the number of consecutive skipped steps up to the current one, which counts as skipped itself."""
-    lost = 1
-    for row in reversed(scaler.trace):
-        if not row.skipped:
-            break
-        lost += 1
-    return lost

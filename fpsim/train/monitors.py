@@ -165,19 +165,15 @@ class StepWatch:
             self.rows += rows(call, self._step)
         if self._watched and call.product == "wgrad" and call.layer in self._layers:
             self._keep(self.figures, call.layer, call.a)
-            if call.layer in self._recipes:
-                self._keep(self.below, call.layer, _as_cast_by(self._recipes[call.layer], call))
+            if call.layer in self._recipes:  # as that recipe casts the gradient, without delayed scales
+                cast = plan_of(self._recipes[call.layer], call.layer).grad_backward._replace(delayed=False)
+                gradient = operand(tensor_of(call.a.source.T), cast, torch.tensor(0)).transposed
+                self._keep(self.below, call.layer, gradient)
 
     def _keep(self, figures_of: dict[str, float], layer: str, gradient: CastOperand) -> None:
         """Raise figures_of[layer], 0 at first, to the watched metric of an output gradient if that is larger."""
         figure: float = getattr(figures(gradient), self._watched)
         figures_of[layer] = max(figures_of.get(layer, 0.0), figure)
-
-
-def _as_cast_by(recipe: LinearRecipe, call: ProductCall) -> CastOperand:
-    """Return the output gradient of a "wgrad" product as another recipe casts it, without delayed scales."""
-    plan = plan_of(recipe, call.layer)
-    return operand(tensor_of(call.a.source.T), plan.grad_backward._replace(delayed=False), torch.tensor(0)).transposed
 
 
 # ---- controller
@@ -251,8 +247,11 @@ class Levels:
         changes = []
         for layer, level in self.levels.items():
             figure = figures.get(layer, math.nan)
-            if self.controller.watch == "gradient_norm":
-                figure = self._relative(layer, figure)
+            if self.controller.watch == "gradient_norm":  # relative to the average of the earlier norms
+                norm, average = figure, self._norms.get(layer, figure)
+                if math.isfinite(norm):
+                    self._norms[layer] = DECAY * average + (1 - DECAY) * norm
+                figure = norm / average if average else 0.0
             lower = figure if below is None or level == 0 else below.get(layer, math.nan)
             change = self._moved(step, layer, figure, lower)
             if change is not None:
@@ -280,13 +279,6 @@ class Levels:
         after = min(max(after, 0), len(controller.levels))
         seen = figure if after > level else below
         return None if after == level else LevelChange(step, layer, controller.watch, seen, level, after)
-
-    def _relative(self, layer: str, norm: float) -> float:
-        """Return a layer's gradient norm divided by the running average of its earlier norms (at first, by itself)."""
-        average = self._norms.get(layer, norm)
-        if math.isfinite(norm):
-            self._norms[layer] = DECAY * average + (1 - DECAY) * norm
-        return norm / average if average else 0.0
 
     @property
     def raised(self) -> float:

@@ -132,7 +132,8 @@ class AdamW:
         self._require_gradients(gradients)
         with self._arithmetic():
             counts = [self._update(name, gradients[name], lr) for name in self._seen]
-            nonfinite = tuple(name for name, tensor in self._tensors() if not _is_finite(tensor))
+            # x * 0 sums to NaN if an element is Inf or NaN
+            nonfinite = tuple(name for name, tensor in self._tensors() if float((tensor * 0).sum()) != 0)
         self.steps += 1
         return updates.report_of(self.steps - 1, lr, clipping, counts, nonfinite)
 
@@ -253,11 +254,6 @@ class AdamW:
         self.steps = int(facts["step"])
         for name in self._seen if self._format is not None else ():
             self._show(name)
-
-
-def _is_finite(x: Tensor) -> bool:
-    """Return whether all elements of a tensor are finite: x * 0 sums to NaN if one is Inf or NaN."""
-    return float((x * 0).sum()) == 0
 
 
 # ---- checks

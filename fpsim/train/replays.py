@@ -126,8 +126,7 @@ def replay(
     recorded = run if isinstance(run, Run) else Run.load(run)
     if not recorded.rows or "digest" not in recorded.rows[0]:
         raise ValueError("run must have a step with a digest; got one without. Train it with this fpsim.")
-    for row in recorded.rows[:1]:
-        require_version(row["digest"])
+    require_version(recorded.rows[0]["digest"])
     require_word("arithmetic", arithmetic or recorded.settings.arithmetic, WORDS)
     first_settings = dataclasses.replace(
         recorded.settings, measure=0, text=recorded.settings.text if text is None else text
@@ -182,6 +181,14 @@ class _Case(NamedTuple):
     second_settings: Any
     words: str
 
+    def side(self, number: int, before: Any) -> RunSide:
+        """Return the first (0) or second (1) run before the step, from its trainer's state `before` that."""
+        word = (self.recorded.settings.backend, self.words)[number]
+        settings = (self.first_settings, self.second_settings)[number]
+        result = side(self.names[number], self.recorded.recipe, word, settings)
+        result.trainer.load(*before)
+        return result
+
 
 def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
     """Return the result of a replay for its first step whose digests differ.
@@ -190,8 +197,7 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
     """
     step, theirs = row["step"], case.recorded.rows[row["step"]]
     difference, divergence, remark = _Difference(""), None, ""
-    first = side(case.names[0], case.recorded.recipe, case.recorded.settings.backend, case.first_settings)
-    first.trainer.load(*before)
+    first = case.side(0, before)
     kept: list[tuple[str, Array]] = []
     alike = case.first_settings.arithmetic == case.second_settings.arithmetic
 
@@ -202,10 +208,8 @@ def _explained(case: _Case, before: Any, row: dict[str, Any]) -> ReplayedRun:
     with OperationTrace(first.trainer.model, keep):
         row_again = first.trainer.step()
     if row_again["digest"] == theirs["digest"]:
-        second = side(case.names[1], case.recorded.recipe, case.words, case.second_settings)
-        second.trainer.load(*before)
-        difference = _first_result(kept, second.trainer, alike)
-        divergence = _first_product(case, before, step)
+        difference = _first_result(kept, case.side(1, before).trainer, alike)
+        divergence = compared_step(case.side(0, before), case.side(1, before), case.names, step)
         if not difference.operation and divergence is not None:  # no result differs, but an operand
             place = f"{divergence.layer}, {divergence.product}"
             difference = _Difference(f"the {divergence.operand} of {place}" if divergence.operand else place)
@@ -311,16 +315,6 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     return (
         f"On this machine torch.{kernel} of {shapes} adds its {terms} terms in this order, found by fp.probe: {order}."
     )
-
-
-def _first_product(case: _Case, before: Any, step: int) -> Divergence | None:
-    """Return the first product of a linear layer, or weight, that differs if both runs take the step from `before`."""
-    words = (case.recorded.settings.backend, case.words)
-    settings = (case.first_settings, case.second_settings)
-    sides = [side(*parts) for parts in zip(case.names, [case.recorded.recipe] * 2, words, settings, strict=True)]
-    for one in sides:
-        one.trainer.load(*before)
-    return compared_step(sides[0], sides[1], case.names, step)
 
 
 def _sentence(difference: _Difference, case: _Case) -> str:

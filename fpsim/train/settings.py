@@ -258,10 +258,9 @@ class Settings:
         require_word("arithmetic", self.arithmetic, WORDS)
         if self.width % WIDTHS:
             raise ValueError(f"width must be a multiple of {WIDTHS}, the blocks of the FP8 recipes; got {self.width}.")
-        if self.width != WIDTHS and self.model != "transformer":
-            raise ValueError(f"width is for the transformer; got it for the {self.model}. Leave it out.")
-        if self.text is not None and self.model != "transformer":
-            raise ValueError(f"text is for the transformer; got it for the {self.model}. Leave it out.")
+        for name, is_given in (("width", self.width != WIDTHS), ("text", self.text is not None)):
+            if is_given and self.model != "transformer":
+                raise ValueError(f"{name} is for the transformer; got it for the {self.model}. Leave it out.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled object from its fields; in old pickles `micro_batches` is named `accumulate`."""

@@ -165,17 +165,12 @@ def compared_step(first: RunSide, second: RunSide, names: tuple[str, str], step:
     divergence = beside.divergence(names, step)
     if divergence is not None:
         return divergence
-    weights = (side.trainer.weights for side in (first, second))
-    for name, (x, y) in _both(*weights).items():
+    for name, x in first.trainer.weights.items():
+        y = second.trainer.weights[name]
         divergence = weight_divergence(name, array_of(x), array_of(y), names, step=step)
         if divergence is not None:
             return divergence
     return None
-
-
-def _both(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return {name: (weight in the first run, weight in the second run)} for two runs' weights by name."""
-    return {name: (weight, second[name]) for name, weight in first.items()}
 
 
 class _RunBeside:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
 
 from fpsim.arrays import Array
 from fpsim.display.wording import listed, plural
-from fpsim.train.runs import Run
 
 CONFIDENCE = 0.95
 
@@ -61,30 +60,7 @@ def intervals(values: Array) -> tuple[Array, Array]:
     return mean, quantile * values.std(0, ddof=1) / math.sqrt(count)
 
 
-class Compared(Protocol):
-    """Protocol of `Comparison` for its report: it declares the attributes that sentences and figures read."""
-
-    @property
-    def runs(self) -> tuple[Run, ...]: ...
-    @property
-    def baseline(self) -> str: ...
-    @property
-    def probed(self) -> tuple[dict[str, Any], ...]: ...
-    @property
-    def by_recipe(self) -> dict[str, tuple[Run, ...]]: ...
-    @property
-    def recipes(self) -> tuple[str, ...]: ...
-    @property
-    def seeds(self) -> int: ...
-    @property
-    def answer(self) -> str: ...
-    def final_loss(self, recipe: str) -> Interval: ...
-    def difference(self, recipe: str) -> Interval: ...
-    def verdict(self, recipe: str) -> str: ...
-    def rows(self) -> list[dict[str, Any]]: ...
-
-
-def answer(comparison: Compared) -> str:
+def answer(comparison: Any) -> str:
     """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
 
     With fewer than 3 seeds it names failed runs only. For a single recipe it states the final loss.
@@ -137,7 +113,7 @@ def _open(difference: Interval, name: str) -> str:
     return f"{name} ends {mean:#.2g} nats {side}, but its seeds differ too much to rule out chance ({between})."
 
 
-def _stopped(comparison: Compared) -> str:
+def _stopped(comparison: Any) -> str:
     """Return sentences that name the recipes with runs that ended early or diverged, and their numbers; "" for none."""
     ended, diverged = [], []
     for name, runs in comparison.by_recipe.items():

@@ -21,8 +21,8 @@ from fpsim.display.figure import (
     figure_style,
 )
 from fpsim.display.wording import power
-from fpsim.train.comparisons.answer import Compared, intervals
-from fpsim.train.runs import Run, smoothed
+from fpsim.train.comparisons.answer import intervals
+from fpsim.train.runs import smoothed
 
 SMOOTH = 0.9
 PALETTE = (*COLORS.values(), *INTEGER_COLORS.values(), *OTHER_COLORS)
@@ -35,7 +35,7 @@ FLOOR = 1e-5  # smaller shares are drawn here, on a logarithmic axis
 MARGIN = 1.06  # distance between labels, relative to their height
 
 
-def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
+def styles(comparison: Any) -> dict[str, dict[str, Any]]:
     """Return {recipe: keyword arguments of matplotlib's plot}; the baseline has the colour of text."""
     others = [name for name in comparison.recipes if name != comparison.baseline]
     drawn = {comparison.baseline: {"color": INK, "linestyle": "-", "linewidth": 1.6}}
@@ -45,14 +45,18 @@ def styles(comparison: Compared) -> dict[str, dict[str, Any]]:
     return drawn
 
 
-def loss_axes(comparison: Compared, ax: Any = None) -> Any:
+def loss_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss over the steps, mean and 95 % interval over seeds; return the axes.
 
     A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
-        ends = _bands(axes, comparison, {name: _curves(runs) for name, runs in comparison.by_recipe.items()})
+        curves = {
+            name: np.array([smoothed(run.losses, SMOOTH) for run in runs if not run.failed])
+            for name, runs in comparison.by_recipe.items()
+        }
+        ends = _bands(axes, comparison, curves)
         axes.set_ylabel("loss, nats")
         highest = max((float(np.max(mean[len(mean) // 8 :])) for mean in ends.values()), default=1.0)
         lowest = min((float(np.min(mean)) for mean in ends.values()), default=0.0)
@@ -61,7 +65,7 @@ def loss_axes(comparison: Compared, ax: Any = None) -> Any:
     return axes
 
 
-def difference_axes(comparison: Compared, ax: Any = None) -> Any:
+def difference_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss minus the baseline's of the same seed, with 95 % intervals; return the axes."""
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -96,12 +100,7 @@ def _symmetric_log(axes: Any, ends: dict[str, Array]) -> None:
         axes.set_ylim(min(-0.04, 1.3 * lowest), largest * 1.5)
 
 
-def _curves(runs: Sequence[Run]) -> Array:
-    """Return the losses of the runs that did not fail, smoothed by a running mean of 0.9; shape (seeds, steps)."""
-    return np.array([smoothed(run.losses, SMOOTH) for run in runs if not run.failed])
-
-
-def _bands(axes: Any, comparison: Compared, curves: dict[str, Array]) -> dict[str, Array]:
+def _bands(axes: Any, comparison: Any, curves: dict[str, Array]) -> dict[str, Array]:
     """Draw each recipe's mean of (seeds, steps) and its 95 % interval as an area; return {recipe: mean curve}."""
     drawn, means = styles(comparison), {}
     for name, values in curves.items():
@@ -128,7 +127,7 @@ def _plain(axes: Any) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def _labelled(axes: Any, comparison: Compared, ends: dict[str, float]) -> None:
+def _labelled(axes: Any, comparison: Any, ends: dict[str, float]) -> None:
     """Write recipes' names right of their curves, moved up or down if they overlap; ends: {recipe: last value}."""
     if not ends:
         return
@@ -170,7 +169,7 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 # ---- gradients
 
 
-def probe_figure(comparison: Compared) -> Any:
+def probe_figure(comparison: Any) -> Any:
     """Return a matplotlib figure with each recipe's gradient errors: ticks for layers but the head, a dot for all."""
     drawn = styles(comparison)
     names = list(dict.fromkeys(row["recipe"] for row in comparison.probed))
@@ -206,7 +205,7 @@ def probe_figure(comparison: Compared) -> Any:
 # ---- what products lose
 
 
-def layer_figure(comparison: Compared, metric: str) -> Any:
+def layer_figure(comparison: Any, metric: str) -> Any:
     """Return a figure with a small plot for each layer: a metric of its worst operand over the steps.
 
     metric: "underflow", "saturation" or "sqnr_db".
@@ -220,7 +219,7 @@ def layer_figure(comparison: Compared, metric: str) -> Any:
     with figure_style():
         figure = blank_figure(0.5 + 0.95 * rows)
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-        for axes, layer in zip(_down(grid, rows, layers), layers, strict=False):
+        for axes, layer in zip(grid.T.flat, layers, strict=False):  # layers of a block are one below another
             for name in comparison.recipes:
                 course = worst.get((name, layer))
                 if course:
@@ -245,15 +244,7 @@ def layer_figure(comparison: Compared, metric: str) -> Any:
     return figure
 
 
-def _down(grid: Any, rows: int, layers: Sequence[str]) -> list[Any]:
-    """Return the first len(layers) plots of a grid column by column, so that layers of a block are one below another.
-
-    grid: 2-D array of matplotlib axes. rows: the number of its rows.
-    """
-    return [grid[i % rows][i // rows] for i in range(len(layers))]
-
-
-def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], dict[int, float]]:
+def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[int, float]]:
     """Return {(recipe, layer): {step: metric of the layer's worst operand, averaged over the seeds}}.
 
     Operands without rounding error are left out. metric: "underflow", "saturation" or "sqnr_db".
@@ -274,7 +265,7 @@ def worst_operands(comparison: Compared, metric: str) -> dict[tuple[str, str], d
 # ---- loss scales, lost updates
 
 
-def scale_axes(comparison: Compared, ax: Any = None) -> Any:
+def scale_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the loss scale of every run that uses one over the steps, a cross at each skipped step; return the axes."""
     drawn = styles(comparison)
     with figure_style():
@@ -302,18 +293,17 @@ def scale_axes(comparison: Compared, ax: Any = None) -> Any:
     return axes
 
 
-def lost_axes(comparison: Compared, ax: Any = None) -> Any:
+def lost_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the smoothed share of lost updates over the steps, mean and 95 % interval over seeds; return the axes.
 
     Recipes that lose fewer than one update in a thousand are left out.
     """
     with figure_style():
         axes = axes_of(ax, 2.6)
-        curves = {
-            name: np.array([smoothed([_number(row["lost_updates"]) for row in run.rows], SMOOTH) for run in runs
-                            if not run.failed])
-            for name, runs in comparison.by_recipe.items() if name in losing(comparison)
-        }  # fmt: skip
+        curves = {}
+        for name in losing(comparison):
+            shares = ([row["lost_updates"] for row in run.rows] for run in comparison.by_recipe[name] if not run.failed)
+            curves[name] = np.array([smoothed([0.0 if math.isnan(x) else x for x in run], SMOOTH) for run in shares])
         ends = _bands(axes, comparison, curves)
         axes.set_ylabel("lost updates")
         axes.set_ylim(0, 1)
@@ -322,12 +312,7 @@ def lost_axes(comparison: Compared, ax: Any = None) -> Any:
     return axes
 
 
-def _number(value: float) -> float:
-    """Return a number, or 0 for NaN."""
-    return 0.0 if math.isnan(value) else value
-
-
-def scaled(comparison: Compared) -> list[str]:
+def scaled(comparison: Any) -> list[str]:
     """Return the names of the recipes whose loss scale is not 1 in some step."""
     return [
         name
@@ -336,6 +321,6 @@ def scaled(comparison: Compared) -> list[str]:
     ]
 
 
-def losing(comparison: Compared) -> list[str]:
+def losing(comparison: Any) -> list[str]:
     """Return the names of the recipes in which at least one update in a thousand is lost."""
     return [row["recipe"] for row in comparison.rows() if row["lost_updates"] >= 1e-3]

@@ -143,7 +143,6 @@ def probe_rows(
     """Return dicts of recipe, scenario, layer, relative_error and cosine for one seed, as for `gradient_probe`."""
     chosen = recipes_of(recipes)
     require_integer("steps", steps, 0)
-    require_integer("seed", seed, 0)
     require_word("scenario", scenario, tuple(SCENARIOS))
     case, rows, wanted = SCENARIOS[scenario], [], {}
     for i, recipe in enumerate(chosen):

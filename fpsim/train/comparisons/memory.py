@@ -81,14 +81,15 @@ def _activation_bits(trainer: Trainer) -> float:
 
     def see(module: Any, inputs: tuple[Any, ...]) -> None:
         x = inputs[0]
+        matrix = (x.numel() // x.shape[-1], x.shape[-1])
         if module in layers:
-            bits.append(_linear_bits(trainer.recipe, layers[module], x.numel(), x.shape[-1]))
+            bits.append(stored_bits(*kept_input(trainer.recipe, layers[module]), matrix).total)
             return
         name = names[module]
         kept = next((row for row in reversed(trainer.recipe.stored) if fnmatchcase(name, row.modules)), None)
         bits_per_value = 32.0
         if kept is not None:
-            bits_per_value = stored_bits(kept.fmt, kept.scaling, (x.numel() // x.shape[-1], x.shape[-1])).per_value
+            bits_per_value = stored_bits(kept.fmt, kept.scaling, matrix).per_value
         elif type(module) in MADE_BY:
             made = f"{name.rpartition('.')[0]}.{MADE_BY[type(module)]}"
             fmt = trainer.recipe.linear_of(made, "fprop", 0, 1).fprop.out_fmt
@@ -130,11 +131,3 @@ def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
     if linear.requantize_input or isinstance(scaling, str):  # wgrad reads the values of the forward product
         scaling = linear.input_scaling
     return linear.input_fmt, scaling
-
-
-def _linear_bits(recipe: Recipe, layer: str, count: int, features: int) -> float:
-    """Return the bits in which a recipe saves a layer's input for the weight gradient, scales included.
-
-    count: number of the input's elements. features: number of elements in a row.
-    """
-    return float(stored_bits(*kept_input(recipe, layer), (count // features, features)).total)

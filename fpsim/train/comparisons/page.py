@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fpsim.display.optional import load
 from fpsim.display.pages import Picture, TableCell, TableRow, markup, render, versions
@@ -15,7 +15,7 @@ from fpsim.display.wording import bytes_in_words, percent, plural
 from fpsim.errors import install
 from fpsim.files import replacing
 from fpsim.recipes.written import plain
-from fpsim.train.comparisons.answer import Compared, Interval, nats, signed
+from fpsim.train.comparisons.answer import Interval, nats, signed
 from fpsim.train.comparisons.figures import (
     FIGURES,
     difference_axes,
@@ -67,22 +67,23 @@ DEFINITIONS = (
 )  # fmt: skip
 
 
-def page(comparison: Compared, files: Sequence[str] = ()) -> str:
+def page(comparison: Any, files: Sequence[str] = ()) -> str:
     """Return the report of a comparison as an HTML page, which links the tables `files`; jinja2 must be installed."""
     drawn = importlib.util.find_spec("matplotlib") is not None
     rows = comparison.rows()
     settings = comparison.runs[0].settings
-    stops = [
-        (run.recipe.name, run.settings.seed, run.stopped or f"diverged: the loss rose to {run.highest_loss:.2g}.")
-        for run in comparison.runs if run.failed
-    ]  # fmt: skip
+    stops = []
+    for run in comparison.runs:
+        if run.failed:
+            reason = run.stopped or f"diverged: the loss rose to {run.highest_loss:.2g}."
+            stops.append(f"{run.recipe.name}, seed {run.settings.seed}: {reason}")
     return render(
         "fpsim.train.comparisons",
         "comparison.html.jinja",
         title="fpsim train",
         lead=_lead(comparison),
         answer=comparison.answer,
-        stops=[f"{name}, seed {seed}: {why}" for name, seed, why in stops],
+        stops=stops,
         plots="" if drawn else PLOTS,
         baseline=comparison.baseline,
         seeds=comparison.seeds,
@@ -104,7 +105,7 @@ def page(comparison: Compared, files: Sequence[str] = ()) -> str:
     )  # fmt: skip
 
 
-def summary_table(comparison: Compared) -> str:
+def summary_table(comparison: Any) -> str:
     """Return the answer and the table of recipes as HTML without styles, for a notebook, which has its own styles."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
     rows = "".join(
@@ -114,12 +115,12 @@ def summary_table(comparison: Compared) -> str:
     return f"<p>{html.escape(comparison.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
 
 
-def words(comparison: Compared, row: dict[str, Any]) -> list[str]:
+def words(comparison: Any, row: dict[str, Any]) -> list[str]:
     """Return the cells of one row of the page's table of recipes as text; row: a dict from `Comparison.rows`."""
     return [cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells]
 
 
-def _lead(comparison: Compared) -> str:
+def _lead(comparison: Any) -> str:
     """Return the phrase at the page's top: model, steps, batch size, numbers of recipes and seeds, backend."""
     settings = comparison.runs[0].settings
     tokens = settings.batch * settings.micro_batches
@@ -140,7 +141,7 @@ HEADS = (
 )  # fmt: skip
 
 
-def _row(comparison: Compared, row: dict[str, Any]) -> TableRow:
+def _row(comparison: Any, row: dict[str, Any]) -> TableRow:
     """Return the row of the page's table of recipes for one recipe; row: its dict from `Comparison.rows`."""
     name = row["recipe"]
     base = name == comparison.baseline
@@ -211,10 +212,9 @@ def _settings(recipe: Any) -> list[str]:
 # ---- pictures
 
 
-def _losses(comparison: Compared) -> list[Picture]:
+def _losses(comparison: Any) -> list[Picture]:
     """Return pictures of the losses and of their differences from the baseline's; [] if all runs failed."""
-    alive = any(not run.failed for run in comparison.runs)
-    if not alive:
+    if all(run.failed for run in comparison.runs):
         return []
     pictures = [_picture(loss_axes(comparison, _axes(3.4)).figure, "loss", "Loss")]
     if len(comparison.recipes) > 1 and any(
@@ -225,15 +225,14 @@ def _losses(comparison: Compared) -> list[Picture]:
     return pictures
 
 
-def _layers(comparison: Compared) -> list[Picture]:
+def _layers(comparison: Any) -> list[Picture]:
     """Return a picture for each metric of rounding, with small plots of all layers; [] if nothing was rounded."""
-    measured = any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured)
-    if not measured:
+    if not any(math.isfinite(row["sqnr_db"]) for run in comparison.runs for row in run.measured):
         return []
     return [_picture(layer_figure(comparison, metric), f"layers-{metric}", title) for metric, title in TITLES.items()]
 
 
-def _traces(comparison: Compared) -> list[Picture]:
+def _traces(comparison: Any) -> list[Picture]:
     """Return up to two pictures: loss scales and lost updates, each only if a recipe has some to show."""
     pictures = []
     if scaled(comparison):
@@ -261,15 +260,7 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
 # ---- files
 
 
-class Tabled(Compared, Protocol):
-    """Protocol of `Comparison` for its page and files: it also declares the runs, curves and measurements."""
-
-    def run_rows(self) -> Iterator[dict[str, Any]]: ...
-    def curve_rows(self) -> Iterator[dict[str, Any]]: ...
-    def measured_rows(self) -> Iterator[dict[str, Any]]: ...
-
-
-def save(comparison: Tabled, folder: Path) -> list[Path]:
+def save(comparison: Any, folder: Path) -> list[Path]:
     """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`.
 
     Raises:
