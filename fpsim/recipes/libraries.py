@@ -48,12 +48,12 @@ def scales_of(recipe: Any, name: str) -> str:
       >>> [scales_of(recipe, "fprop") for recipe in (fp.torch.DEEPSEEK_V3, fp.torch.MXFP8, fp.torch.TE_HYBRID)]
       ['scales per 128 terms', 'scales per 32 terms', 'one scale or none']
     """
-    kinds = [_kind(_scaling(recipe, field), axis) for field, axis in SCALINGS[name]]
+    kinds = [_kind(scaling_in(recipe, field), axis) for field, axis in SCALINGS[name]]
     along = [kind for kind in kinds if kind not in (TENSOR, ROW)]
     return along[0] if along else ROW if ROW in kinds else TENSOR
 
 
-def _scaling(recipe: Any, field: str) -> Scaling | None:
+def scaling_in(recipe: Any, field: str) -> Scaling | None:
     """Return the scaling in a field of a LinearRecipe, looked up for "same", and of one scale if scales are delayed."""
     if recipe.delayed is not None:
         return ONE_SCALE

@@ -18,6 +18,7 @@ from fpsim.formats.element import element_format
 from fpsim.formats.rounding import Rounding
 from fpsim.matrix_units.matrix_unit import MatrixUnit
 from fpsim.recipes.linear import LINEAR
+from fpsim.recipes.linear_recipe import SCALINGS as SCALING_FIELDS
 from fpsim.recipes.linear_recipe import Delayed, LinearRecipe, Product
 from fpsim.recipes.loss_scaling import POLICIES, LossScalingPolicy, loss_scaling_policy
 from fpsim.recipes.optimizer_recipe import OptimizerRecipe
@@ -37,10 +38,7 @@ FORMATS = (
     "gradients", "first_moment", "second_moment", "weights",
 )  # fmt: skip
 TEXTS = ("name", "source", "layers", "modules", "faulty")  # where "none" is a text like any other
-SCALED = (
-    "input_scaling", "weight_scaling", "grad_scaling", "input_scaling_backward", "weight_scaling_backward",
-    "grad_scaling_backward", "stash_scaling", "scaling",
-)  # fmt: skip
+SCALED = (*SCALING_FIELDS, "scaling")
 
 
 def write(recipe: Any, path: Any = None) -> str:
@@ -217,11 +215,6 @@ def _linear_words(linear: Any) -> Any:
     return name if name is not None else _converter().unstructure(linear)
 
 
-def _attention_from(word: Any, kind: Any) -> Any:
-    """Return the linear recipe of attention for a dict; a name unchanged, and None for "none"."""
-    return None if word == NONE else _linear_from(word, kind)
-
-
 def _linears_from(words: Any, kind: Any) -> Any:
     """Return a tuple of linear recipes or names for a list in a TOML file; other values unchanged. kind: not used."""
     return tuple(_linear_from(word, kind) for word in words) if isinstance(words, list) else words
@@ -246,7 +239,8 @@ def _one(cls: type) -> Any:
 READERS: dict[str, Any] = {
     **dict.fromkeys(FORMATS, _format_from), **dict.fromkeys(SCALED, _scaling_from),
     **dict.fromkeys(TEXTS, _as_it_is), "accumulate": _adds_from, "sums": _parsed_from,
-    "products": _parsed_from, "Override.products": _as_it_is, "attention": _attention_from,
+    "products": _parsed_from, "Override.products": _as_it_is,
+    "attention": lambda word, kind: None if word == NONE else _linear_from(word, kind),
     "Product.schedule": _parsed_from,  # beside the optimizer's, which is a word
     "linear": _linear_from, "levels": _linears_from, "loss_scaling": _policy_from,
     "overrides": _many(Override), "stored": _many(Stored), "controller": _one(Controller), "numerics": _one(Numerics),

@@ -66,7 +66,9 @@ def quantized(
     seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
     words = how.keywords(seed)
     scaling = _scaling(how.element, plan.delayed)
-    scaling.load_state_dict({**_fixed_fields(how.element, plan.delayed), **_arrays(array_of(row))})
+    before = array_of(row)
+    arrays = {"encode_scales": before[:1].reshape(1, 1), "amax_history": before[1:].reshape(-1, 1, 1)}
+    scaling.load_state_dict({**_fixed_fields(how.element, plan.delayed), **arrays})
     encoded = scaling.encode(source, **words)
     after = scaling.state_dict()
     new = np.concatenate((after["encode_scales"].reshape(1), after["amax_history"].reshape(-1)))
@@ -86,8 +88,3 @@ def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, 
     state = _scaling(element, delayed).state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
     return {**fields, "counts": _STEPS, "last": _STEPS}
-
-
-def _arrays(row: Array) -> dict[str, Array]:
-    """Return the arrays of a delayed scaling's state dict for a row of a layer's state, float32 (1 + history,)."""
-    return {"encode_scales": row[:1].reshape(1, 1), "amax_history": row[1:].reshape(-1, 1, 1)}

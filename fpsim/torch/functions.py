@@ -280,7 +280,8 @@ def encode_scaled(
     _refuse_other(x)
     scale_array = array_of(scales) if isinstance(scales, Tensor) else scales
     check_keywords(encode_scaled, keywords, ELEMENT_DEFAULTS)
-    return _encoded_tensors(x, fmt, scaling, {**keywords, "scales": scale_array})
+    compute = _outside_graphs if torch.compiler.is_compiling() else _encode_tensors
+    return compute(x, fmt, scaling, {**keywords, "scales": scale_array})
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
@@ -289,13 +290,6 @@ def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
     return ScaledTensors(tensor_of(encoded.codes), tensor_of(encoded.scales), *optional)
-
-
-def _encoded_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return what `_encode_tensors` returns for these arguments, computed outside of the graph of torch.compile."""
-    if torch.compiler.is_compiling():
-        return _outside_graphs(x, fmt, scaling, keywords)
-    return _encode_tensors(x, fmt, scaling, keywords)
 
 
 _torch: Any = torch
@@ -370,7 +364,7 @@ def _cast(
 
 
 # Graphs hold the text; torch guards the objects that went in, and compiles again for others.
-_spec: Callable[..., str] = constant_in_graphs(spec_text)
+_spec = constant_in_graphs(spec_text)
 
 
 def _scales(scales: npt.ArrayLike | Tensor | None) -> Tensor | None:

@@ -41,10 +41,7 @@ product_op = operator(
 
 
 @product_op.register_fake
-def _(
-    x: Tensor, weight: Tensor, bias: Tensor | None, step: Tensor | None, state: Tensor | None, live: Tensor | None,
-    plan: str,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _(x: Tensor, weight: Tensor, bias: Any, step: Any, state: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     """Return uninitialised tensors like the results of `_product`, for torch.compile."""
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 

@@ -6,11 +6,9 @@ import difflib
 import warnings
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 from fpsim.errors import SHOWN, shown
 from fpsim.recipes.blocks import STRICT, block_of
-from fpsim.recipes.linear import FP32
 from fpsim.recipes.linear_recipe import PRODUCTS, LinearRecipe
 from fpsim.recipes.look_up import LinearLike, find_either
 from fpsim.recipes.training_recipe import Recipe
@@ -64,17 +62,15 @@ def quantize_linears(
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     included, excluded = _patterns(pattern, "pattern"), _patterns(exclude, "exclude")
-    overrides: tuple[Any, ...] = ()
-    kept: tuple[str, ...] = ()
-    followed: Any = find_either(recipe)
-    if isinstance(followed, Recipe):
-        followed, overrides, kept = followed.linear, _lasting(followed), followed.keep
+    followed = find_either(recipe)
+    overrides, kept = (followed.overrides, followed.keep) if isinstance(followed, Recipe) else ((), ())
     names: dict[torch.nn.Module, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is torch.nn.Linear:
             names.setdefault(module, []).append(name)
     known_names = [name for layer_names in names.values() for name in layer_names]
-    _refuse_lost_overrides(overrides, known_names)
+    if isinstance(followed, Recipe):
+        _refuse_overrides(followed, known_names)
     layers = {
         module: layer_names[0]
         for module, layer_names in names.items()
@@ -90,8 +86,10 @@ def quantize_linears(
     filled: list[str] = []
     for module, name in layers.items():
         assert isinstance(module, torch.nn.Linear)
-        rest = FP32 if any(fnmatchcase(name, glob) for glob in kept) else followed
-        products = [_followed(rest, overrides, name, product) for product in PRODUCTS]
+        products = [
+            followed.linear_of(name, product, 0, 1) if isinstance(followed, Recipe) else followed
+            for product in PRODUCTS
+        ]
         filled += _filled_up(module, name, products)
         taken = QuantLinear._take_over(module, products[0], name, backend)
         if products != [products[0]] * 3:
@@ -122,8 +120,11 @@ def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecip
     return said
 
 
-def _lasting(recipe: Any) -> tuple[Any, ...]:
-    """Return the overrides of a training recipe; raise a ValueError if one applies to only some of the steps."""
+def _refuse_overrides(recipe: Recipe, names: Sequence[str]) -> None:
+    """Raise a ValueError if an override of a recipe applies to only some of the steps, or to no layer of a model.
+
+    names: those of the model's linear layers.
+    """
     for row in recipe.overrides:
         if (row.start, row.stop) != (0.0, 1.0):
             raise ValueError(
@@ -131,27 +132,13 @@ def _lasting(recipe: Any) -> tuple[Any, ...]:
                 f"layers {row.layers!r} follow another one from {row.start:g} to {row.stop:g} of the steps. Train with "
                 "fp.train, or pass its linear."
             )
-    return tuple(recipe.overrides)
-
-
-def _refuse_lost_overrides(overrides: Sequence[Any], names: Sequence[str]) -> None:
-    """Raise a ValueError if an override of the recipe matches no layer of the model; names: all linear layers."""
-    for row in overrides:
+    for row in recipe.overrides:
         if not any(fnmatchcase(name, row.layers) for name in names):
             near = ", ".join(map(repr, difflib.get_close_matches(row.layers, names, SHOWN, cutoff=0.0))) or "none"
             raise ValueError(
                 "overrides of the recipe must match linear layers of the model; got "
                 f"{row.layers!r}, which matches none of {len(names)}. Near it: {near}."
             )
-
-
-def _followed(rest: LinearRecipe, overrides: Sequence[Any], layer: str, product: str) -> LinearRecipe:
-    """Return the linear recipe of a layer's product: that of the last matching override, else `rest`."""
-    linear: LinearRecipe = rest
-    for row in overrides:
-        if product in row.products and fnmatchcase(layer, row.layers):
-            linear = row.linear
-    return linear
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:

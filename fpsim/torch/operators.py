@@ -12,10 +12,9 @@ import numpy as np
 from fpsim.arrays import Array, from_torch
 from fpsim.casts.cast import decode, encode, quantize
 from fpsim.errors import install
-from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import DTYPES, FP16, FP32, FP64
-from fpsim.recipes.cast_text import Spec, spec_from
+from fpsim.recipes.cast_text import spec_from
 from fpsim.scaling import scaled as scaled_cast
 from fpsim.scaling.clipping import kept as kept_elements
 
@@ -64,11 +63,6 @@ def tensor_of(array: Array) -> Tensor:
     return torch.from_numpy(array)
 
 
-def result_dtype(x: Tensor, spec: Spec) -> torch.dtype:
-    """Return the dtype of the values of x after the cast `spec`: float64 for float64 without scales, else float32."""
-    return torch.float64 if x.dtype == torch.float64 and spec.scaling is None else torch.float32
-
-
 def _seed_number(seed: Tensor | None) -> int | None:
     """Return the 64 bits of a seed tensor as an unsigned integer; None for None."""
     return None if seed is None else int(seed.item()) & 0xFFFFFFFFFFFFFFFF
@@ -103,7 +97,7 @@ def _has_tangent(tensor: Tensor) -> bool:
     return any(unpack(layer).tangent is not None for layer in layers)
 
 
-# ---- the operators
+# ---- the operators, and for torch.compile uninitialised tensors like their results
 
 
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
@@ -156,17 +150,13 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an uninitialised tensor like the values of x after a cast, for torch.compile."""
-    return x.new_empty(x.shape, dtype=result_dtype(x, spec_from(spec)))
+    """Return an uninitialised tensor like the result of `_quantized`, for torch.compile."""
+    is_wide = x.dtype == torch.float64 and spec_from(spec).scaling is None
+    return x.new_empty(x.shape, dtype=torch.float64 if is_wide else torch.float32)
 
 
 quantize_op = operator("fpsim::quantize", _quantized, "(Tensor x, str spec, Tensor? seed, Tensor? scales) -> Tensor")
-
-
-@quantize_op.register_fake
-def _(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::quantize`, for torch.compile."""
-    return _like_values(x, spec)
+quantize_op.register_fake(lambda x, spec, *_: _like_values(x, spec))
 
 
 def _refuse_gradient(ctx: Any, grad: Tensor) -> None:
@@ -189,27 +179,14 @@ def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
 
 
 kept_op = operator("fpsim::kept", _kept, "(Tensor x, str spec, Tensor? scales) -> Tensor")
-
-
-@kept_op.register_fake
-def _(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::kept`, for torch.compile."""
-    return x.new_empty(x.shape, dtype=torch.bool)
-
+kept_op.register_fake(lambda x, spec, scales: x.new_empty(x.shape, dtype=torch.bool))
 
 # The same as fpsim::quantize with a gradient; with an empty text `backward` the gradient is not cast.
 fake_quantize_op = operator(
     "fpsim::fake_quantize", lambda x, spec, seed, scales, *_: _quantized(x, spec, seed, scales),
     "(Tensor x, str spec, Tensor? seed, Tensor? scales, str backward, Tensor? backward_seed) -> Tensor",
 )  # fmt: skip
-
-
-@fake_quantize_op.register_fake
-def _(
-    x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None, backward: str, backward_seed: Tensor | None
-) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::fake_quantize`, for torch.compile."""
-    return _like_values(x, spec)
+fake_quantize_op.register_fake(lambda x, spec, *_: _like_values(x, spec))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -239,12 +216,9 @@ def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
 
 
 encode_op = operator("fpsim::encode", _encoded, "(Tensor x, str spec, Tensor? seed) -> Tensor")
-
-
-@encode_op.register_fake
-def _(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::encode`, for torch.compile."""
-    return x.new_empty(x.shape, dtype=storage_dtype(spec_from(spec).element))
+encode_op.register_fake(
+    lambda x, spec, seed: x.new_empty(x.shape, dtype=getattr(torch, spec_from(spec).element.storage.name))
+)
 
 
 def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
@@ -254,18 +228,9 @@ def _decoded(codes: Tensor, spec: str, double: bool) -> Tensor:
 
 
 decode_op = operator("fpsim::decode", _decoded, "(Tensor codes, str spec, bool double) -> Tensor")
-
-
-@decode_op.register_fake
-def _(codes: Tensor, spec: str, double: bool) -> Tensor:
-    """Return an uninitialised tensor like the result of `fpsim::decode`, for torch.compile."""
-    return codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
-
-
-def storage_dtype(element: Element) -> torch.dtype:
-    """Return the torch dtype of the unsigned integers that store a format's codes."""
-    dtype: torch.dtype = getattr(torch, element.storage.name)
-    return dtype
+decode_op.register_fake(
+    lambda codes, spec, double: codes.new_empty(codes.shape, dtype=torch.float64 if double else torch.float32)
+)
 
 
 def dtype_of(fmt: Format) -> torch.dtype | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,20 +12,19 @@ from fpsim.formats.rounding import Rounding, rounding_mode
 from fpsim.torch.operators import Tensor, torch
 
 Seed = int | Tensor | None
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _draws(rounding: Any) -> bool:
-    """Return whether a rounding mode draws random numbers."""
-    return rounding_mode(rounding) is Rounding.STOCHASTIC
-
-
-def constant_in_graphs(function: Any) -> Any:
+def constant_in_graphs(function: Function) -> Function:
     """Mark a function so that torch.compile treats its results as constants, without importing the compiler."""
-    function._dynamo_marked_constant = True
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
-is_stochastic: Callable[..., bool] = constant_in_graphs(_draws)
+@constant_in_graphs
+def is_stochastic(rounding: Any) -> bool:
+    """Return whether a rounding mode draws random numbers."""
+    return rounding_mode(rounding) is Rounding.STOCHASTIC
 
 
 def seed_tensor(seed: Seed, rounding: str | Rounding, name: str) -> Tensor | None:
