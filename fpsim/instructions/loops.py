@@ -1,7 +1,4 @@
-"""Kernels of the matrix units' specification: each row of codes is one sum, and each Rule has one kernel.
-
-A Rule is the order and the roundings with which an instruction adds its terms (matrix_units/rule.py).
-"""
+"""Kernels of the matrix units' specification: one for each Rule, the order and roundings of an instruction's sum."""
 
 from __future__ import annotations
 

@@ -25,10 +25,8 @@ ALL_BITS = -1  # as a 64-bit word
 class UnitPlan(NamedTuple):
     """The properties of a matrix unit as arguments of the kernel `dot_add_kernel(unit.rule)` of instructions/loops.py.
 
-    Attributes:
-      layouts: uint64 constants by which codes are read and written, the fields of `Layouts`, one after the other.
-      facts: the fields of a `UnitLayout`, int64, such as the number of terms and of fraction bits.
-      digits: size of the scratch array for an exact sum.
+    layouts: uint64 fields of `Layouts`, one after the other. facts: int64 fields of a `UnitLayout`. digits: size of the
+    scratch array for an exact sum.
     """
 
     layouts: npt.NDArray[Any]

@@ -18,13 +18,7 @@ from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 
 
 class Spec(NamedTuple):
-    """A cast of a tensor.
-
-    Attributes:
-      element: the element format, an object.
-      scaling: the scaling, an object; None for a cast without scales.
-      rounding, overflow, subnormals, random_bits: as for `fpsim.encode`; overflow None is the scaling's own mode.
-    """
+    """A cast of a tensor: the arguments of `spec_text`, as objects."""
 
     element: Element
     scaling: Scaling | None
@@ -44,16 +38,12 @@ class Spec(NamedTuple):
 def spec_text(
     fmt: Any, scaling: Scaling | str | None, rounding: Any, overflow: str | None, subnormals: str, random_bits: int
 ) -> str:
-    """Return a cast as JSON text, after all checks that need no data.
+    """Return a cast as JSON text, after all checks that need no data, which raise a TypeError or ValueError.
 
     Args:
       fmt: the element format, by name, dtype or object.
       scaling: the scaling or its name; None for a cast without scales.
       rounding, overflow, subnormals, random_bits: as for `fpsim.encode`; overflow None is the scaling's own mode.
-
-    Raises:
-      ValueError: an unknown format or option, or a combination that is not possible.
-      TypeError: the scaling is not a Scaling.
 
     Example:
       >>> from fpsim.recipes.cast_text import spec_from, spec_text

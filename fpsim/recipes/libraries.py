@@ -20,10 +20,7 @@ SCALINGS = {
 
 
 def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit) -> Schedule:
-    """Return the schedule by which a library on a chip computes a product ("fprop", ...) of a LinearRecipe by a unit.
-
-    Raises:
-      ValueError: the library's order is not known for these operands.
+    """Return the schedule by which a library on a chip computes a product; a ValueError if its order is not known.
 
     Example:
       >>> from fpsim.matrix_units.chips import resolve
@@ -38,10 +35,7 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """Return the granularity of a product's scales as text.
-
-    It is "scales per N terms" if an operand has scales per N terms of K, else "a scale per row" if an operand has
-    those, else "one scale or none". name: the product, "fprop", "dgrad" or "wgrad".
+    """Return the granularity of a product's scales: of an operand with scales within K, else "a scale per row" if any.
 
     Example:
       >>> from fpsim.recipes.libraries import scales_of

@@ -101,15 +101,9 @@ def row_name(word: str) -> str:
 
 
 def linear_recipe(spec: object, name: str = "linear") -> LinearRecipe:
-    """Return the linear recipe for an object or a name.
+    """Return the linear recipe for an object, a training recipe (its `linear`) or a name; else raise an error.
 
-    Args:
-      spec: a LinearRecipe; a training recipe, for its `linear`; or the name of a linear recipe.
-      name: the argument's name in error messages.
-
-    Raises:
-      ValueError: no recipe has that name.
-      TypeError: spec is something else.
+    name: that of the argument in the ValueError for an unknown name, or the TypeError.
     """
     if isinstance(spec, LinearRecipe):
         return spec

@@ -76,14 +76,9 @@ def find_linear(spec: LinearLike) -> LinearRecipe:
 
 
 def find_either(spec: LinearLike) -> LinearRecipe | Recipe:
-    """Return the linear or training recipe for a name, an object, a TOML file or a plan.
+    """Return the linear or training recipe for a name, an object, a TOML file or a plan; errors as for `find`.
 
-    A name is looked up among linear recipes first, then among training recipes. Files and plans are training recipes.
-
-    Raises:
-      ValueError: no recipe has that name; or the file's content is not a recipe.
-      TypeError: spec is something else.
-      OSError: the file cannot be read.
+    A name is looked up among linear recipes first. Files and plans are training recipes.
 
     Example:
       >>> from fpsim.recipes.look_up import find_either

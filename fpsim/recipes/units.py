@@ -17,17 +17,8 @@ def unit_for(
 ) -> MatrixUnit:
     """Return the matrix unit of an architecture that multiplies two formats and has results in a given format.
 
-    A unit that reads block scales of the scaling's size and format is preferred if there is one.
-
-    Args:
-      arch: the architecture, such as "hopper".
-      fmts: the formats of both operands; None, for an uncast operand, matches no unit.
-      scaling: the scaling of the first operand, or None.
-      subject: the beginning of the error message, such as "fprop on H100".
-      result: name of the results' format in the unit, such as "f32".
-
-    Raises:
-      ValueError: the architecture has no such unit.
+    A unit that reads block scales of the first operand's scaling is preferred. A ValueError, which begins with
+    `subject`, is raised if there is none, as for None, an uncast operand.
 
     Example:
       >>> from fpsim.recipes.units import unit_for

@@ -22,9 +22,6 @@ SUM_BITS = 31  # bits of a 32-bit accumulator without the sign
 def slice_bits(k: int) -> int:
     """Return the most bits, without the sign, that slices may have so that sums of K products fit 32 bits.
 
-    Raises:
-      ValueError: k exceeds 2**29, so that even slices of one bit are too wide.
-
     Example:
       >>> from fpsim.splits.ozaki import slice_bits
       >>> slice_bits(4096), slice_bits(2**17), slice_bits(2**18)

@@ -1,7 +1,6 @@
 """Low precision in torch: casts of tensors, fake quantisation with gradients, and quantised linear layers.
 
-All functions take and return tensors on the CPU; contiguous inputs are not copied. The casts are opaque operators:
-`torch.compile(fullgraph=True)` keeps them, and its results have the bits of eager mode.
+All functions take and return tensors on the CPU. torch.compile keeps the casts, with the bits of eager mode.
 """
 
 from __future__ import annotations

@@ -103,13 +103,9 @@ def _has_tangent(tensor: Tensor) -> bool:
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
     """Register a torch operator that changes none of its arguments, and return it.
 
-    torch guards an operator's function against its compiler, and imports the compiler for that at the first call, which
-    takes longer than importing torch. This operator skips the guard until something else has imported the compiler.
-
-    Args:
-      name: the operator's name, "namespace::name".
-      function: computes the operator, on every device.
-      schema: the arguments and results, in torch's schema language.
+    torch imports its compiler, to guard an operator's function, at the first call, which takes longer than importing
+    torch. This operator skips the guard until something else has imported the compiler. schema: in torch's schema
+    language.
 
     Example:
       >>> import torch

@@ -24,12 +24,9 @@ from fpsim.torch.plan import OperandCast, ProductPlan, adds_of
 
 
 class CastOperand(NamedTuple):
-    """An operand of a product, before and after its cast.
+    """An operand of a product: the floats `source` (rows, columns), and `encoded`, the result of their cast.
 
-    Attributes:
-      source: the floats before the cast, (rows, columns).
-      encoded: the result of the cast: a `fp.Scaled`, codes of `fmt`, or `source` itself if nothing is cast.
-      fmt: the format of codes; None for a `fp.Scaled`, or without a cast.
+    encoded: a `fp.Scaled`, codes of `fmt`, or `source` itself if nothing is cast. fmt: None unless it holds codes.
     """
 
     source: Array

@@ -140,13 +140,7 @@ def apply_recompute(model: Any, recompute: Recompute) -> None:
 
 @dataclass
 class Traffic:
-    """The bytes that offloading has moved.
-
-    Attributes:
-      written, read: bytes written to files and read from them since the trainer was created.
-      held: bytes of the files that exist now.
-      most: the largest value that `held` has had.
-    """
+    """The bytes that offloading has written to files and read from them; those held in files now, and at most."""
 
     written: int = 0
     read: int = 0

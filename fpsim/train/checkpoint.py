@@ -148,9 +148,6 @@ def save(
 ) -> Path:
     """Save a checkpoint in a folder, which is locked during this call only; see `Checkpoints.save`.
 
-    Args, Returns, Raises: as for `Checkpoints.save`, and a ValueError if another process writes checkpoints to the
-    folder.
-
     Example:
       >>> import tempfile
       >>> from fpsim.train.checkpoint import save, steps

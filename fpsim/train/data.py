@@ -188,13 +188,9 @@ def _passages(tokens: Integers, places: Integers, context: int) -> tuple[Integer
 
 @dataclass(frozen=True)
 class Examples:
-    """Vectors of 128 numbers, each with one of 10 classes: nine tenths to train with, one tenth for validation.
+    """Vectors (examples, 128) of one of 10 classes each: nine tenths to train with, one tenth for validation.
 
-    Attributes:
-      kind: "digits" or "teacher_student".
-      digest: SHA-256, in hex, of all vectors in little-endian float32, then all classes in little-endian int64.
-      train, held_out: the vectors for training and for validation, float32 (examples, 128).
-      train_classes, held_out_classes: their classes, int64 (examples,).
+    kind: "digits" or "teacher_student". digest: SHA-256, in hex, of all vectors, then all classes, low bytes first.
     """
 
     kind: str
@@ -207,13 +203,7 @@ class Examples:
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
         """Return vectors and classes drawn at random with replacement, which depend only on the arguments.
 
-        Args:
-          seed, step, micro: integers in 0 .. 2**64 - 1, `micro` the micro-batch's number; `context` is ignored.
-          batch: the number of examples.
-        Returns:
-          Inputs, float32 (batch, 128), and classes, int64 (batch,).
-        Raises:
-          TypeError, ValueError: an argument is not an integer or out of range.
+        They are float32 (batch, 128) and int64 (batch,). `context` is ignored; others as for `Corpus.batch`.
 
         Example:
           >>> from fpsim.train.data import teacher_student

@@ -1,8 +1,6 @@
 """Training: one visible loop, whose every matrix product has the bits of a recipe.
 
-`Trainer.step` is the loop's body: forward, backward, reduce, unscale, clip, update. Settings are in `settings.py`, the
-model is in `model.py`. The docstring of `fpsim.train` lists all other files that the loop calls, in the order to read
-them.
+`Trainer.step` is the loop's body. The docstring of `fpsim.train` lists all other files, in the order to read them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The models that are trained: a small transformer on characters, and a perceptron on vectors of 128 numbers.
 
-Linear layers are torch's own until `fpsim.torch.quantize_linears` makes their products follow a recipe. All else that a
-model computes is an operation of `operations/`: modules take it as `operations`, and their shape as `config`. The
-argument `seed` of a model determines its initial weights. Lines under `if self.unit` are for unit scaling, whose
-functions are at the end. The K of every matrix product is a multiple of 128, the block size of the FP8 recipes.
+`fpsim.torch.quantize_linears` makes linear layers follow a recipe; all else is an operation of `operations/`. Lines
+under `if self.unit` are for unit scaling, whose functions are at the end.
 """
 
 from __future__ import annotations

@@ -121,16 +121,13 @@ class StepWatch:
     """A context that watches one training step's products, measures operands, and collects a metric for the controller.
 
     Args:
-      step: the number of the step.
-      measures: whether to measure every operand, for `rows`.
+      measures: whether to measure every operand, for the attribute `rows`.
       watched: the controller's metric, a field of `CastFigures`; "" to collect none.
-      layers: names of the layers for which it is collected.
+      layers: the names of the layers for which it is collected.
       below: layer -> the recipe of its "wgrad" product one precision level below, for layers above level 0.
 
     Attributes:
-      rows: the rows of `monitors.rows` for each product, if `measures` is True.
-      figures: layer -> the controller's metric of its output gradient, the largest over the step's micro-batches.
-      below: layer -> what that metric would be one precision level below, for layers above level 0.
+      figures, below: layer -> the largest metric of its output gradient over the micro-batches, at its level and below.
     """
 
     def __init__(
@@ -238,11 +235,8 @@ class Levels:
     ) -> list[LevelChange]:
         """Update the levels from a step's measurements, and return the changes, which hold from the next step on.
 
-        Args:
-          step: the number of the step.
-          figures: layer -> its measured metric at the current level, or the norm of its gradient.
-          below: layer -> the metric that it would have at its level minus 1, a less precise recipe, which decides
-            whether it moves down; None to decide by `figures`.
+        figures: layer -> its measured metric at the current level, or the norm of its gradient. below: layer -> the
+        metric that it would have one level lower, which decides whether it moves down; None to decide by `figures`.
         """
         changes = []
         for layer, level in self.levels.items():

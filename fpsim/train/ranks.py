@@ -1,24 +1,12 @@
 """The average of gradients over micro-batches and processes: the format in which they are sent, and the order.
 
-A process adds its micro-batches in a format or in float32 (`StepGradients`). torchrun starts several processes, and
-torch's DistributedDataParallel calls a hook with each bucket of gradients. For each element, the hook
+torch's DistributedDataParallel calls a hook with each bucket of gradients, which rounds every rank's gradient to a
+format (or none), sends it to all other ranks, adds all in the order of the ranks by an accumulator, and divides the sum
+by their number, in float32. So all ranks get the same bits, whatever the buckets, and `reduce` computes them in one
+process.
 
-1. rounds every rank's gradient to a format, to nearest even (or leaves it in float32),
-2. sends it to all other ranks,
-3. adds them in the order of the ranks 0, 1, 2, ... by an accumulator, Sequential(FP32) where none is named,
-4. divides the sum by the number of ranks, in float32, once.
-
-So all ranks get the same bits, whatever the size and order of the buckets. `reduce` computes these bits too, in one
-process that computed the same gradients one after another.
-
-Whether two processes compute the same gradients as one does is up to torch's kernels. torchrun runs each process on one
-thread (it sets OMP_NUM_THREADS=1). Products whose sizes are multiples of 16, softmax and cross-entropy had the same
-bits on 1, 2 and 4 threads in our tests; `sum` and `mean` of many elements, and products of other sizes, did not. Where
-bits are compared, call `torch.set_num_threads(1)` in the one process.
-
-torch's `fully_shard` (FSDP2) runs on gloo too. On two ranks its gradients had the bits of `reduce` in float32, and with
-reduce_dtype=torch.bfloat16 those of `reduce(..., fp.BF16, fp.Sequential(fp.BF16))`. On four ranks gloo adds in
-another order, and some 30 % of the elements differed in their last bit (torch 2.13).
+Whether a process computes the gradients of another is up to torch's kernels, whose sums may depend on the number of
+threads: torchrun sets one, as `torch.set_num_threads(1)` does.
 
 Source: docs/accumulators.md for sums; https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html for hooks.
 """
@@ -260,10 +248,7 @@ class Ranks:
     def all_reduce_max(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
         """Return the elementwise maximum of arrays, such as amax, over all ranks; NaN if it is NaN on any rank.
 
-        Args:
-          arrays: name -> array, of the same names, shapes and dtypes on all ranks.
-        Returns:
-          Name -> new array.
+        arrays: name -> array, of the same names, shapes and dtypes on all ranks.
 
         Example:
           >>> from fpsim.train.ranks import Ranks

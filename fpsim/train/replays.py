@@ -73,12 +73,10 @@ class ReplayedRun:
 
 
 class _Difference(NamedTuple):
-    """The first operation whose results differ between two runs of a training step.
+    """The first operation whose results differ between two runs of a training step; "" if none differ.
 
-    Attributes:
-      operation: the operation's name; "" if no results differ.
-      element: (index, value in the recorded run, value here) of its first different element; None if not known.
-      place: the index of the operation in the trace; None if traces were not compared.
+    element: (index, recorded value, value here) of its first different element, or None. place: index in the trace, or
+    None.
     """
 
     operation: str

@@ -1,8 +1,4 @@
-"""The settings of a training run, each with the reason for its default.
-
-Settings of arithmetic belong to the recipe (`fpsim/recipes/training_recipe.py`), learning rate and clipping too
-(`fpsim/recipes/optimizer_recipe.py`). The shape of the model is `Config` in `fpsim/train/model.py`.
-"""
+"""The settings of a training run, each with the reason for its default; those of arithmetic are a recipe's."""
 
 from __future__ import annotations
 

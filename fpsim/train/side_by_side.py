@@ -31,13 +31,9 @@ PLACES = {"gpu": "on the GPU", "hardware": "by the tensor cores of this machine"
 
 
 class RunSide(NamedTuple):
-    """One of two runs that are compared step by step.
+    """One of two runs that are compared step by step, between two steps.
 
-    Attributes:
-      name: the name of the run in the explanation.
-      trainer: the run's trainer, between two steps.
-      place: the device that multiplies, as text; "" for this processor.
-      remarks: sentences on what was left out of the recipe to run it on the chip.
+    place: the device that multiplies, "" for this processor. remarks: sentences on what was left out of the recipe.
     """
 
     name: str

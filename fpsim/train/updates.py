@@ -25,13 +25,7 @@ FAINTEST = 2.0**-32  # in ulps: a smaller update never changes a sum that 32 ran
 
 
 class Clipping(NamedTuple):
-    """The result of clipping gradients.
-
-    Attributes:
-      norm: the norm of all gradients together, after clipping by value and before clipping by norm.
-      share: share of the elements that clip_value limited.
-      factor: the factor by which clipping by norm multiplied all gradients; 1.0 if it changed nothing.
-    """
+    """The norm of all gradients before clipping by norm; share of elements that clip_value limited; norm's factor."""
 
     norm: float
     share: float
@@ -211,14 +205,7 @@ class StepReport:
 
 
 class UpdateCounts(NamedTuple):
-    """The counts of the updates of one weight tensor's elements.
-
-    Attributes:
-      updates: number of elements whose update is not 0.
-      unchanged: number of these whose weight did not change.
-      lost: number of unchanged ones whose update changed no compensation either, and could not be rounded up by chance.
-      ratios: int64 (254,), number of elements by exponent of abs(update / weight), from -126 on.
-    """
+    """The counts of the updates of one weight tensor's elements; the fields are those of `StepReport`."""
 
     updates: int
     unchanged: int

@@ -1,7 +1,6 @@
 """The error of the gradients of one batch against float32's, at weights that float32 trained.
 
-The loss of a small model hardly distinguishes one good recipe from another. Its gradients do, because the recipe and
-float32 are given the same weights and the same batch.
+The loss of a small model hardly distinguishes one good recipe from another. Its gradients do.
 """
 
 from __future__ import annotations
@@ -43,12 +42,7 @@ ALIGNED = 4.0  # gate weights relative to those of the other half
 
 
 class Batch(NamedTuple):
-    """A batch of token sequences, with a weight for the loss of each token.
-
-    Attributes:
-      inputs, targets: tokens, and for each the next one, int64 (sequences, context).
-      weights: factor of each token's loss, float32 (sequences * context,); None for equal ones.
-    """
+    """A batch of tokens and the next ones, (sequences, context), with a factor for the loss of each token, or None."""
 
     inputs: Tensor
     targets: Tensor
@@ -307,14 +301,7 @@ def _backward(trainer: Trainer, batch: Batch, case: Scenario) -> None:
 
 
 class Scenario(NamedTuple):
-    """A change to a model and its batch, the same for float32 and for every recipe.
-
-    Attributes:
-      description: the change as text.
-      loss_factor: factor that multiplies the loss; gradients are divided by it.
-      change: function that changes a model's weights in place; None for no change.
-      uneven: whether the losses of tokens are weighted by `token_weights`.
-    """
+    """A change to a model and its batch, the same for float32 and for every recipe."""
 
     description: str
     loss_factor: float = 1.0

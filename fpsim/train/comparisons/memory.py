@@ -23,11 +23,7 @@ MADE_BY = {SwiGLU: "gate_up", Core: "qkv"}  # the layer whose results a module k
 class Memory(NamedTuple):
     """Bytes that a model's state has in a recipe's formats; the emulation itself stores float32.
 
-    Attributes:
-      weights: bytes of master weights, of copies in another format, and of Kahan's compensation.
-      moments: bytes of both moments of AdamW.
-      activations: bytes for one micro-batch, scales included: inputs of linear layers, norms and SwiGLU; queries, keys,
-        values and softmax of attention.
+    Weights include masters, copies and Kahan's compensation. Activations are those of one micro-batch, scales included.
     """
 
     weights: int
@@ -114,9 +110,7 @@ def _activation_bits(trainer: Trainer) -> float:
 
 
 def kept_input(recipe: Recipe, layer: str) -> tuple[Any, Any]:
-    """Return (format, scaling) in which a linear layer saves its input for the weight gradient.
-
-    layer: the layer's name. The format is None for float32, and the scaling is None without scales.
+    """Return (format, scaling) in which a linear layer saves its input for the weight gradient; None for neither.
 
     Example:
       >>> from fpsim.train import recipes

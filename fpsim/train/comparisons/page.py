@@ -261,11 +261,7 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
 
 
 def save(comparison: Any, folder: Path) -> list[Path]:
-    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`.
-
-    Raises:
-      ImportError: pyarrow or jinja2 is not installed.
-    """
+    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`."""
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
         "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),

@@ -1,7 +1,6 @@
 """Loops over float32 arrays: sums in 32 partial sums, softmax, cross-entropy, RMSNorm and SwiGLU, AdamW's updates.
 
-Every operation is an IEEE 754 operation in float32, rounded to nearest even, in the order of the code; exp, log,
-sigmoid, silu and 1 / sqrt are correctly rounded. docs/training.md lists all of them.
+Every operation is rounded to nearest even, in the order of the code; docs/training.md lists all of them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Softmax, cross-entropy and RMSNorm whose every step is rounded into a format: NumPy in, NumPy out.
 
 Each step (x - max, exp, x * r and so on) is the exact result of its rounded operands, rounded once into the format, as
-if a kernel wrote it to memory. Only sums and means have the format of an accumulator: by default float32, which adds
-term after term. exp, log and 1 / sqrt are computed in float64 and rounded once; for formats of up to 16 bits that gives
-the correctly rounded result.
+if a kernel wrote it to memory. Only sums and means have the format of an accumulator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The rounded softmax, RMSNorm and cross-entropy as torch functions with gradients, for models.
+"""The rounded softmax, RMSNorm and cross-entropy of `numerics.py` as torch functions with gradients, for models.
 
-The forward values are those of `numerics.py`, bit for bit. The gradients of softmax and RMSNorm are the usual formulas,
-evaluated in float64 with the rounded outputs and 32 partial sums (`kernels.py`), and rounded once into the format. The
-gradient of the cross-entropy is that of `numerics.cross_entropy`, rounded after each operation. Without a format torch
-computes everything in float32.
+The gradients of softmax and RMSNorm are computed in float64 in 32 partial sums, and rounded once into the format.
 """
 
 from __future__ import annotations

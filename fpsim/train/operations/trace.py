@@ -1,8 +1,4 @@
-"""The operations of a training step in the order in which they ran: a name and a digest of each result.
-
-torch's own operations are seen when its dispatcher calls them; specified operations and products of layers report
-themselves.
-"""
+"""The operations of a training step in the order in which they ran: a name and a digest of each result."""
 
 from __future__ import annotations
 
