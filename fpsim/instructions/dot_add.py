@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.instructions.operands import block_count, block_scales, operand, widened
+from fpsim.instructions.operands import block_count, block_scales, operand, row_operands, widened
 from fpsim.lazy import deferred
 from fpsim.matrix_units.catalogue import any_unit
 from fpsim.matrix_units.integer_unit import IntegerUnit
@@ -67,17 +67,11 @@ def dot_add(
     if isinstance(unit, IntegerUnit):
         sums: npt.NDArray[Any] = integers().integer_dot_add(a, b, c, unit, scale_a, scale_b)
         return sums
-    left, right = operand(a, unit.a, unit, "a"), operand(b, unit.b, unit, "b")
-    if left.ndim == 0 or left.shape != right.shape:
-        raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
-    shape, k = left.shape[:-1], left.shape[-1]
-    start = np.zeros(shape, unit.d.dtype) if c is None else operand(c, unit.d, unit, "c")
-    if start.shape != shape:
-        raise ValueError(f"c must have the shape {shape} of the rows of a; got {start.shape}.")
-    grid = (*shape, block_count(k, unit))
+    left, right, start = row_operands(a, b, c, unit, operand)
+    grid = (*start.shape, block_count(left.shape[-1], unit))
     p, q = block_scales(scale_a, grid, unit, "scale_a"), block_scales(scale_b, grid, unit, "scale_b")
     out = run_rows(widened(left, unit.a, unit), widened(right, unit.b, unit), start, p, q, unit)
-    return out.reshape(shape).astype(unit.d.dtype)
+    return out.reshape(start.shape).astype(unit.d.dtype)
 
 
 def run_rows(a: Array, b: Array, c: Array, p: Array, q: Array, unit: MatrixUnit) -> Array:

@@ -11,6 +11,7 @@ from fpsim.arrays import Array
 from fpsim.core.units.integers import IntegerFacts
 from fpsim.instructions.integer_operands import integer_operand, refuse_scales
 from fpsim.instructions.loops import integer_rows
+from fpsim.instructions.operands import row_operands
 from fpsim.matrix_units.integer_unit import IntegerUnit
 
 
@@ -28,15 +29,9 @@ def integer_dot_add(a: Any, b: Any, c: Any, unit: IntegerUnit, scale_a: Any, sca
     a, b: (N, K) arrays of integers. c: (N,) integers, or None for 0. scale_a, scale_b: must be None.
     """
     refuse_scales(unit, scale_a, scale_b)
-    left, right = integer_operand(a, unit.a, unit, "a"), integer_operand(b, unit.b, unit, "b")
-    if left.ndim == 0 or left.shape != right.shape:
-        raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
-    shape, k = left.shape[:-1], left.shape[-1]
-    start = np.zeros(shape, unit.d.dtype) if c is None else integer_operand(c, unit.d, unit, "c")
-    if start.shape != shape:
-        raise ValueError(f"c must have the shape {shape} of the rows of a; got {start.shape}.")
+    left, right, start = row_operands(a, b, c, unit, integer_operand)
     out = np.ascontiguousarray(start.reshape(-1), np.int64)
     out = out.copy() if out.base is not None else out
-    rows = (np.ascontiguousarray(x.reshape(start.size, k), np.int64) for x in (left, right))
+    rows = (np.ascontiguousarray(x.reshape(start.size, x.shape[-1]), np.int64) for x in (left, right))
     integer_rows()(*rows, out, facts_of(unit))
-    return out.reshape(shape).astype(unit.d.dtype)
+    return out.reshape(start.shape).astype(unit.d.dtype)

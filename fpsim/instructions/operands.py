@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,23 @@ def operand(x: npt.ArrayLike, element: Element, unit: MatrixUnit, name: str) -> 
         )
     codes = code_array(array, fmt, name) if source is None else words(array)
     return codes.astype(element.dtype, copy=False)
+
+
+def row_operands(
+    a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike | None, unit: Any, read: Callable[..., Array]
+) -> tuple[Array, Array, Array]:
+    """Return rows a and b (..., K) and the starts c (...) of their sums, 0 for None, as `unit` takes them.
+
+    read: `operand`, or `integer_operand` for integer units. A ValueError is raised for other shapes.
+    """
+    left, right = read(a, unit.a, unit, "a"), read(b, unit.b, unit, "b")
+    if left.ndim == 0 or left.shape != right.shape:
+        raise ValueError(f"a and b must have one shape (N, K); got {left.shape} and {right.shape}.")
+    shape = left.shape[:-1]
+    start = np.zeros(shape, unit.d.dtype) if c is None else read(c, unit.d, unit, "c")
+    if start.shape != shape:
+        raise ValueError(f"c must have the shape {shape} of the rows of a; got {start.shape}.")
+    return left, right, start
 
 
 def block_count(k: int, unit: MatrixUnit) -> int:
@@ -106,14 +124,11 @@ def widened(codes: Array, element: Element, unit: MatrixUnit) -> Array:
     """Return codes as FP16 for units that multiply FP8 on FP16 hardware, else unchanged."""
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
-    return _as_half(element.fmt)[codes]
-
-
-def _as_half(fmt: Format) -> npt.NDArray[Any]:
-    """Return a uint16 array (2**bits,) that maps every code of a format to the FP16 code of its value."""
     from fpsim.casts.cast import decode, encode
 
-    return encode(decode(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), FP16)
+    fmt = element.fmt
+    half = encode(decode(np.arange(1 << fmt.bits, dtype=fmt.storage), fmt), FP16)  # of every code; NaN keeps its sign
+    return half[codes]
 
 
 def refuse_axes(shape: tuple[int, ...], name: str) -> None:

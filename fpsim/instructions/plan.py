@@ -73,10 +73,7 @@ def kept_bits(element: Element) -> int:
 
 
 def _narrowed(layout: npt.NDArray[Any], lost: int, mantissa_bits: int) -> npt.NDArray[Any]:
-    """Return a copy of a format's layout (fields of EncodeLayout) without its last `lost` mantissa bits.
-
-    mantissa_bits: those that remain.
-    """
+    """Return a format's layout, fields of EncodeLayout, without `lost` mantissa bits: `mantissa_bits` remain."""
     f = EncodeLayout(*(int(word) for word in layout))
     parity = f.parity if mantissa_bits else (1 << 64) - 1  # a significand of one bit is odd
     moved = ("max_code", "flush_below", "overflow", "overflow_negative", "infinite", "nan", "nan_sign", "sign_bit")

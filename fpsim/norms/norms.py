@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
+from fpsim.casts.cast import encode
 from fpsim.norms.backend import Values
 from fpsim.norms.cpu import CPU
 from fpsim.norms.keywords import NormKeywords, complete, with_norm_keywords
@@ -67,30 +69,29 @@ def layer_norm(
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
     """Return rms_norm of `method.x`, a checked call, as an array of the caller's library; scale: the weight or None."""
-    factor = None if scale is None else method.along(scale, "weight")
-    inverse = _inverse_root(method, method.sum_of_squares(method.x), eps)
-    if factor is None:
-        return method.last("multiply", method.x, inverse)
-    return method.last("multiply", method.step("multiply", method.x, inverse), factor)
+    return _normalised(method, method.x, scale, None, eps)
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
     """Return layer_norm of `method.x`, a checked call; scale, shift: weight and bias, or None for each."""
+    mean = method.divided_by_count(method.sum(method.x))
+    return _normalised(method, method.step("subtract", method.x, mean), scale, shift, eps)
+
+
+def _normalised(method: Method, x: Values, scale: Values | None, shift: Values | None, eps: float) -> Any:
+    """Return x / sqrt(mean(x * x) + eps) * scale + shift, where None is left out, as an array for the caller.
+
+    Each operation is rounded to the intermediate format, the last one to that of the result.
+    """
     following = []
     if scale is not None:
         following.append(("multiply", method.along(scale, "weight")))
     if shift is not None:
         following.append(("add", method.along(shift, "bias")))
-    mean = method.divided_by_count(method.sum(method.x))
-    centred = method.step("subtract", method.x, mean)
-    inverse = _inverse_root(method, method.sum_of_squares(centred), eps)
+    mean, fmt = method.divided_by_count(method.sum_of_squares(x)), method.intermediate
+    offset = Values(encode(np.float64(checked_eps(eps)), fmt), fmt)
+    inverse = method.step("rsqrt", method.step("add", mean, offset))
     *between, (name, operand) = [("multiply", inverse), *following]
     for operation, second in between:
-        centred = method.step(operation, centred, second)
-    return method.last(name, centred, operand)
-
-
-def _inverse_root(method: Method, squares: Values, eps: float) -> Values:
-    """Return 1 / sqrt(squares / n + eps) for sums of n squares, each step rounded to the intermediate format."""
-    mean = method.divided_by_count(squares)
-    return method.step("rsqrt", method.step("add", mean, method.number(checked_eps(eps))))
+        x = method.step(operation, x, second)
+    return method.last(name, x, operand)

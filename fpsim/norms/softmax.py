@@ -69,4 +69,4 @@ def log_softmax_steps(method: Method) -> Any:
 
 def _distances(method: Method) -> Values:
     """Return `method.x` minus its largest element along the axis, rounded to the intermediate format."""
-    return method.step("subtract", method.x, method.largest())
+    return method.step("subtract", method.x, method.backend.largest(method.x, method.axis))

@@ -68,18 +68,10 @@ class Method(NamedTuple):
         sums = self.backend.reshaped(sums, tuple(shape))
         return sums if sums.fmt == self.intermediate else self.backend.rounded(sums, self.intermediate)
 
-    def number(self, value: float) -> Values:
-        """Return a number as an operand, rounded to nearest even to the intermediate format."""
-        return Values(encode(np.float64(value), self.intermediate), self.intermediate)
-
     def divided_by_count(self, total: Values) -> Values:
         """Return sums divided by the number of elements along the axis, rounded to the intermediate format."""
         count = Values(encode(np.float64(self.length), FP32), FP32)  # exact
         return self.step("divide", total, count)
-
-    def largest(self) -> Values:
-        """Return the largest element of x along the axis, whose length becomes 1; NaN if an element is NaN."""
-        return self.backend.largest(self.x, self.axis)
 
     def along(self, values: Values, name: str) -> Values:
         """Return an operand (n,) for n elements along the axis, reshaped to broadcast with x; a ValueError names it."""
