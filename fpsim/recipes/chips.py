@@ -14,11 +14,7 @@ from fpsim.schedules.schedule import Schedule
 
 
 class Moved(NamedTuple):
-    """A linear recipe moved to another chip.
-
-    units, left_out: by product, the unit on the chip, and the schedule that was left out because it is for another
-    chip.
-    """
+    """A linear recipe moved to a chip; by product, its unit and the schedule left out as it is for another chip."""
 
     recipe: LinearRecipe
     units: dict[str, MatrixUnit]
@@ -66,7 +62,10 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
         if not isinstance(unit, MatrixUnit):
             continue
         if unit.arch != arch:
-            unit = _same_operands(recipe, name, unit, arch, chip)
+            fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
+            wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
+            scaling = getattr(recipe, SCALED_BY[name])
+            unit = unit_for(arch, wanted, scaling, f"{name} on {chip}", result=unit.d.name)
             product = product.replace(accumulate=unit)
         units[name] = unit
         if product.schedule is not None and product.schedule.arch not in ("", arch):
@@ -75,10 +74,3 @@ def moved(recipe: LinearRecipe, chip: str) -> Moved:
         if product != getattr(recipe, name):
             products[name] = product
     return Moved(recipe.replace(**products) if products else recipe, units, left_out)
-
-
-def _same_operands(recipe: LinearRecipe, name: str, unit: MatrixUnit, arch: str, chip: str) -> MatrixUnit:
-    """Return an architecture's unit for the operands of a product and the result format of `unit`, its present one."""
-    fmts = [None if fmt is None else element_format(fmt) for fmt in recipe.operands(name)]
-    wanted = [element.fmt if fmt is None else fmt for element, fmt in zip((unit.a, unit.b), fmts, strict=True)]
-    return unit_for(arch, wanted, getattr(recipe, SCALED_BY[name]), f"{name} on {chip}", result=unit.d.name)

@@ -7,10 +7,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from fpsim.errors import is_integer, require_integer, require_kind, shown, unknown
-from fpsim.formats.cast_options import FormatLike
+from fpsim.formats.cast_options import FormatLike, checked_seed
 from fpsim.formats.element import ElementLike, element_argument, element_format
 from fpsim.formats.named import format_argument
 from fpsim.formats.rounding import Rounding, rounding_mode
@@ -223,10 +221,7 @@ class LinearRecipe:
     delayed: Delayed | None = None
 
     def __post_init__(self) -> None:
-        number = isinstance(self.seed, (int, np.integer)) and not isinstance(self.seed, bool)
-        if not number or not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed must be an integer in 0 .. 2**64 - 1; got {shown(self.seed)}.")
-        object.__setattr__(self, "seed", int(self.seed))
+        object.__setattr__(self, "seed", checked_seed(self.seed))
         for words in ("rounding", "grad_rounding"):
             object.__setattr__(self, words, rounding_mode(getattr(self, words)).name.lower())
         for operand in (*OPERANDS, "stash"):
@@ -346,10 +341,7 @@ class LinearRecipe:
         return self if recipe == self else recipe
 
     def replace(self, **changes: Any) -> LinearRecipe:
-        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed.
-
-        changes: the fields by name.
-        """
+        """Return a copy of the recipe with other values of some fields, and without its name unless one is passed."""
         return dataclasses.replace(self, **{"name": "", **changes})
 
     def __repr__(self) -> str:

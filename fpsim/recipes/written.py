@@ -89,29 +89,22 @@ def _unlike(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]
     """Yield (path, first value, second value) for each difference between two values, within nested fields too."""
     if first == second:
         return
+    are_named = all(isinstance(x, LossScalingPolicy) and POLICIES.get(x.name) == x for x in (first, second))
     rows = isinstance(first, tuple) and isinstance(second, tuple) and len(first) == len(second)
     if rows and all(isinstance(item, CLASSES) for item in (*first, *second)):
         for index, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from _unlike(one, other, f"{path}[{index}]")
-    elif type(first) is type(second) and isinstance(first, CLASSES) and not _named(first, second):
+    elif type(first) is type(second) and isinstance(first, CLASSES) and not are_named:
         yield from _fields(first, second, f"{path}.")
     else:
         yield path, first, second
 
 
 def _fields(first: Any, second: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (path, first value, second value) for each difference between two objects of one dataclass.
-
-    path: the prefix of the fields' names.
-    """
+    """Yield (path, first value, second value) for each difference in fields of one dataclass; path: prefix of names."""
     for field in dataclasses.fields(first):
         if field.compare:
             yield from _unlike(getattr(first, field.name), getattr(second, field.name), f"{path}{field.name}")
-
-
-def _named(*values: Any) -> bool:
-    """Return whether every value is a loss-scaling policy that equals the policy of the same name in POLICIES."""
-    return all(isinstance(value, LossScalingPolicy) and POLICIES.get(value.name) == value for value in values)
 
 
 def _word(value: Any) -> str:

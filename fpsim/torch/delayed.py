@@ -65,10 +65,10 @@ def quantized(
     how, source = spec_from(cast.spec), array_of(x)
     seed = None if step is None or cast.key < 0 else (int(step.item()) + cast.key) & 0xFFFFFFFFFFFFFFFF
     words = how.keywords(seed)
-    scaling = _scaling(how.element, plan.delayed)
+    scaling, fields = _scaling(how.element, plan.delayed)
     before = array_of(row)
     arrays = {"encode_scales": before[:1].reshape(1, 1), "amax_history": before[1:].reshape(-1, 1, 1)}
-    scaling.load_state_dict({**_fixed_fields(how.element, plan.delayed), **arrays})
+    scaling.load_state_dict({**fields, **arrays})
     encoded = scaling.encode(source, **words)
     after = scaling.state_dict()
     new = np.concatenate((after["encode_scales"].reshape(1), after["amax_history"].reshape(-1)))
@@ -76,15 +76,13 @@ def quantized(
 
 
 @lru_cache(maxsize=64)
-def _scaling(element: Element, delayed: tuple[int, str, int]) -> DelayedScaling:
-    """Return a delayed scaling for an element format with the options (history, amax, margin); cached."""
+def _scaling(element: Element, delayed: tuple[int, str, int]) -> tuple[DelayedScaling, dict[str, Any]]:
+    """Return a delayed scaling for an element format, and the fields of its state dict that never change; cached.
+
+    delayed: its options (history, amax, margin).
+    """
     history, amax, margin = delayed
-    return DelayedScaling(element, history=history, amax=amax, margin=margin)
-
-
-@lru_cache(maxsize=64)
-def _fixed_fields(element: Element, delayed: tuple[int, str, int]) -> dict[str, Any]:
-    """Return the fields of a delayed scaling's state dict that are the same in every step; arguments of `_scaling`."""
-    state = _scaling(element, delayed).state_dict()
+    scaling = DelayedScaling(element, history=history, amax=amax, margin=margin)
+    state = scaling.state_dict()
     fields = {name: state[name] for name in ("class", "fmt", "scaling", "options")}
-    return {**fields, "counts": _STEPS, "last": _STEPS}
+    return scaling, {**fields, "counts": _STEPS, "last": _STEPS}

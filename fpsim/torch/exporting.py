@@ -106,8 +106,9 @@ def export(
             f"{tensor.name} left out, GGUF has no type for {tensor.dtype}." for tensor in tensors if _typeless(tensor)
         ]
         tensors = [one for one in tensors if not _typeless(one)]
-    if model is not None and config is None:
-        model_config = _config_of(model)
+    to_dict = getattr(getattr(model, "config", None), "to_dict", None)  # of a model of transformers
+    if callable(to_dict) and config is None:
+        model_config = dict(to_dict())
     linear = None if model is None else _linear_names(model)
     quantised, kept = _chosen(tensors, linear, patterns, full)
     if not quantised:
@@ -236,13 +237,6 @@ def _refuse_names(layout: str, quantised: Sequence[str], names: Sequence[str]) -
             f"{layout} names the tensors of a weight after its layer, such as 'up.weight'; got {odd[0]!r}. "
             "Rename it, or pass keep= with its name."
         )
-
-
-def _config_of(model: Any) -> dict[str, Any]:
-    """Return the configuration of a transformers model as a dict; {} for any other model."""
-    config = getattr(model, "config", None)
-    to_dict = getattr(config, "to_dict", None)
-    return dict(to_dict()) if callable(to_dict) else {}
 
 
 def _beside(path: Path, out: Path, config: dict[str, Any], read: bool) -> tuple[Path | None, dict[str, Any]]:

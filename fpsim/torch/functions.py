@@ -349,10 +349,7 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Return (a cast as JSON text, its seed as a tensor or None) for the operators, after checking the keywords.
-
-    function: the public function, for error messages.
-    """
+    """Return (a cast as JSON text, its seed as a tensor or None) after checking the keywords of a public `function`."""
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
     spec = _spec(

@@ -121,10 +121,7 @@ def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecip
 
 
 def _refuse_overrides(recipe: Recipe, names: Sequence[str]) -> None:
-    """Raise a ValueError if an override of a recipe applies to only some of the steps, or to no layer of a model.
-
-    names: those of the model's linear layers.
-    """
+    """Raise a ValueError if an override applies to only some of the steps, or to none of the linear layers `names`."""
     for row in recipe.overrides:
         if (row.start, row.stop) != (0.0, 1.0):
             raise ValueError(
