@@ -164,14 +164,7 @@ class Offload:
 
     A loaded tensor has the strides of the stored one (contiguous strides if that had gaps), because torch's kernels may
     choose their order of additions by strides. A file is removed when the last reference to its `OffloadedTensor` is
-    deleted. A tensor that two operations save is written to two files.
-
-    Args:
-      folder: the folder in which a new folder for the files is made; None for the system's folder of temporary files.
-      traffic: the counts of bytes that `store` and `load` update.
-
-    Raises:
-      OSError: a file cannot be written, for example because the disk is full.
+    deleted. folder: the folder of the new one; None for the system's folder of temporary files.
 
     Example:
       >>> import torch

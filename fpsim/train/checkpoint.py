@@ -118,9 +118,11 @@ class Checkpoints:
             draft = room / "new"
             draft.mkdir()
             _write(draft / ARRAYS, content)
-            _write(draft / STATE, _envelope(state).encode())
+            checksum = hashlib.sha256(json.dumps(state).encode()).hexdigest()
+            _write(draft / STATE, json.dumps({"version": VERSION, "sha256": checksum, "state": state}).encode())
             sync(draft)
-            target = self._free_name(int(step))
+            last = max((_rank(path)[1] for at, path in _found(self.folder) if at == step), default=0)
+            target = self.folder / (f"step-{int(step):06d}-{last + 1}" if last else f"step-{int(step):06d}")
             draft.rename(target)
             sync(self.folder)
             for old in [path for _, path in _found(self.folder) if _rank(path) < _rank(target)][: -keep + 1 or None]:
@@ -128,11 +130,6 @@ class Checkpoints:
         finally:
             shutil.rmtree(room, ignore_errors=True)
         return target
-
-    def _free_name(self, step: int) -> Path:
-        """Return an unused path for the folder of a step: step-000120, or step-000120-2 if that exists, and so on."""
-        last = max((_rank(path)[1] for at, path in _found(self.folder) if at == step), default=0)
-        return self.folder / (f"step-{step:06d}-{last + 1}" if last else f"step-{step:06d}")
 
     def _clear(self) -> None:
         """Remove unfinished folders that killed processes left in the folder of checkpoints."""
@@ -195,11 +192,7 @@ def steps(folder: str | Path) -> list[int]:
 
 
 def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str = "recipe") -> None:
-    """Raise a ValueError unless a checkpoint's fields equal the wanted fields, bit for bit.
-
-    Args:
-      fields, wanted: dicts, nested or not, of values that `Checkpoints.save` accepts as facts.
-      noun: the word of the error message for what the fields describe.
+    """Raise a ValueError unless a checkpoint's fields, dicts of facts, equal the wanted fields, bit for bit.
 
     Example:
       >>> from fpsim.train.checkpoint import require_same
@@ -285,12 +278,6 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file, and wait until it is on the disk."""
     path.write_bytes(content)
     sync(path)
-
-
-def _envelope(state: dict[str, Any]) -> str:
-    """Return the JSON {"version", "sha256", "state"} of a checkpoint's state, hashed as json.dumps(state) in UTF-8."""
-    text = json.dumps(state)
-    return json.dumps({"version": VERSION, "sha256": hashlib.sha256(text.encode()).hexdigest(), "state": state})
 
 
 def _read(path: Path) -> Checkpoint:

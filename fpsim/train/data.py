@@ -59,12 +59,8 @@ class Data(Protocol):
 class Corpus:
     """A text as one integer token per character: nine tenths to train with, the last tenth for validation.
 
-    Attributes:
-      kind: "text".
-      digest: SHA-256 of the text in UTF-8.
-      vocabulary: the different characters, sorted; token i is the i-th one.
-      train: tokens of the first nine tenths, int64 (tokens,).
-      held_out: tokens of the last tenth, int64 (tokens,).
+    digest: SHA-256 of the text in UTF-8. vocabulary: the different characters, sorted; token i is the i-th one. train,
+    held_out: tokens of both parts, int64 (tokens,).
 
     Example:
       >>> from fpsim.train.data import corpus
@@ -244,15 +240,11 @@ def examples(seed: int = 0) -> Examples:
 
 
 def digits(seed: int = 0) -> Examples:
-    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set.
+    """Return scikit-learn's 1,797 handwritten digits of 8 x 8 pixels as a data set; ImportError without scikit-learn.
 
     The seed permutes them, and the last tenth is for validation. Each pixel is standardised by its mean and standard
     deviation over the training digits, or 0 if it is constant there. Sums are integers: no library changes a bit. The
     64 numbers are features 0 .. 63 and again 64 .. 127, because zeros there would make half of all products zero.
-
-    Raises:
-      TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
-      ImportError: scikit-learn is not installed.
     """
     order_of = random_words(seed, PERMUTATION, 0, 0)
     table = _table_of_digits()
@@ -284,9 +276,6 @@ def teacher_student(seed: int = 0) -> Examples:
     Each number is (set bits among 64 random bits - 32) / 4: nearly normal, with standard deviation 1. The network's
     weights are drawn the same way, and it computes with integers. From each of its ten outputs the mean over all
     vectors is subtracted; the largest is the class. So every machine and every NumPy creates the same set.
-
-    Raises:
-      TypeError, ValueError: the seed is not an integer in 0 .. 2**64 - 1.
 
     Example:
       >>> from fpsim.train.data import teacher_student
@@ -321,16 +310,11 @@ def _split(kind: str, inputs: Floats, classes: Integers) -> Examples:
 
 
 def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integers:
-    """Return random int64 (count,) in 0 to below - 1 that depend only on the arguments.
+    """Return random int64 (count,) in 0 to below - 1, at most 2**31 - 1, that depend only on the arguments.
 
     Integer i is (w // 2**32) * below // 2**32, where w is 64-bit number i of NumPy's generator Philox(key=[seed, 0],
     counter=[0, 0, micro, step]). NumPy promises that these numbers never change, but not that its distributions don't.
     Each integer has probability 1 / below, up to a relative error of below / 2**32.
-
-    Args:
-      seed, step, micro: integers in 0 .. 2**64 - 1, else a TypeError or ValueError is raised.
-      count: the number of integers, at least 1.
-      below: the end of their range, in 1 .. 2**31.
 
     Example:
       >>> from fpsim.train.data import indices

@@ -225,10 +225,7 @@ class Trainer:
         return StepWatch(self.steps, measures, self.levels.watched, list(self.levels.levels), below)
 
     def _look(self, watch: StepWatch, gradients: Mapping[str, Tensor]) -> None:
-        """Store the step's measurements, and let the precision controller change levels by them.
-
-        gradients: {name: unscaled gradient}, for a controller that follows gradient norms.
-        """
+        """Store the step's measurements, and let the controller change levels by them or by unscaled gradients."""
         self.measured += [row for row in watch.rows if row["layer"] in self._cast]
         if self.levels is None:
             return
@@ -241,10 +238,7 @@ class Trainer:
     def _stop_if_diverged(
         self, loss: float, gradients: Mapping[str, Tensor], overflowed: bool, scales: DelayedScales
     ) -> None:
-        """Set `stopped` to the reason and the operation of the first Inf or NaN, if training must stop now.
-
-        gradients: {name: unscaled gradient}. overflowed: whether the scaled ones held Inf or NaN.
-        """
+        """Set `stopped` to the reason if training must stop; overflowed: whether scaled gradients held Inf or NaN."""
         suspect = overflowed or self.recipe.loss_factor < 1
         reason = reason_to_stop(self.steps, loss, self.scaler, gradients, suspect)
         if reason:

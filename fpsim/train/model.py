@@ -257,12 +257,8 @@ def normal_numbers(seed: int, number: int, shape: tuple[int, ...]) -> npt.NDArra
     """Return nearly normal float64 numbers of mean 0 and deviation 1 that depend only on the arguments.
 
     Each is (the sum of 12 random 32-bit integers - 6 * 2**32) * 2**-32, exactly, so it is between -6 and 6. The
-    integers are the low and high halves of six 64-bit numbers of NumPy's Philox generator.
-
-    Args:
-      seed: an integer in 0 .. 2**64 - 1.
-      number: the index of the array among all that are drawn from this seed.
-      shape: the shape of the result.
+    integers are the low and high halves of six 64-bit numbers of NumPy's Philox generator. number: the index of the
+    array among all that are drawn from this seed.
 
     Example:
       >>> from fpsim.train.model import normal_numbers

@@ -177,10 +177,7 @@ class StepWatch:
 
 
 class LevelChange(NamedTuple):
-    """A layer's change from one precision level to another, caused by the value `figure` of the metric `watched`.
-
-    Level 0, the least precise, is that of the recipe itself.
-    """
+    """A layer's change of precision level, of which 0 is the least precise, caused by the value of a watched metric."""
 
     step: int
     layer: str
@@ -193,12 +190,8 @@ class LevelChange(NamedTuple):
 class Levels:
     """The precision level of every layer that a controller governs; level 0 is the recipe itself, the least precise.
 
-    Args:
-      controller: the thresholds, the recipes of levels 1, 2, ..., and the metric to watch.
-      layers: names of the layers; those that the controller's pattern does not match are left out.
-
-    Attributes:
-      levels, log: {layer: current level}, and the list of all changes of levels.
+    layers: names of the layers; those that the controller's pattern does not match are left out. levels, log: {layer:
+    current level}, and the list of all changes of levels.
 
     Example:
       >>> from fpsim.train.monitors import Levels
@@ -299,11 +292,8 @@ class Levels:
 class Overflows:
     """A context that finds the first Inf or NaN in quantised products and in other modules' results and gradients.
 
-    Args:
-      modules: name for the message -> module; modules with submodules are not watched themselves.
-
-    Attributes:
-      first: a text on the first array with Inf or NaN; "" if there was none.
+    modules: name for the message -> module; modules with submodules are not watched themselves. first: a text on the
+    first array with Inf or NaN; "" if there was none.
 
     Example:
       >>> import torch

@@ -114,21 +114,14 @@ class AdamW:
 
     @torch.no_grad()
     def clip(self, gradients: Mapping[str, Tensor]) -> Clipping:
-        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return a report on it.
-
-        gradients: name -> float32 tensor of the weight's shape, for every weight, else a TypeError or ValueError is
-        raised.
-        """
+        """Clip a step's gradients in place, by value and then by norm, as torch.nn.utils does; return a report."""
         self._require_gradients(gradients)
         with self._arithmetic():
             return updates.clip(list(gradients.values()), self.recipe, self._specified)
 
     @torch.no_grad()
     def update(self, gradients: Mapping[str, Tensor], clipping: Clipping, lr: float) -> StepReport:
-        """Update the weights by gradients that `clip` has clipped, with the learning rate `lr`, and return a report.
-
-        A TypeError or ValueError is raised if gradients have other names or shapes than the weights.
-        """
+        """Update the weights by gradients that `clip` has clipped, with the learning rate `lr`; return a report."""
         self._require_gradients(gradients)
         with self._arithmetic():
             counts = [self._update(name, gradients[name], lr) for name in self._seen]
@@ -152,7 +145,12 @@ class AdamW:
         step = self._by_adam(name, gradient, lr)
         report(f"{name}, AdamW", step)
         before = weight.clone()
-        update = self._with_decay(step, weight, decay) if decay else step
+        update = step
+        if decay and self._specified:
+            update = step.clone()
+            kernels.decayed(flattened(weight), flattened(update), np.float32(decay))
+        elif decay:
+            update = step.add(weight, alpha=-decay)
         lost = None
         if self._format is None or recipe.masters:
             if decay:
@@ -185,14 +183,6 @@ class AdamW:
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
         root = (second.sqrt() / (1 - beta2**number) ** 0.5).add_(self.recipe.eps)
         return (first * -(lr / (1 - beta1**number))).div_(root)
-
-    def _with_decay(self, step: Tensor, weight: Tensor, decay: float) -> Tensor:
-        """Return step - decay * weight, an update that includes weight decay, as a new tensor."""
-        if not self._specified:
-            return step.add(weight, alpha=-decay)
-        update = step.clone()
-        kernels.decayed(flattened(weight), flattened(update), np.float32(decay))
-        return update
 
     def _round_moment(self, kind: str, name: str) -> None:
         """Round a moment ("first_moment" or "second_moment") in place into the recipe's format for it, if any."""
@@ -234,12 +224,7 @@ class AdamW:
         return {"step": self.steps, **formats, "masters": recipe.masters, "update_rounding": recipe.update_rounding}
 
     def load(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> None:
-        """Continue from the arrays and fields that `state` returned; the model's weights are overwritten too.
-
-        Raises:
-          ValueError: the state has other weights, or formats and settings that differ from this recipe's; nothing is
-            changed then.
-        """
+        """Continue from what `state` returned; a ValueError refuses other weights, formats and settings beforehand."""
         own_fields = self._fields()
         for key, value in own_fields.items():
             if key not in facts or (key != "step" and facts[key] != value):
@@ -278,12 +263,8 @@ def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, An
         words = f"lacks {shown(missing[0])}" if missing else f"has {shown(extra[0])}"
         raise ValueError(f"{argument} must have the names of the weights and no others; it {words}.")
     for name, shape in shapes.items():
-        x = got[name]
-        if not str(getattr(x, "dtype", None)).endswith("float32") or tuple(x.shape) != tuple(shape):
-            raise ValueError(f"{argument}[{name!r}] must be float32 of shape {tuple(shape)}; got {_kind_of(x)}.")
-
-
-def _kind_of(x: Any) -> str:
-    """Return the dtype and shape of an array or tensor as text; for any other object, its repr, shortened."""
-    shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
-    return shown(x) if shape is None or dtype is None else f"{dtype} of shape {tuple(shape)}"
+        x, dtype = got[name], getattr(got[name], "dtype", None)
+        if not str(dtype).endswith("float32") or tuple(x.shape) != tuple(shape):
+            is_array = dtype is not None and getattr(x, "shape", None) is not None
+            kind = f"{dtype} of shape {tuple(x.shape)}" if is_array else shown(x)
+            raise ValueError(f"{argument}[{name!r}] must be float32 of shape {tuple(shape)}; got {kind}.")

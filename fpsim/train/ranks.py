@@ -87,13 +87,8 @@ def reduce(
 ) -> dict[str, Tensor]:  # fmt: skip
     """Return the mean of several ranks' gradients, computed in this process with the bits that the ranks would compute.
 
-    Args:
-      gradients: for each rank (or micro-batch), name -> float32 tensor on the CPU; all have equal names and shapes.
-      fmt, accumulate, count: the format that is sent, the accumulator and the divisor, as for `Reduction`.
-    Returns:
-      Name -> new float32 tensor.
-    Raises:
-      TypeError, ValueError: as for `Reduction`; no gradients, different names or shapes, or another dtype than float32.
+    gradients: for each rank (or micro-batch), name -> float32 tensor on the CPU, with equal names and shapes, else a
+    TypeError or ValueError is raised. Other arguments: as for `Reduction`.
 
     Example:
       >>> import torch
@@ -119,11 +114,7 @@ def reduce(
 
 
 class LostRankError(ConnectionError):
-    """Raised in a rank that exchanges data with another rank which has ended or cannot be reached.
-
-    Args:
-      rank: the number of the lost rank.
-      world: the number of ranks.
+    """Raised in a rank that exchanges data with another of the `world` ranks which has ended or cannot be reached.
 
     Example:
       >>> from fpsim.train.ranks import LostRankError
@@ -346,13 +337,8 @@ class GradientSum:
     Each gradient is rounded into the format, to nearest even, and so is each sum. There is no float32 sum: a gradient
     smaller than half an ulp of the sum is lost.
 
-    Args:
-      fmt: the format, by name, dtype or object; float32 must represent its values.
-    Raises:
-      TypeError, ValueError: fmt is not such a format.
-
-    Attributes:
-      gradients: name -> sum so far, a float32 tensor with values of the format.
+    fmt: the format, by name, dtype or object; float32 must represent its values. gradients: name -> sum so far, a
+    float32 tensor.
 
     Example:
       >>> import torch

@@ -134,7 +134,12 @@ def replay(
     names = ("the run", _name_of(words, second_settings.arithmetic, recorded))
     has_trace = "operations" in recorded.rows[0]
     again = side(names[1], recorded.recipe, words, second_settings, watched=not has_trace)  # `run` traces unwatched
-    _require_data(recorded, again.trainer)
+    if recorded.data and again.trainer.data.digest != recorded.data:
+        raise ValueError(
+            f"text must be that of the run, whose SHA-256 begins with {recorded.data[:12]}; got one of "
+            f"{again.trainer.data.digest[:12]}. Python's help topics and scikit-learn's digits differ between "
+            "versions: train the run on a file of your own, and pass text= here."
+        )
     total = len(recorded.rows) if steps is None else min(steps, len(recorded.rows))
     for step in range(total):
         before = again.trainer.state()
@@ -157,16 +162,6 @@ def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
     if arithmetic != recorded.settings.arithmetic:
         return f"the run by {arithmetic} arithmetic"
     return "the run here"
-
-
-def _require_data(recorded: Run, trainer: Trainer) -> None:
-    """Raise a ValueError unless a trainer's data have the digest that a recorded run's data had."""
-    if recorded.data and trainer.data.digest != recorded.data:
-        raise ValueError(
-            f"text must be that of the run, whose SHA-256 begins with {recorded.data[:12]}; got one of "
-            f"{trainer.data.digest[:12]}. Python's help topics and scikit-learn's digits differ between versions: "
-            "train the run on a file of your own, and pass text= here."
-        )
 
 
 class _Case(NamedTuple):
@@ -291,10 +286,7 @@ def _probed(difference: _Difference, trainer: Trainer) -> str:
     rows, terms, columns = left[-2], left[-1], right[-1]
 
     def multiply(*matrices: Any) -> Any:
-        """Return a product by torch's mm or bmm, in tensors of the shapes and strides that the operation had.
-
-        For bmm the matrices are the first of a batch that is 0 otherwise.
-        """
+        """Return a product by torch's mm, or bmm of a batch that is 0 otherwise, with the operation's strides."""
         tensors = [torch.empty_strided(shape, strides).zero_() for shape, strides in operands]
         for tensor, matrix in zip(tensors, matrices, strict=True):
             (tensor if tensor.dim() == 2 else tensor[0]).copy_(matrix)

@@ -177,10 +177,7 @@ NOTHING = Recompute(0.0)
 
 
 def recompute_of(value: Any) -> Recompute:
-    """Return a `Recompute` unchanged, and for a number one that recomputes this share of whole blocks.
-
-    Raises:
-      TypeError, ValueError: value is neither a Recompute nor a number in 0 to 1.
+    """Return a `Recompute` unchanged, and for a number in 0 to 1 one that recomputes this share of whole blocks.
 
     Example:
       >>> from fpsim.train.settings import recompute_of

@@ -53,10 +53,7 @@ def clip(gradients: Sequence[Tensor], recipe: OptimizerRecipe, specified: bool) 
 
 
 def norm(gradients: Sequence[Tensor], specified: bool) -> float:
-    """Return the Euclidean norm of all elements of several float32 gradients together, as a float32 number.
-
-    specified: True to add squares in 32 partial sums in float64, False for torch's norm.
-    """
+    """Return the Euclidean norm of all elements of float32 gradients together, in float32; specified: as for `clip`."""
     if specified:
         with np.errstate(over="ignore"):  # of large gradients it may be Inf
             return float(np.float32(math.sqrt(sum_of_squares(gradients))))

@@ -289,11 +289,12 @@ def compare(
         baseline = next((name for name in BASELINES if name in names), names[0])
     require_word("baseline", baseline, names)
     ranks = Ranks.single() if ranks is None else ranks
-    folders = _folders(None if out is None else path_of(out, "out"), chosen)
-    if out is not None and ranks.rank == 0:
-        for package, purpose in (("pyarrow", "a comparison with out="), ("jinja2", "a comparison with out=")):
-            load(package, purpose)
-        require_folder(path_of(out, "out"))
+    target = None if out is None else path_of(out, "out")
+    folders = _folders(target, chosen)
+    if target is not None and ranks.rank == 0:
+        for package in ("pyarrow", "jinja2"):
+            load(package, "a comparison with out=")
+        require_folder(target)
     settings = settings_of(**keywords)
     # raises an error for a recipe that cannot be trained, before the first run
     memory = {recipe.name: memory_of(recipe, settings) for recipe in chosen}

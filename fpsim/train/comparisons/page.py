@@ -108,16 +108,11 @@ def page(comparison: Any, files: Sequence[str] = ()) -> str:
 def summary_table(comparison: Any) -> str:
     """Return the answer and the table of recipes as HTML without styles, for a notebook, which has its own styles."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in words(comparison, row)) + "</tr>"
-        for row in comparison.rows()
-    )
+    rows = ""
+    for row in comparison.rows():
+        texts = (cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells)
+        rows += "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in texts) + "</tr>"
     return f"<p>{html.escape(comparison.answer)}</p><table><tr>{heads}</tr>{rows}</table>"
-
-
-def words(comparison: Any, row: dict[str, Any]) -> list[str]:
-    """Return the cells of one row of the page's table of recipes as text; row: a dict from `Comparison.rows`."""
-    return [cell if isinstance(cell, str) else cell.text for cell in _row(comparison, row).cells]
 
 
 def _lead(comparison: Any) -> str:

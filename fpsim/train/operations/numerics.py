@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -317,26 +317,17 @@ def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | Non
     """Return an RMSNorm of floats (..., d) along the last axis, with what its gradient needs; weight: None for ones."""
     codes = steps.encoded(_last_axis(x))
     square = steps.mean(codes, codes)
-    small = encode(np.full(1, _checked_eps(eps)), steps.wide, rounding=steps.rounding)
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:
+        raise ValueError(f"eps must be a number >= 0 and < 1; got {shown(eps)}.")
+    small = encode(np.full(1, float(eps)), steps.wide, rounding=steps.rounding)
     under = np.asarray(add(square, small, fmt=steps.wide, rounding=steps.rounding))
     inverse = steps.function("rsqrt", steps.wide_values(under))
     ratios = result = steps.times(codes, inverse)
-    gain = None if weight is None else steps.encoded(_checked_weight(weight, codes))
-    if gain is not None:
+    gain = None
+    if weight is not None:
+        factors, _ = float_array(weight, "weight")
+        if factors.shape != codes.shape[-1:]:
+            raise ValueError(f"weight must have shape {codes.shape[-1:]}, the last axis of x; got {factors.shape}.")
+        gain = steps.encoded(factors)
         result = steps.times(result, gain)
     return Normalised(result, ratios, inverse, gain)
-
-
-def _checked_eps(eps: Any) -> float:
-    """Return eps as a float; raise a ValueError unless it is a number >= 0 and < 1."""
-    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:
-        raise ValueError(f"eps must be a number >= 0 and < 1; got {shown(eps)}.")
-    return float(eps)
-
-
-def _checked_weight(x: npt.ArrayLike, codes: Array) -> Array:
-    """Return the weight x of a norm as floats, after checking that its shape is (size of the last axis of codes,)."""
-    array, _ = float_array(x, "weight")
-    if array.shape != codes.shape[-1:]:
-        raise ValueError(f"weight must have shape {codes.shape[-1:]}, the last axis of x; got {array.shape}.")
-    return array

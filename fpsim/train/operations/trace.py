@@ -69,13 +69,8 @@ def report(name: str, result: Tensor) -> None:
 class OperationTrace:
     """A record of all operations that run in a `with` block, in a model's modules, between them and after them.
 
-    Args:
-      model: the model, whose module names are part of the operations' names.
-      see: called with the name and the result of each operation; None to record names and digests.
-
-    Attributes:
-      operations: the operations so far, unless `see` was passed.
-      arguments: the arguments of the last operation, if it was one of torch's own; else empty.
+    see: called with the name and the result of each operation; None to record names and digests in `operations`.
+    arguments: those of the last operation, if it was one of torch's own; else empty.
 
     Example:
       >>> import torch
