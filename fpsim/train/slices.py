@@ -28,17 +28,11 @@ class SlicedResult:
 
     def whole(self) -> Tensor:
         """Return the result, computed slice by slice; afterwards the replay's operands are released."""
-        rows, columns = math.prod(self.shape[:-1]), self.shape[-1]
-        by, slices = self.recompute.by, self.recompute.slices
-        every_row, every_column = slice(0, rows), slice(0, columns)
-        if by == "k":
-            result = self.replay.over_terms(slices)
-        elif by == "m":
-            parts = cut_evenly(rows, slices, self.replay.row_tile)
-            result = torch.cat([self.replay.part(part, every_column) for part in parts])
+        if self.recompute.by == "k":
+            result = self.replay.over_terms(self.recompute.slices)
         else:
-            parts = cut_evenly(columns, slices, self.replay.column_tile)
-            result = torch.cat([self.replay.part(every_row, part) for part in parts], -1)
+            blocks = [self.replay.part(rows, columns) for rows, columns in self._blocks(self.shape[-1])]
+            result = torch.cat(blocks, 0 if self.recompute.by == "m" else -1)
         self.replay.forget()
         return self._times(result).reshape(self.shape)
 
@@ -48,22 +42,27 @@ class SlicedResult:
         gate, up: the halves of the slice. Slices of "k" are added first, so that the whole input is one piece. The
         operands are released after the last slice.
         """
-        rows, width = math.prod(self.shape[:-1]), self.shape[-1] // 2
-        by, slices = self.recompute.by, self.recompute.slices
-        every_row, every_column = slice(0, rows), slice(0, width)
-        if by == "k":
-            gate, up = self._times(self.replay.over_terms(slices)).chunk(2, -1)
-            yield every_row, every_column, gate, up
-        elif by == "m":
-            for part in cut_evenly(rows, slices, self.replay.row_tile):
-                gate, up = self._times(self.replay.part(part, slice(0, 2 * width))).chunk(2, -1)
-                yield part, every_column, gate, up
-        else:
-            for part in cut_evenly(width, slices, self.replay.column_tile):
-                gate = self._times(self.replay.part(every_row, part))
-                up = self._times(self.replay.part(every_row, slice(width + part.start, width + part.stop)))
-                yield every_row, part, gate, up
+        width = self.shape[-1] // 2
+        for rows, columns in self._blocks(width):
+            if self.recompute.by == "k":
+                gate, up = self._times(self.replay.over_terms(self.recompute.slices)).chunk(2, -1)
+            elif self.recompute.by == "m":
+                gate, up = self._times(self.replay.part(rows, slice(0, 2 * width))).chunk(2, -1)
+            else:
+                gate = self._times(self.replay.part(rows, columns))
+                up = self._times(self.replay.part(rows, slice(width + columns.start, width + columns.stop)))
+            yield rows, columns, gate, up
         self.replay.forget()
+
+    def _blocks(self, width: int) -> list[tuple[slice, slice]]:
+        """Return (rows, columns) of each slice of the first `width` columns; a single pair if K is sliced."""
+        length, slices = math.prod(self.shape[:-1]), self.recompute.slices
+        rows, columns = [slice(0, length)], [slice(0, width)]
+        if self.recompute.by == "m":
+            rows = cut_evenly(length, slices, self.replay.row_tile)
+        elif self.recompute.by == "n":
+            columns = cut_evenly(width, slices, self.replay.column_tile)
+        return [(some_rows, some_columns) for some_rows in rows for some_columns in columns]
 
     def _times(self, x: Tensor) -> Tensor:
         """Return x times the factor of unit scaling; x itself if that is 1."""
