@@ -101,14 +101,14 @@ def functions(lab: Lab) -> Iterator[Check]:
         label, pair = codes_of(lab, fmt, 2)
         for name in ("equal", "less", "less_equal", "minimum_number", "maximum_number"):
             yield Check("functions", f"fp.gpu.{name} {fmt}", label, partial(_twin, lab, name, pair, fmt=fmt))
-        label, one = codes_of(lab, fmt, 1)
+        label, single = codes_of(lab, fmt, 1)
         for target in (E5M2, E2M1, BF16):
             for rounding in ("nearest_even", "toward_zero"):
                 yield Check("functions", f"fp.gpu.convert {fmt} to {target} {rounding}", label,
-                            partial(_twin, lab, "convert", one, fmt=fmt, to=target, rounding=rounding))  # fmt: skip
+                            partial(_twin, lab, "convert", single, fmt=fmt, to=target, rounding=rounding))  # fmt: skip
         for dtype in (np.int8, np.int64):
             yield Check("functions", f"fp.gpu.to_int {fmt} {dtype.__name__}", label,
-                        partial(_twin, lab, "to_int", one, fmt=fmt, dtype=dtype))  # fmt: skip
+                        partial(_twin, lab, "to_int", single, fmt=fmt, dtype=dtype))  # fmt: skip
         n = np.random.default_rng([lab.seed, 6]).integers(-(1 << 40), 1 << 40, 4096) >> np.arange(4096) % 41
         yield Check(
             "functions", f"fp.gpu.from_int {fmt}", "4096 integers", partial(_twin, lab, "from_int", (n,), fmt=fmt)

@@ -112,7 +112,7 @@ class TrainingReport:
 
     def _cells(self, row: TrainingRow) -> tuple[str, ...]:
         """Return the table's cells for one run, with its time also relative to the emulated run of the same case."""
-        base = next((one for one in self.rows if (one.case, one.backend) == (row.case, "emulated")), None)
+        base = next((other for other in self.rows if (other.case, other.backend) == (row.case, "emulated")), None)
         ratio = "" if row.milliseconds is None or base is None or not base.milliseconds else (
             f"{row.milliseconds / base.milliseconds:.2f}")  # fmt: skip
         said = "failed" if row.error else {None: "-", True: "equal", False: "differs"}[row.equal]
