@@ -46,8 +46,8 @@ def heads_of(
     flat = {name: x.reshape(-1, *x.shape[-2:]) for name, x in arrays.items()}
     group = many // few
     heads = [
-        Head(flat["q"][i], flat["k"][i // group], flat["v"][i // group], one, factor)
-        for i, one in zip(range(len(flat["q"])), masks, strict=False)
+        Head(flat["q"][i], flat["k"][i // group], flat["v"][i // group], head_mask, factor)
+        for i, head_mask in zip(range(len(flat["q"])), masks, strict=False)
     ]
     return heads, before
 
@@ -79,4 +79,4 @@ def _masks(mask: Any, causal: bool, before: tuple[int, ...], queries: int, keys:
         added = np.broadcast_to(added, shape)
     except ValueError:
         raise ValueError(f"mask must broadcast to the scores, {shape}; got {mask_array.shape}.") from None
-    return (one if hidden is None else one + hidden for one in added.reshape(-1, queries, keys))
+    return (x if hidden is None else x + hidden for x in added.reshape(-1, queries, keys))

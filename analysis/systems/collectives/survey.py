@@ -90,7 +90,7 @@ def report(
         np.random.default_rng([order_seed, number]).permutation(source.count).tolist() for number in range(permutations)
     ]
     rounded = None
-    rows, every = [], []
+    rows, sums_of_all = [], []
     for algorithm, accumulate in choices:
         adder = Adder(fmt, accumulate, rounding, seed, "nonfinite")
         source.keep = largest_group(algorithm, source.count)
@@ -103,10 +103,10 @@ def report(
         codes, *others = (
             adder.mean(reduce_rows(algorithm, terms, adder), average, source.count) for terms in orderings
         )
-        every.append(codes)
+        sums_of_all.append(codes)
         name = name_of(algorithm) + (f" in {adder.accumulate}" if adder.accumulate is not None else "")
         rows.append(_row(name, codes, others, (high, low), adder, source.count, rounded))
-    differing = tuple(tuple(float((a != b).mean()) for b in every) for a in every)
+    differing = tuple(tuple(float((a != b).mean()) for b in sums_of_all) for a in sums_of_all)
     name = find_format(fmt).name
     return CollectiveReport(tuple(rows), differing, name, source.count, source.size, permutations, average)
 
