@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fpsim.analysis.studies.diagnosis.advice import sentences
 from fpsim.analysis.studies.diagnosis.diagnosed import Diagnosed
+from fpsim.analysis.studies.diagnosis.recommendation import joint_sentences, recommendation_sentences, rival_sentences
+from fpsim.analysis.studies.diagnosis.remedies import layer_sentences
+from fpsim.analysis.studies.diagnosis.unplanned import alone_sentences, overflow_sentences, unjudged_sentences
 from fpsim.display.optional import Axes, DataFrame, frame
 from fpsim.display.tables import aligned, html_paragraphs, html_table
 from fpsim.display.wording import plural, short
@@ -53,7 +55,18 @@ class Diagnosis(Diagnosed):
         """The answer as sentences: which layers cannot use few bits, or that all can; the recommendation; parts not
         judged.
         """
-        return sentences(self)
+        coverage = self.coverage
+        first = [*filter(None, [coverage.headline]), *overflow_sentences(self)]
+        if self.low:
+            middle = [*layer_sentences(self), *joint_sentences(self), *recommendation_sentences(self)]
+            middle += rival_sentences(self)
+        else:
+            none = f"No recipe below 16 bits was measured on {self.on}, so all layers stay in {self.high}."
+            middle = [none, *recommendation_sentences(self)]
+        last = [*alone_sentences(self), *coverage.sentences, *unjudged_sentences(self)]
+        if not self.sensitivity.has_loss:
+            last.append("No loss was given: outputs alone were judged.")
+        return (*first, *middle, *last)
 
     @property
     def answer(self) -> str:

@@ -307,7 +307,7 @@ class Stages:
                 continue
             recipe = self.recipes[verdict.recipe]
             how = getattr(recipe, verdict.product)
-            if not isinstance(how.accumulate, str) and how.accumulate is None:
+            if how.accumulate is None:
                 continue
             other = recipe.replace(**{verdict.product: how.replace(promote=PROMOTED, schedule=None)})
             row = budget(recording, recipe=other, on=None, layers=glob.escape(recorded_name(verdict.layer)))

@@ -124,24 +124,17 @@ def problem_of(
     rows = [[sum(harms.get((*slot, name), math.inf) for slot in unit.slots) for name in names] for unit in units]
     smallest = (min((x for x in row if 0 < x < math.inf), default=0.0) for row in rows)
     step = math.fsum(smallest) / STEPS or 1.0  # so small that rounding to it changes nothing
-    if budget == "bits":
-        items, coin = _items_of_bits(units, recipes, values)
+    if budget == "bits":  # an item for each unit and recipe
+        prices: dict[tuple[tuple[int, int], ...], Fraction] = {
+            ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
+            for u, unit in enumerate(units)
+            for r, recipe in enumerate(recipes.values())
+        }
+        items, coin = _in_coins(prices, Fraction(1, sum(sum(values[slot]) for unit in units for slot in unit.slots)))
     else:
         items, coin = _items_of_bytes(units, recipes, weights)
     whole = tuple(tuple(round(x / step) if math.isfinite(x) else None for x in row) for row in rows)
     return ChoiceProblem(tuple(units), names, whole, step, items, coin)
-
-
-def _items_of_bits(
-    units: Sequence[Unit], recipes: Mapping[str, LinearRecipe], values: Mapping[Slot, tuple[int, int]]
-) -> tuple[tuple[Item, ...], Fraction]:
-    """Return an item of cost for each unit and recipe, and the factor that converts a price to bits per value."""
-    prices: dict[tuple[tuple[int, int], ...], Fraction] = {
-        ((u, r),): sum((product_bits(recipe, slot[1], values[slot]) for slot in unit.slots), Fraction(0))
-        for u, unit in enumerate(units)
-        for r, recipe in enumerate(recipes.values())
-    }
-    return _in_coins(prices, Fraction(1, sum(sum(values[slot]) for unit in units for slot in unit.slots)))
 
 
 def _items_of_bytes(

@@ -93,7 +93,9 @@ class Measurer:
         """
         losses, unsteady = [], 0.0
         with layer_by_layer(), self._cells() as cells:
-            first = self._try_all()
+            with counting(self.twin.model) as tally:  # an unusable batch raises an error before the long work
+                first = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
+            self.coverage = tally.coverage
             for index in range(len(self.batches)):
                 exact = self._batch(index, cells, progress)
                 losses.append(exact.loss)
@@ -122,13 +124,6 @@ class Measurer:
             if (layer, product) in self.elements
             for recipe in self.recipes
         ]
-
-    def _try_all(self) -> list[float]:
-        """Return the loss of every batch with exact products, and count the model's multiplications."""
-        with counting(self.twin.model) as tally:
-            losses = [_value(self.twin.tried(batch, index).loss) for index, batch in enumerate(self.batches)]
-        self.coverage = tally.coverage
-        return losses
 
     def _batch(self, index: int, cells: Cells | None, progress: Report) -> ExactRun:
         """Measure all products and recipes whose results on batch number `index` are not stored yet.

@@ -292,12 +292,11 @@ class Sensitivity:
         judged = f"mean loss {np.mean(self.losses):.4g}" if self.has_loss else "no loss, outputs alone"
         lines = [*filter(None, [coverage.headline]), f"sensitivity of {self.model}: {size}, {judged}",
                  *coverage.sentences]  # fmt: skip
-        head = ("layer", "product", "recipe", "gradient", "+-", "cosine", "outputs", "loss", "+-")
-        table = [head, *(_cells(row) for row in ranked[:SHOWN])]
-        if not self.has_loss:
-            outputs = [_cells_of_outputs(row) for row in ranked[:SHOWN]]
-            table = [("layer", "product", "recipe", "outputs", "+-", "cosine"), *outputs]
-        lines += aligned(table, texts=3)
+        metrics: tuple[str, ...] = ("outputs", "+-", "cosine")
+        if self.has_loss:
+            metrics = ("gradient", "+-", "cosine", "outputs", "loss", "+-")
+        rows = (_cells(row, self.has_loss) for row in ranked[:SHOWN])
+        lines += aligned([("layer", "product", "recipe", *metrics), *rows], texts=3)
         if len(ranked) > SHOWN:
             lines.append(f"... and {plural(len(ranked) - SHOWN, 'row')} with less")
         lines += map(str, self.additivity())
@@ -344,15 +343,12 @@ def _ranks(x: Any) -> Any:
     return (np.cumsum(counts) - (counts - 1) / 2)[where]
 
 
-def _cells(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report with a loss."""
+def _cells(row: SensitivityRow, has_loss: bool) -> tuple[str, ...]:
+    """Return the table cells of a row of a report with or without a loss."""
+    names = row.layer or "(model)", row.product, row.recipe
+    if not has_loss:
+        return (*names, f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}")
     return (
-        row.layer or "(model)", row.product, row.recipe, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}",
-        f"{row.gradient_cosine:.5f}", f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
+        *names, f"{row.gradient_error:.3g}", f"{row.gradient_spread:.1g}", f"{row.gradient_cosine:.5f}",
+        f"{row.output_error:.3g}", f"{row.loss_change:+.2g}", f"{row.loss_spread:.1g}",
     )  # fmt: skip
-
-
-def _cells_of_outputs(row: SensitivityRow) -> tuple[str, ...]:
-    """Return the table cells of a row of a report without a loss."""
-    figures = f"{row.output_error:.3g}", f"{row.output_spread:.1g}", f"{row.output_cosine:.5f}"
-    return (row.layer or "(model)", row.product, row.recipe, *figures)
