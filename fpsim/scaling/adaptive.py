@@ -36,8 +36,7 @@ INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements o
 class EncodedTiles(NamedTuple):
     """Codes of an array, one float32 scale per tile, and the codes of the scales (None if scales are FP32).
 
-    A tile is a block of elements that share a scale. codes has the array's shape, or (batch, rows, columns). scales and
-    scale_codes have the shape of the grid of tiles, or (batch, rows of tiles, tiles in a row).
+    A tile is a block of elements that share a scale. codes has the array's shape, the others that of the grid of tiles.
     """
 
     codes: Array
@@ -55,22 +54,12 @@ def encode_four_or_six(
 ) -> tuple[Array, np.float32 | None]:
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
-    A tile is a block of elements that share a scale. `scaling.adaptive` selects the error, as `tile_errors` computes
-    it.
-
-    Args:
-      source: float array to encode.
-      source_fmt: the format that its dtype stores.
-      scaling: the recipe of tiles and scales.
-      options: the options of the elements' cast to E2M1.
-      target: C-contiguous arrays, which are filled.
-      known_scales: the caller's float32 scales for tiles whose largest magnitude becomes 6, one per tile; None to
-        compute them.
+    source_fmt: the format of source. options: those of the elements' cast. target: C-contiguous arrays to fill.
+    known_scales: the caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them.
 
     Returns:
-      Five int64 (numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
-      allowed, and with one lowered to the largest), counted as if all tiles used 6; and the scale of the whole array by
-      which two-level recipes multiply all scales, None if the recipe has one level or the scales are the caller's.
+      The counts of tiles that `TileTargets` describes, as if all tiles used 6; and the scale of the whole array, None
+        if the recipe has one level or the scales are the caller's.
     """
     tiles = tiling(source.shape, scaling.block)
     shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
@@ -106,22 +95,14 @@ def encode_four_or_six(
 def encode_if4(
     source: Array, source_fmt: Format, scaling: Scaling, options: TableOptions, target: EncodedTiles
 ) -> tuple[Array, np.float32 | None]:
-    """Encode to IF4: each tile uses the floats of E2M1 or IF4's integers, whichever has the smaller error.
+    """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
-    A tile is a block of elements that share a scale. Floats win a tie; `scaling.adaptive` selects the error, as
-    `tile_errors` computes it. The sign bit of a scale's code marks a tile of integers.
-
-    Args:
-      source: float array to encode.
-      source_fmt: the format that its dtype stores.
-      scaling: the recipe of tiles and scales.
-      options: the options of the elements' cast; options.fmt is IF4.
-      target: C-contiguous arrays, which are filled; scale_codes must not be None.
+    source_fmt: the format of source. options: those of the elements' cast to IF4. target: C-contiguous arrays to fill,
+    scale codes included; the sign bit of a scale's code marks a tile of integers.
 
     Returns:
-      Five int64 (numbers of tiles with an amax of 0, with NaN, with Inf, with a scale raised to the smallest one
-      allowed, and with one lowered to the largest); and the scale of the whole array by which two-level recipes
-      multiply all scales, None if the recipe has one level.
+      The counts of tiles that `TileTargets` describes; and the scale of the whole array, None if the recipe has one
+        level.
     """
     fmt, shape = options.fmt, source.shape
     assert isinstance(fmt, TwoTableFormat)
@@ -142,10 +123,7 @@ def encode_if4(
 
 
 def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return code * scale of every element in float32, as an array of `shape`.
-
-    fmt: the format of the codes. scaling: its block is the size of a tile, whose elements share a scale.
-    """
+    """Return code * scale of every element in float32, as an array of `shape`; fmt: the format of the codes."""
     tiles = tiling(shape, scaling.block)
     values = np.empty(shape, np.float32)
     codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)
@@ -154,13 +132,10 @@ def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling:
 
 
 def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scaling) -> Array:
-    """Return the error of each tile (block of elements with one scale), in float64.
+    """Return the error of each tile, float64 of shape (batch, rows of tiles, tiles in a row).
 
-    `scaling.adaptive` selects the error: "mse", the sum of squared differences between `values` and `source`; "mae",
-    the sum of absolute differences; "abs_max", the largest absolute difference.
-
-    source: the original array. source_fmt: the format that its dtype stores. values: float32 array of the same shape,
-    decoded from codes. The result has the shape (batch, rows of tiles, tiles in a row).
+    `scaling.adaptive` selects the error: "mse", the sum of squared differences between `values`, float32 decoded from
+    codes, and `source`, stored in `source_fmt`; "mae", the sum of absolute ones; "abs_max", the largest one.
     """
     tiles = tiling(source.shape, scaling.block)
     width = 64 if source_fmt == FP64 else 32
@@ -181,8 +156,7 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
 def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: tuple[int, ...]) -> None:
     """Copy into `out` the tiles of `second` where `chosen` is true, and those of `first` elsewhere.
 
-    The three arrays have one shape and `out` is C-contiguous (it may be `first`). chosen: one bool per tile. block: the
-    size of a tile, as in `Scaling.block`.
+    The three arrays have one shape; `out` is C-contiguous and may be `first`. chosen: one bool per tile.
     """
     tiles = tiling(out.shape, block)
     parts = [array.reshape(tiles.shape) for array in (first, second, out)]
@@ -196,11 +170,7 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 def _merge(
     second: Array, encodings: list[EncodedTiles], target: EncodedTiles, scaling: Scaling, shape: tuple[int, ...]
 ) -> None:
-    """Fill the arrays of `target` with the codes, scales and scale codes of the chosen encoding of each tile.
-
-    second: one bool per tile, True for encodings[1], False for encodings[0]. scaling: its block is the size of a tile.
-    shape: that of the array.
-    """
+    """Fill `target` with encodings[1] for tiles where `second`, one bool per tile, is true, else with encodings[0]."""
     chosen = second.reshape(target.scales.shape)
     merge_tiles(encodings[0].codes, encodings[1].codes, chosen, target.codes, scaling.block)
     for name in ("scales", "scale_codes"):

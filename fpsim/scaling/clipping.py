@@ -78,10 +78,9 @@ def kept(
 
 
 def _within_table(numbers: Array, fmt: TableFormat) -> Array:
-    """Return a mask of the numbers that lie in the range of a table format; False for NaN.
+    """Return a mask of the numbers in the range of a table format; False for NaN.
 
-    The range is that of the table's finite values, widened at each end by half the gap between its last two values
-    there.
+    The range is that of the finite values, widened at each end by half the gap between the last two values.
     """
     values = [value for value, _ in fmt.finite]
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
@@ -92,10 +91,9 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
 def _kept_by_table(
     array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
 ) -> Array:
-    """Return a mask of the elements whose quotient x / s is in the range of a table format and whose scale is finite.
+    """Return a mask of the elements whose quotient x / s is in the range of a table format and whose scale s is finite.
 
-    array: x. source_fmt: the format that its dtype stores. fmt: the table format. scaling: the recipe of tiles and
-    scales s. scales: the caller's scales, one per tile, or None to compute them.
+    array: x, stored in `source_fmt`. scales: the caller's, one per tile, or None to compute them.
     """
     from fpsim.scaling.arguments import given_scales
     from fpsim.scaling.table_elements import ScaleTargets, quotients
@@ -113,10 +111,8 @@ def _kept_by_table(
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
     """Return whether computed scales surely clip no finite element of a float32 or narrower array; False if unsure.
 
-    They clip none if every scale is at least amax / max, where amax is the largest magnitude of the tile and max the
-    largest value of the element format. That holds for E8M0 scales that are rounded up. FP32 scales may be smaller by
-    the rounding errors of one or two operations; `rounding`, the cast's mode, must absorb these. Scalings of two levels
-    and a max below 2 give False.
+    That holds if scales are at least amax / max. FP32 scales may be smaller by the rounding errors of one or two
+    operations, which `rounding`, the cast's mode, must absorb.
     """
     absorbs = all(rounding.goes_away(odd, negative).at > 0 for odd in (False, True) for negative in (False, True))
     if not absorbs or element.max < 2 or scaling.tensor_scale:  # a smaller max might need a scale beyond Inf
@@ -163,11 +159,9 @@ def _real(width: int) -> Any:
 
 
 def _last(top: Fraction, step: Fraction, start: Start, width: int) -> float:
-    """Return the largest float of `width` bits (32 or 64) that rounds to `top`, the largest value of a format.
+    """Return the largest finite float of `width` bits that rounds to `top`, the largest value of a format.
 
-    step: the distance from `top` to the value that would follow it. start: numbers beyond top + step * start.at round
-    to that next value, and so does this number itself if start.included. The result is at most the largest finite
-    float.
+    step: the distance to the value that would follow. start: where rounding to that value begins, as a share of step.
     """
     edge, inclusive = top + step * Fraction(start.at), not start.included
     real = _real(width)
@@ -203,15 +197,10 @@ def _quotients(
     array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
-    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose scale s is Inf.
+    """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose computed s is Inf.
 
-    Args:
-      array: x.
-      source_fmt: the format that its dtype stores.
-      element: the element format.
-      fmt: the element format, or for integers the float format of their magnitudes.
-      scaling: the recipe of tiles and scales.
-      scales: the caller's scales, one per tile, or None to compute them.
+    array: x, stored in `source_fmt`. fmt: the element format, or for integers the float format of their magnitudes.
+    scales: the caller's, one per tile, or None to compute them.
     """
     from fpsim.core.layouts import source_width
     from fpsim.scaling.look import ruled
@@ -247,12 +236,10 @@ def _kept_with_zero_points(
     array: Array, element: IntegerFormat, scaling: Scaling, rounding: Rounding, scales: npt.ArrayLike | None,
     cast: dict[str, Any],
 ) -> Array:  # fmt: skip
-    """Return a mask of the elements of `array` that an integer format with zero points does not clamp.
+    """Return a mask of the elements that an integer format with zero points does not clamp; False for NaN and Inf.
 
-    An element is clamped if round(x / scale) + zero point is outside the range of the integers. In stochastic mode the
-    mask is False only for elements that are clamped whatever is drawn. It is False for NaN and Inf. scaling: the recipe
-    of scales and zero points. rounding: the mode of the cast. scales: the caller's, one per tile, or None. cast:
-    further keywords of `encode_scaled`.
+    In stochastic mode it is False only for elements that are clamped whatever is drawn. scales: the caller's, one per
+    tile, or None. cast: further keywords of `encode_scaled`.
     """
     from fpsim.scaling.scaled import encode_scaled
 

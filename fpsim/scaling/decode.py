@@ -90,10 +90,7 @@ def element_values(scaled: ScaledArrays[Array]) -> Array:
 
 
 def _decode_exactly(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, a float64 array, with the exact values of `scaled`; for LogFMT with its float32 values.
-
-    A NaN gets the sign that decoding to float32 gives it.
-    """
+    """Fill `target`, a float64 array, with exact values; a NaN gets the sign that decoding to float32 gives it."""
     fmt = scaled.fmt
     if isinstance(fmt, LogFMT):
         np.copyto(target, _singles(scaled))
@@ -123,8 +120,8 @@ def _singles(scaled: ScaledArrays[Array]) -> Array:
 def scale_of_elements(scaled: ScaledArrays[Array], index: tuple[Any, ...] = (...,)) -> Array:
     """Return the decode scale of every element of `scaled`, as float32 of the array's shape.
 
-    index: slices and integers for the first axes. Only the elements that they select are returned; an axis with an
-    integer stays, with length 1. The default selects all.
+    index: slices and integers for the first axes, to return only the elements that they select; an axis with an integer
+    stays, with length 1. The default selects all.
     """
     shape = scaled.shape
     if not shape:

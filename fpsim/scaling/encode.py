@@ -27,12 +27,7 @@ tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scal
 
 
 class EncodedTargets(NamedTuple):
-    """Arrays that encoding fills, and the format and recipe of the result.
-
-    codes: of the array's shape. scales: float32, one per tile (block of elements with one scale). fmt: the element
-    format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or None.
-    zero_points: one per tile, or None; LogFMT and HiF4 store other numbers in it, as `fpsim.Scaled` describes.
-    """
+    """Arrays that encoding fills, and the format and recipe of the result; fields as in `fpsim.Scaled`."""
 
     codes: Array
     scales: Array
@@ -47,16 +42,12 @@ def encode_into(
 ) -> tuple[ScaleReport, np.float32 | None]:
     """Fill the C-contiguous arrays of `fill` with codes and scales.
 
-    Args:
-      fill: arrays to fill, element format and scaling.
-      source: float array to encode.
-      source_fmt: the format that its dtype stores.
-      cast: keywords of the elements' cast.
-      scales: the caller's scales, one per tile, or None to compute them.
+    source_fmt: the format of source. cast: keywords of the elements' cast. scales: the caller's, one per tile, or None
+    to compute them.
 
     Returns:
-      The report on the scales; and the float32 scale of the whole array by which two-level recipes multiply all scales,
-      None if the recipe has one level or the scales are the caller's.
+      The report on the scales; and the float32 scale of the whole array, None if the recipe has one level or the scales
+        are the caller's.
     """
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
@@ -104,16 +95,9 @@ def quantize_into(
     cast: ElementKeywords,
     scales: npt.ArrayLike | None,
 ) -> None:
-    """Fill `target` with quantised values without storing codes; `decodes_in_one_pass` must be true.
+    """Fill `target`, a float32 array, with quantised values without storing codes; `decodes_in_one_pass` must be true.
 
-    Args:
-      target: float32 array to fill.
-      source: float array of the same shape.
-      source_fmt: the format that its dtype stores.
-      element: the element format.
-      scaling: the recipe of tiles and scales.
-      cast: keywords of the elements' cast.
-      scales: the caller's scales, one per tile, or None to compute them.
+    source_fmt: the format of source. cast: keywords of the elements' cast. scales: the caller's, one per tile, or None.
     """
     loops = run_tiles()
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
@@ -137,9 +121,7 @@ def _plan(
 ) -> tuple[CastOptions, Any]:
     """Return the options of the elements' cast with the keywords `cast`, and the `TilePlan` that applies them.
 
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
-    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
-    one that writes codes.
+    back: True for a plan that writes values, False for codes.
     """
     if not cast:
         return _usual_plan(element, scaling, source_fmt, back)
@@ -151,12 +133,7 @@ def _plan(
 def _usual_plan(
     element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, back: bool
 ) -> tuple[CastOptions, Any]:
-    """Return the options of the elements' cast with default keywords, and the `TilePlan` that applies them; cached.
-
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
-    format. source_fmt: the format that the array's dtype stores. back: True for a plan that writes values, False for
-    one that writes codes.
-    """
+    """Return the result of `_plan` for default keywords; cached."""
     options = usual_options(element, scaling.overflow)
     return options, tile_plan(element, scaling, options, source_fmt, back)
 
@@ -164,8 +141,7 @@ def _usual_plan(
 def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
     """Return the width in bits, 32 or 64, of the floats in which elements are divided by scales.
 
-    It is 64 if source_fmt, the format that the array's dtype stores, is FP64, or if float32 is too narrow to be rounded
-    to `fmt`, the format of the quotients; else 32.
+    source_fmt: the format of the array. fmt: the float format that quotients are rounded to.
     """
     from fpsim.core.layouts import source_width
 
@@ -173,22 +149,14 @@ def arithmetic_width(source_fmt: Format, fmt: Format) -> int:
 
 
 def decodes_in_one_pass(element: Format | IntegerFormat, scaling: Scaling, source_fmt: Format, target: Array) -> bool:
-    """Return whether quantised values can be written straight into `target`, without storing codes.
-
-    That needs a scaling without zero points, a contiguous and aligned target, and an element format whose values the
-    float in which elements are divided by scales can hold. source_fmt: the format that the array's dtype stores.
-    """
+    """Return whether quantised values can be written straight into `target`, without storing codes."""
     flags = target.flags
     return scaling.symmetric and flags.c_contiguous and flags.aligned and _decodes(element, source_fmt)
 
 
 @lru_cache(maxsize=4096)
 def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
-    """Return whether codes of `element` can be decoded by shifts into the floats in which x / s (scale s) is computed.
-
-    These floats, which must hold all values of `element`, are float64 if `source_fmt`, the format of x, is FP64, or if
-    float32 is too narrow to be rounded to `element`; else float32.
-    """
+    """Return whether codes of `element` decode by shifts into the floats in which elements are divided by scales."""
     from fpsim.core.layouts import decode_plan
 
     fmt = element.magnitudes if isinstance(element, IntegerFormat) else element
@@ -196,10 +164,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """Return the `TileJob` that encodes `source` into `out`: both arrays, the tiles, the plan and the seed.
-
-    how: its `TilePlan`. seed: that of stochastic rounding, None for other modes.
-    """
+    """Return the `TileJob` that encodes `source` into `out` by the `TilePlan` `how`; seed: of stochastic rounding, or None."""
     shape = tiles.shape
     return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 
@@ -207,11 +172,7 @@ def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -
 def tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`.
-
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling, without a seed. element:
-    the element format. options: those of the elements' cast.
-    """
+    """Return the seedless `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`."""
     if options.seed is not None:  # a seed may differ in every call, so it is no part of the cached plan
         options = options.with_seed(None)
     return _tile_plan(element, scaling, options, source_fmt, back)
@@ -221,11 +182,7 @@ def tile_plan(
 def _tile_plan(
     element: Format | IntegerFormat, scaling: Scaling, options: CastOptions, source_fmt: Format, back: bool
 ) -> Any:
-    """Return the `TilePlan` that encodes arrays of format `source_fmt` to codes, or to values if `back`; cached.
-
-    A TilePlan holds the constants of loops that encode arrays of one format with one scaling. element: the element
-    format. options: those of the elements' cast, with the seed None.
-    """
+    """Return the result of `tile_plan` for options whose seed is None; cached."""
     from fpsim.scaling.plan import element_plan, scale_plan
 
     integer, fmt = isinstance(element, IntegerFormat), options.fmt
@@ -250,8 +207,7 @@ def _encode_affine(
 ) -> ScaleReport:
     """Fill the arrays of `fill` with integer codes, scales and zero points; return the report on the scales.
 
-    source: float array to encode. source_fmt: the format that its dtype stores. element: the integer format. options:
-    those of the elements' cast. scales: the caller's, one per tile, or None to compute them.
+    scales: the caller's, one per tile, or None to compute them.
     """
     from fpsim.scaling.zero_points_and_logs import encode_affine
 
@@ -272,11 +228,7 @@ def _encode_affine(
 
 
 def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
-    """Encode `source`, a C-contiguous array of the format source_fmt, to LogFMT; return the report on the tiles.
-
-    The arrays of `fill` receive the codes, each tile's step (as scales) and the log2 of its lowest level (as zero
-    points).
-    """
+    """Encode `source` to LogFMT; scales are each tile's step, zero points log2 of its lowest level."""
     from fpsim.scaling.zero_points_and_logs import encode_log
 
     tiles = tiling(source.shape, fill.scaling.block)
@@ -296,20 +248,7 @@ def _encode_table(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Encode `source`, a C-contiguous array, to codes of a table format and scales in the arrays of `fill`.
-
-    Args:
-      source: float array.
-      source_fmt: the format that its dtype stores.
-      element: the table format, which lists the value of each code.
-      cast: keywords of the elements' cast.
-      scales: the caller's scales, one per tile, or None to compute them.
-      fill: arrays to fill, and the scaling.
-
-    Returns:
-      The report on the scales; and the scale of the whole array by which two-level recipes multiply all scales, or
-      None.
-    """
+    """Encode `source` to codes of a table format and scales; return what `encode_into` returns."""
     from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
 
     options = table_options_of(element, fill.scaling, cast)
@@ -336,22 +275,7 @@ def _encode_adaptive(
     scales: npt.ArrayLike | None,
     fill: EncodedTargets,
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Encode each tile of `source`, a C-contiguous array, to the better of two E2M1 encodings in the arrays of `fill`.
-
-    In one the tile's largest magnitude becomes 6, in the other 4; the scaling selects the error that decides.
-
-    Args:
-      source: float array.
-      source_fmt: the format that its dtype stores.
-      element: E2M1.
-      cast: keywords of the elements' cast.
-      scales: the caller's scales, one per tile, or None to compute them.
-      fill: arrays to fill, and the scaling.
-
-    Returns:
-      The report on the scales; and the scale of the whole array by which two-level recipes multiply all scales, or
-      None.
-    """
+    """Encode each tile of `source` to the better of two E2M1 encodings; return what `encode_into` returns."""
     from fpsim.scaling.adaptive import EncodedTiles, encode_four_or_six
 
     options = element_options_of(element, fill.scaling, cast)
@@ -362,11 +286,7 @@ def _encode_adaptive(
 
 
 def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
-    """Encode `source`, an array of the format source_fmt, to HiF4; return the report on its tiles.
-
-    The arrays of `fill` receive the codes, scales and scale codes, and as zero points a uint32 per tile that packs the
-    one-bit exponents of its groups of 4 and 8 elements.
-    """
+    """Encode `source` to HiF4; `fill` receives the packed exponents of each tile's groups as zero points."""
     from fpsim.scaling.hif4 import encode_hif4
 
     tiles = tiling(source.shape, fill.scaling.block)

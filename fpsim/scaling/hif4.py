@@ -26,10 +26,7 @@ from fpsim.scaling.zero_points_and_logs import bands_of
 
 @cache
 def inverses() -> Array:
-    """Return the reciprocal of the value of each E6M2 scale code, rounded to BF16, as float32; cached.
-
-    It is indexed by the code; the entry of the NaN code is 0.
-    """
+    """Return the reciprocals of the E6M2 scales, indexed by code, rounded to BF16, as float32; 0 for NaN; cached."""
     scales = E6M2.table()
     numbers: Array = np.where(np.isnan(scales), 0, quantize(1 / scales.astype(np.float32), BF16)).astype(np.float32)
     return numbers
@@ -38,18 +35,13 @@ def inverses() -> Array:
 def encode_hif4(
     source: Array, source_fmt: Format, scaling: Scaling, tiles: Tiling, targets: tuple[Array, Array, Array, Array]
 ) -> Array:
-    """Encode an array to HiF4 by filling `targets`.
+    """Encode an array to HiF4 by filling `targets`; return the counts of tiles that `TileTargets` describes.
 
     Args:
-      source: bit patterns (unsigned integers) of the float array.
-      source_fmt: its format.
+      source: bit patterns (unsigned integers) of the float array, of the format source_fmt.
       scaling: the recipe; if its `nan` is "tile", a NaN makes its whole tile NaN.
-      tiles: the array as a batch of matrices, and the size of its tiles of 64 elements.
       targets: codes, of shape (batch, rows, columns); and, one per tile, float32 scales, their codes, and a uint32 of
         one-bit exponents: bit g < 8 is that of elements 8 g to 8 g + 7 of the tile, bit 8 + q that of 4 q to 4 q + 3.
-
-    Returns:
-      Five int64: the numbers of tiles with an amax of 0, with NaN and with Inf, then twice 0.
     """
     codes, scales, scale_codes, levels = targets
     width = 64 if source_fmt == FP64 else 32
@@ -81,9 +73,7 @@ def encode_hif4(
 def hif4_elements(codes: Array, levels: Array, block: tuple[int, ...]) -> Array:
     """Return each HiF4 code's value times 2**(exponents of its groups), without the tile's scale, in float32, exactly.
 
-    codes: uint8 array of codes. levels: a uint32 per tile of 64 elements, whose bit g < 8 is the exponent of elements 8
-    g to 8 g + 7 and whose bit 8 + q is that of elements 4 q to 4 q + 3; an element has the sum of its two exponents.
-    block: the size of a tile, as in `Scaling.block`.
+    levels: the exponents of each tile's groups, packed as `encode_hif4` packs them. block: as in `Scaling.block`.
     """
     tiles = tiling(codes.shape, block)
     values = np.empty(codes.shape, np.float32)

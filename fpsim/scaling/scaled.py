@@ -69,11 +69,7 @@ class Scaled(ScaledArrays[Array]):
 
     @classmethod
     def _of(cls, fill: EncodedTargets, tensor_scale: np.float32 | None, report: ScaleReport) -> Scaled:
-        """Return a Scaled of arrays that encoding has filled, without the checks of the constructor.
-
-        fill: the arrays, the format and the scaling. tensor_scale: the scale of the whole array, or None. report:
-        counts of tiles.
-        """
+        """Return a Scaled of arrays that encoding has filled, without the checks of the constructor."""
         made = object.__new__(cls)
         made.__dict__.update(
             codes=fill.codes, scales=fill.scales, fmt=fill.fmt, scaling=fill.scaling, scale_codes=fill.scale_codes,
@@ -87,11 +83,7 @@ class Scaled(ScaledArrays[Array]):
         return bool(array.dtype == dtype)
 
     def _decoded(self, dtype: np.dtype[Any], out: Any) -> Array:
-        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None.
-
-        Raises:
-          ValueError: `out` does not fit, or shares memory with this object's arrays.
-        """
+        """Return the values as `dtype`, float32 or float64, in `out`, or in a new array if that is None."""
         from fpsim.scaling.decode import decode_scaled
 
         target = output(out, self.shape, dtype, self.codes)
@@ -233,10 +225,7 @@ def _encode_scaled(
     scales: npt.ArrayLike | None,
     out: Scaled | None,
 ) -> Scaled:
-    """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already.
-
-    x, fmt, scaling, scales, out: as for `encode_scaled`. cast: keywords of the elements' cast.
-    """
+    """Encode an array as `encode_scaled` describes, with the processor in IEEE arithmetic already."""
     element, source, source_fmt = checked(x, fmt, scaling)
     fill = _targets(out, source, element, scaling, scales is not None)
     report, tensor_scale = encode_into(fill, source, source_fmt, cast, scales)
@@ -275,10 +264,7 @@ def quantize_scaled(
 def _quantize_scaled(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
 ) -> Array:
-    """Quantise an array as `quantize_scaled` describes, with the processor in IEEE arithmetic already.
-
-    x, fmt, scaling, scales, out: as for `quantize_scaled`. cast: keywords of the elements' cast.
-    """
+    """Quantise an array as `quantize_scaled` describes, with the processor in IEEE arithmetic already."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = output(out, source.shape, FLOAT32, source)
     if (
@@ -322,11 +308,9 @@ def encode_both_ways(
 
 
 def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return the arrays to fill: those of `out`, an earlier result, or new ones if `out` is None.
+    """Return the arrays to fill: those of `out`, an earlier result, or new ones if `out` is None or lacks some.
 
-    source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
-    caller passes the scales, which then have no codes. New arrays are also returned if `out` has scale codes and the
-    result has none, or the reverse.
+    has_scales: True if the caller passes the scales, which then have no codes.
 
     Raises:
       ValueError: `out` is of another shape, format or scaling, not contiguous, read-only, or shares memory with
@@ -350,11 +334,7 @@ def _targets(out: Scaled | None, source: Array, element: Element, scaling: Scali
 
 
 def _new_targets(source: Array, element: Element, scaling: Scaling, has_scales: bool) -> EncodedTargets:
-    """Return new arrays, not initialised, for codes, scales, scale codes and zero points (None where unused).
-
-    source: the array to encode. element, scaling: the format and the recipe of the result. has_scales: True if the
-    caller passes the scales, which then have no codes.
-    """
+    """Return new arrays, not initialised, for codes, scales, scale codes and zero points (None where unused)."""
     grid = tiling(source.shape, scaling.block).grid
     of_codes, of_zeros = _dtypes_per_tile(element, scaling)
     return EncodedTargets(

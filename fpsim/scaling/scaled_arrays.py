@@ -26,13 +26,7 @@ ArrayT = TypeVar("ArrayT")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScaledArrays(ABC, Generic[ArrayT]):
-    """Base class of `fpsim.Scaled` (NumPy) and `fpsim.gpu.Scaled`: codes with one decode scale per tile.
-
-    A tile is a block of elements. codes: array of codes. scales: float32, one per tile, with as many axes. fmt: the
-    element format. scaling: the recipe of tiles and scales. scale_codes: the codes of the scales in their format, or
-    None. tensor_scale: the float32 scale of the whole array, a factor of all scales, or None. zero_points: one per
-    tile, or None. `fpsim.Scaled` describes them in full.
-    """
+    """Base class of `fpsim.Scaled` (NumPy), which describes the fields, and `fpsim.gpu.Scaled`."""
 
     codes: ArrayT
     scales: ArrayT
@@ -64,11 +58,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError: stand for every operator, as this class has no arithmetic.
-
-        If `other`, the second operand, is a NumPy array, return NotImplemented: NumPy then converts this object to its
-        values.
-        """
+        """Raise a TypeError for every operator; return NotImplemented if `other` is a NumPy array, for NumPy to go on."""
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(
@@ -101,11 +91,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
 
     @abstractmethod
     def _encoded(self, values: ArrayT, fmt: Any, scaling: Scaling, cast: dict[str, Any]) -> Self:
-        """Return the codes and scales of float32 values as a new object of this class.
-
-        fmt: element format, by name, dtype or object. scaling: the recipe of tiles and scales. cast: further keywords
-        of `fpsim.encode_scaled`.
-        """
+        """Return the codes and scales of float32 values as a new object of this class."""
 
     @abstractmethod
     def _flipped(self, array: ArrayT) -> ArrayT:
@@ -260,9 +246,6 @@ def _tile_slice(index: Any, count: int, axis: int) -> slice:
     """Return an index along one axis of the grid of tiles as a slice with start and stop.
 
     count: the number of tiles along that axis. axis: its number, for the error.
-
-    Raises:
-      IndexError: the index is neither an integer nor a slice of step 1, or is out of range.
     """
     if isinstance(index, (int, np.integer)) and not isinstance(index, bool):
         if not -count <= index < count:

@@ -110,10 +110,7 @@ def is_swizzled(scaling: Scaling) -> bool:
 
 
 def tile_bits(element: Element, scaling: Scaling) -> int:
-    """Return the number of bits that one tile needs besides its codes: its scale and zero point.
-
-    LogFMT has two float32 numbers instead, and HiF4 has 24 bits of exponents besides the scale.
-    """
+    """Return the number of bits that one tile needs besides its codes: its scale and zero point."""
     if isinstance(element, LogFMT):
         return 2 * WORD
     if element == HIF4:
@@ -148,11 +145,7 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
-    """Return the size of a full block along each axis of an array, even where the axis is shorter.
-
-    lengths: those of the axes. block: sizes along the last axes, -1 for a whole axis. Along other axes the size is 1,
-    or the whole axis if block[0] is -1.
-    """
+    """Return the size of a full block along each axis of an array, even where the axis is shorter."""
     missing = len(lengths) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
     return [length if size == -1 else size for size, length in zip(sizes, lengths, strict=True)]
@@ -164,9 +157,6 @@ def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:
 
 
 def _swizzled(grid: Sequence[int]) -> int:
-    """Return the number of scales after the grid of scales is padded to multiples of 128 rows and 4 columns.
-
-    grid: the shape of the scales; all axes but the last count as rows.
-    """
+    """Return the number of scales after the grid of scales is padded to multiples of 128 rows and 4 columns."""
     rows, columns = math.prod(grid[:-1]), grid[-1]
     return -(-rows // SWIZZLE[0]) * SWIZZLE[0] * -(-columns // SWIZZLE[1]) * SWIZZLE[1]

@@ -1,8 +1,4 @@
-"""Encoding to table formats, which list the value of each code, with one scale per tile of elements.
-
-Tile loops compute x / s, which is then rounded to values of the table. Imports numba, so it is loaded at the first
-call.
-"""
+"""Encoding to table formats, which list the value of each code, with one scale per tile. Imports numba."""
 
 from __future__ import annotations
 
@@ -35,10 +31,9 @@ class ScaleTargets(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _quotient_plan(scaling: Scaling, largest: float, source_fmt: Format) -> TilePlan:
-    """Return the `TilePlan` (the constants of tile loops) that computes x / s without rounding it to a format; cached.
+    """Return the `TilePlan` that computes x / s without rounding it to a format; cached.
 
-    scaling: the recipe of the scales s. largest: the largest value of the element format, to which a tile's amax
-    (largest magnitude) is scaled. source_fmt: the format of x.
+    largest: the value to which a tile's largest magnitude is scaled. source_fmt: the format of x.
     """
     width = 64 if source_fmt == FP64 else 32
     wide = FP64 if width == 64 else FP32
@@ -57,18 +52,12 @@ def quotients(
 ) -> tuple[Array, Array, np.float32 | None]:
     """Fill the scales of tiles; return the quotients x / s, counts of tiles, and the array's second-level scale.
 
-    Args:
-      source: the float array x.
-      source_fmt: the format that its dtype stores.
-      scaling: the recipe of tiles and scales s.
-      largest: the value to which a tile's largest magnitude is scaled.
-      targets: arrays of scales and scale codes to fill.
-      known_scales: the caller's float32 scales, one per tile; None: they are computed.
+    source, source_fmt: the float array x and its format. largest: the value to which a tile's largest magnitude is
+    scaled. targets: arrays to fill. known_scales: the caller's float32 scales, one per tile; None to compute them.
 
     Returns:
-      x / s, float32 of the source's shape (float64 for float64); five int64, the numbers of tiles with an amax of 0,
-      with NaN, with Inf, with a scale raised to the smallest one allowed, and with one lowered to the largest; a
-      float32 that multiplies the scales of all tiles, None if the scaling has one level or the scales are the caller's.
+      x / s, float32 of the source's shape (float64 for float64); the counts of tiles that `TileTargets` describes; the
+        scale of the whole array, None if the scaling has one level or the scales are the caller's.
     """
     how = _quotient_plan(scaling, largest, source_fmt)
     tiles = tiling(source.shape, scaling.block)
@@ -89,7 +78,6 @@ def quotients(
 def encode_quotients(numbers: Array, options: TableOptions, codes: Array) -> None:
     """Round `numbers`, float32 or float64, to the values of a table format, and fill `codes` with their codes.
 
-    numbers: elements divided by the scales of their tiles. options: those of the cast, its format included. codes: of
-    the same shape, in the format's storage dtype.
+    options: those of the cast, its format included. codes: of the same shape, in the format's storage dtype.
     """
     run_stages(encoding(FP32 if numbers.dtype == np.float32 else FP64, options), words(numbers), codes)

@@ -33,9 +33,8 @@ NO_DRAWS = np.zeros(4, np.uint64)
 class TileTargets(NamedTuple):
     """Arrays that tile loops fill: each tile's scale and scale code, and counts of tiles.
 
-    scales: float32, shape (batch, rows of tiles, tiles in a row). codes: of the same shape, or with a last axis of
-    length 0 where scales have no codes. counts: five int64, to which are added the numbers of tiles with an amax of 0,
-    with NaN, with Inf, with a scale raised to the smallest one allowed, and with one lowered to the largest.
+    counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale
+    raised to the smallest one allowed, and with one lowered to the largest.
     """
 
     scales: Array  # float32
@@ -47,9 +46,7 @@ class TileTargets(NamedTuple):
 class TilePlan:
     """The plan for encoding arrays of one format to one element format with one scaling.
 
-    source_fmt: the format of the arrays. scales: the plan of the scales. options: those of the elements' cast, without
-    a seed. encoder: the constants by which scaled floats become codes. integer: True for an integer format. back: True
-    writes the values of codes (code * scale), not the codes.
+    integer: True for an integer format. back: True to write the values of codes (code * scale), not the codes.
     """
 
     source_fmt: Format
@@ -70,19 +67,12 @@ class TilePlan:
         return self.source_fmt.bits == self.scales.width
 
     def choices(self) -> ElementChoices:
-        """Return the integers that select loops: rounding mode, kind of encoder, division, and integer or not.
-
-        The kind is PLAIN, FULL or UNUSUAL (core/encode.py). The division is BY_SCALE, or BY_INVERSE if elements are
-        multiplied with the inverse of the scale.
-        """
+        """Return the integers that select loops: rounding mode, kind of encoder, division, and whether integer."""
         return ElementChoices(int(self.options.rounding), self.encoder.kind, self.scales.applied, int(self.integer))
 
     @cached_property
     def layouts(self) -> tuple[Array, Array]:
-        """Constants of the elements' encoder and decoder in one array, and `choices` as an int64 array.
-
-        The decoder's are all 0 if codes are written, as nothing is decoded then.
-        """
+        """Constants of the elements' encoder and decoder (0 if codes are written), and `choices` as int64."""
         decoder = decode_plan(self.options.fmt, self.width) if self.back else None
         word: Any = np.uint32 if self.width == 32 else np.uint64
         back = decoder.layout if decoder else np.zeros(len(DecodeLayout._fields), word)
@@ -90,11 +80,7 @@ class TilePlan:
 
 
 class TileJob(NamedTuple):
-    """One array to encode to codes, or to values, and the array to fill.
-
-    source: bit patterns, shape (batch, rows, columns), of any memory layout. out: codes, or uint32 patterns of float32
-    values, of the same shape in C order. tiling: its tiles. how: the plan. seed: that of stochastic rounding, or None.
-    """
+    """One array to encode to codes, or to values, and the array to fill; seed: that of stochastic rounding, or None."""
 
     source: Array  # words, batch x rows x columns, of any layout
     out: Array  # codes, or uint32 bits of float32 values; C order
@@ -141,11 +127,7 @@ class TileJob(NamedTuple):
         return Elements(self.width, self.shape_of(columns), how.back, choices, frozen, careful)
 
     def shape_of(self, columns: int) -> int:
-        """Return the number of columns of a tile that is compiled into a loop, or ANY (0) for a loop that reads it.
-
-        The number is compiled in if it is 1, or for large matrices also 16, 32, 64 or 128. For small ones compiling
-        takes too long.
-        """
+        """Return the number of columns of a tile that is compiled into a loop, or ANY (0) for a loop that reads it."""
         return ANY if self.is_small and columns != 1 else tile_shape(columns)
 
     def draws(self, batch: int, row: int, column: int) -> Array:
@@ -162,10 +144,7 @@ class TileJob(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A rectangular part of one matrix of a batch.
-
-    batch: index of the matrix. rows, columns: (first, stop) of its rows and of its columns.
-    """
+    """A rectangular part of one matrix of a batch; rows, columns: (first, stop)."""
 
     batch: int
     rows: tuple[int, int]
@@ -178,10 +157,7 @@ class Place(NamedTuple):
 
 
 def load(job: TileJob, part: Array) -> Array:
-    """Return `part`, a view of the job's source, as contiguous bit patterns of floats of job.width bits, 32 or 64.
-
-    Narrower source formats are widened. A part that kernels can read directly is returned without a copy.
-    """
+    """Return `part`, a view of the job's source, as contiguous bit patterns of floats of job.width bits, 32 or 64."""
     if job.is_direct and part.flags.c_contiguous:
         return part
     native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
@@ -196,9 +172,7 @@ def load(job: TileJob, part: Array) -> Array:
 def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]:
     """Yield the parts of `place` that are loaded at once; they start at multiples of `step` (rows, columns).
 
-    The multiples count from the corner of `place`. A part has at most PIECE elements, so that it fits the cache, or
-    more if one step has. A place that kernels can read directly is yielded whole. job: the array of which `place` is a
-    part.
+    A part has at most PIECE elements, or more if one step has. A place that kernels can read directly is yielded whole.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     if job.is_direct and place.of(job.source).flags.c_contiguous:
@@ -215,17 +189,14 @@ def pieces(job: TileJob, place: Place, step: tuple[int, int]) -> Iterator[Place]
 
 
 def tile_range(span: tuple[int, int], size: int) -> tuple[int, int]:
-    """Return (first, stop) of the tiles in a span of rows or columns that begins at a tile's edge.
-
-    span: (first, stop) of the rows or columns. size: the rows or columns of a tile.
-    """
+    """Return (first, stop) of the tiles, `size` long, in a span of rows or columns that begins at a tile's edge."""
     return span[0] // size, -(-span[1] // size)
 
 
 def over_parts(place: Place, step: tuple[int, int], work: Callable[[Place], None]) -> None:
-    """Call `work` for parts of `place` that together cover it and start at multiples of `step` (rows, columns).
+    """Call `work`, on several threads, for parts of `place` that together cover it.
 
-    Several threads work on a large place at once. The multiples count from the corner of `place`.
+    Parts start at multiples of `step` (rows, columns), which count from the corner of `place`.
     """
     (top, bottom), (left, right) = place.rows, place.columns
     rows, columns = bottom - top, right - left

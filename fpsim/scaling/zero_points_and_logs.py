@@ -32,8 +32,8 @@ from fpsim.scaling.tiling import Tiling
 def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
     """Yield (batch index, first row of tiles, first row, matrix) for as many rows of tiles as fit the cache at once.
 
-    source: bit patterns of an array of format source_fmt. width: 32 or 64. tiling: the array's tiles. matrix: these
-    rows as contiguous bit patterns of floats of `width` bits.
+    source: bit patterns of an array of format source_fmt. matrix: the rows as contiguous bit patterns of floats of
+    `width` bits, 32 or 64.
     """
     words = source.reshape(tiling.shape)
     wide = FP32 if width == 32 else FP64
@@ -64,17 +64,11 @@ def encode_affine(
     """Encode an array to integers with zero points by filling `targets`.
 
     Args:
-      source: bit patterns of the array.
-      source_fmt: its format.
-      element: the integer format.
-      scaling: the recipe of the scales.
-      options: those of the elements' cast.
-      tiling: the array's tiles.
+      source: bit patterns of the array, of the format source_fmt.
       tile_scales: the caller's scales, shape (batch, rows of tiles, tiles in a row), or None to compute them.
       targets: codes, of shape (batch, rows, columns); and, of the shape of tile_scales, float32 scales, their codes (or
         None) and zero points.
-      counts: five int64, to which are added the numbers of tiles with an amax of 0, with NaN, with Inf, with a scale
-        raised to the smallest one allowed, and with one lowered to the largest.
+      counts: as in `TileTargets`.
     """
     codes, scales, scale_codes, zero_points = targets
     width = 64 if source_fmt == FP64 else 32
@@ -121,18 +115,14 @@ def encode_affine(
 
 @lru_cache(maxsize=1024)
 def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
-    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached.
-
-    scaling: the recipe. width: bits, 32 or 64, of the float in which elements are divided by scales.
-    """
+    """Return the plan of scales that map a tile's range, high - low, to `steps` units of an integer format; cached."""
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
 
 def _words(options: CastOptions, first: int, matrix: Array) -> Array:
     """Return a random uint32 per element of `matrix`, or an empty array for deterministic rounding.
 
-    options: those of the elements' cast, with mode and seed. first: flat index of the matrix's first element in the
-    whole array.
+    first: flat index of the matrix's first element in the whole array.
     """
     if options.rounding is not Rounding.STOCHASTIC:
         return np.empty(0, np.uint32)
@@ -154,11 +144,7 @@ def encode_log(
     """Encode an array to LogFMT by filling `targets`.
 
     Args:
-      source: bit patterns of the array.
-      source_fmt: its format.
-      element: the LogFMT format.
-      scaling: the recipe; its `nan` decides on NaN.
-      tiling: the array's tiles.
+      source: bit patterns of the array, of the format source_fmt.
       targets: codes, of shape (batch, rows, columns); and float32 steps and lows, of shape (batch, rows of tiles, tiles
         in a row): the distance of levels in log2, and log2 of the lowest nonzero level.
       counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.

@@ -121,15 +121,7 @@ class DelayedScaling(_ScaleState):
         return cast if cast.get("overflow") is not None else {**cast, "overflow": "saturate"}
 
     def _run(self, step: steps.EncodingStep, *, back: bool) -> tuple[Any, Array, dict[str, Array], bool]:
-        """Encode a step's array with the current scales, and compute the next ones.
-
-        step: the array and the options of its cast. back: True for values instead of codes. The object itself is not
-        changed.
-
-        Returns:
-          The Scaled array (float32 values if `back`); the encode scales that were used; a dict of the arrays for the
-          next step, "amax_history" and "encode_scales"; and whether an encode scale was recomputed.
-        """
+        """Encode a step's array with the current scales, and compute the next ones, as `_ScaleState._run` describes."""
         from fpsim.scaling.look import look
         from fpsim.scaling.states import steps
 
@@ -145,8 +137,8 @@ class DelayedScaling(_ScaleState):
     def _updated(self, history: Array, encode_scales: Array, newest: Array) -> tuple[Array, Array, bool]:
         """Return the history of amaxes after a step, the encode scales after it, and whether a scale was recomputed.
 
-        history: float32 before the step, shape (entries, *tiles). encode_scales: float32 before the step, one per tile.
-        newest: the step's amaxes, one per tile.
+        history: before the step, shape (entries, *tiles). encode_scales: before the step, one per tile. newest: the
+        step's amaxes, one per tile.
         """
         from fpsim.runtime.processor import ieee_arithmetic
 
@@ -161,10 +153,7 @@ class DelayedScaling(_ScaleState):
         return rolled, np.where(computes, computed, encode_scales), bool(computes.any())
 
     def _check_arrays(self, arrays: dict[str, Array]) -> None:
-        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces.
-
-        arrays: a dict of "amax_history" and "encode_scales".
-        """
+        """Raise a ValueError if a saved history or saved encode scales have shapes or values that no step produces."""
         history, encode_scales = arrays["amax_history"], arrays["encode_scales"]
         if history.shape != (self.history, *encode_scales.shape):
             raise ValueError(

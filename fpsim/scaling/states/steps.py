@@ -32,8 +32,7 @@ def encode_with_factors(
 ) -> Scaled:
     """Encode x * factor, with one factor and one decode scale per tile, which need not be exact inverses of each other.
 
-    The decoded value is code * scale. fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one
-    per tile.
+    fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one per tile.
     """
     element, source, source_fmt = checked(x, fmt, scaling)
     codes = np.empty(source.shape, element.storage)
@@ -48,11 +47,7 @@ def encode_with_factors(
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
-    """Return code * scale, float32, for the codes of x * factor with one factor and one decode scale per tile.
-
-    Equal to `encode_with_factors(...).decode()`, but computed in one pass where possible. fmt, scaling, cast: as for
-    `fpsim.encode_scaled`. scales, factors: float32, one per tile.
-    """
+    """Return the float32 values of `encode_with_factors(...).decode()`, computed in one pass where possible."""
     element, source, source_fmt = checked(x, fmt, scaling)
     target = np.empty(source.shape, np.float32)
     assert not isinstance(element, (LogFMT, TableFormat))
@@ -68,11 +63,7 @@ def quantize_with_factors(
 
 
 def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
-    """Fill `target` with codes, or with float32 values if `back`, using given scales and factors, one per tile.
-
-    step: the array and the options of its cast. target: of the array's shape. scales: decode scales. factors: what
-    elements are multiplied with, or divided by if the scaling says so.
-    """
+    """Fill `target` with codes, or with float32 values if `back`, using given scales and factors, one per tile."""
     job = step.job(target, back=back)
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = job.tiling.tiles
@@ -82,9 +73,7 @@ def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Arra
 class EncodingStep(NamedTuple):
     """The arguments of one step of encoding.
 
-    source: the float array. source_fmt: the format that its dtype stores. element: the element format. scaling: the
-    recipe of tiles and scales. options: the checked options of the elements' cast. keywords: the keywords from which
-    they were made.
+    source_fmt: the format of source. options: the checked options of the elements' cast, made from `keywords`.
     """
 
     source: Array
@@ -95,10 +84,7 @@ class EncodingStep(NamedTuple):
     keywords: ElementKeywords
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
-        """Return the `TileJob` (arrays, tiles, plan and seed) that writes codes, or values if `back`, into `target`.
-
-        target: of the source's shape. Without a target, the job can only be used to read the source.
-        """
+        """Return the `TileJob` that writes codes, or values if `back`, into `target`, or that can only be read."""
 
         assert not isinstance(self.element, (LogFMT, TableFormat))
         tiles = tiling(self.source.shape, self.scaling.block)
@@ -135,8 +121,7 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
 def given_factors(step: EncodingStep, scales: Array) -> Array:
     """Return the factors of elements for given decode scales: the scales if elements are divided, else their inverses.
 
-    step: the array and its scaling. scales: float32, one per tile. The result has the shape (batch, rows of tiles,
-    tiles in a row), in the float (float32 or float64) in which elements are divided by scales.
+    The result has the shape (batch, rows of tiles, tiles in a row), in the float in which elements are divided.
     """
 
     job = step.job()
@@ -149,10 +134,9 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
 
 def newest(tops: Array, specials: Array) -> Array:
-    """Return each tile's amax (largest magnitude) in float32, ignoring NaN; Inf if the tile has an infinite element.
+    """Return each tile's amax in float32, ignoring NaN; Inf if the tile has an infinite element.
 
-    tops: bit patterns (uint32 or uint64) of the finite amax. specials: flags of the same shape, the sum of HAS_NAN and
-    HAS_INFINITY.
+    tops, specials: bit patterns of the finite amax, and flags, as `look` returns them.
     """
 
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
@@ -163,10 +147,9 @@ def newest(tops: Array, specials: Array) -> Array:
 
 
 def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
-    """Return (number of elements that saturate, number that underflow) in a step with these factors.
+    """Return (number of elements that saturate, number that underflow) in a step, as `ScaleCounts` defines them.
 
-    step: the array and the options of its cast. factors: one per tile, what elements are divided by or multiplied with.
-    The counts are those of `ScaleCounts`.
+    factors: one per tile, what elements are divided by or multiplied with.
     """
     job = step.job()
     encoder, tiles = job.how.encoder, job.tiling
