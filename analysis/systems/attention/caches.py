@@ -78,7 +78,7 @@ def kv_caches(
             values = cached(head.v, cache, cache.scales).astype(np.float64)
             stored = exact_attention(head._replace(k=keys, v=values))
             pairs = ((keys, head.k), (values, head.v), (head.q @ keys.T, head.q @ head.k.T), (stored[0], output))
-            sums += [[((a - b) ** 2).sum(), (b**2).sum()] for a, b in pairs]
+            sums += [[((a - b) ** 2).sum(where=~np.isnan(b)), (b**2).sum(where=~np.isnan(b))] for a, b in pairs]
             both = (stored[1] > 0) & (weights > 0)
             ratio = np.where(both, stored[1], 1.0) / np.where(both, weights, 1.0)
             divergences.append((stored[1] * np.log(ratio)).sum(axis=-1))

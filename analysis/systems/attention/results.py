@@ -236,6 +236,8 @@ class CacheRow:
       score_error: norm of the error of q.k / norm of the exact q.k.
       output_error: norm of the error of the outputs / norm of the exact outputs.
       kl: mean over queries of KL(computed || exact) of the softmax weights, in nats.
+
+    Queries whose keys are all masked have no output, and do not count.
     """
 
     cache: str

@@ -51,7 +51,8 @@ class HeadSums:
             computed = result.weights / result.weights.sum(axis=-1, keepdims=True, dtype=np.float64)
             both = (computed > 0) & counts
             ratios = np.where(both, computed, 1.0) / np.where(both, weights, 1.0)
-            self.rows["kl"].append(np.where(both, computed * np.log(ratios), 0.0).sum(axis=-1))
+            divergences = np.where(both, computed * np.log(ratios), 0.0).sum(axis=-1)
+            self.rows["kl"].append(np.where(np.isnan(weights).any(axis=-1), np.nan, divergences))
             self.rows["variation"].append(np.abs(computed - weights).sum(axis=-1) / 2)
             self.rows["weight_sum"].append(result.weights.sum(axis=-1, dtype=np.float64) / result.sums - 1)
             spacing = np.asarray(recipe.output.ulp(np.clip(np.abs(exact), 0, recipe.output.max)), np.float64)

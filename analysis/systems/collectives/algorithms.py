@@ -148,7 +148,10 @@ class SpanOrders:
 
     def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
         """Return the order of additions for element `element` if only `span` is reduced, as nested tuples of ranks."""
-        return self.owned(0, ranks)
+        for part, order in self.parts(span, ranks):
+            if part.start <= element < part.stop:
+                return order
+        raise IndexError(f"element {element} is outside {span.start} .. {span.stop}")
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,6 @@ class ReductionTree(SpanOrders):
 
     def owned(self, chunk: int, ranks: int) -> Order:
         return halves(0, ranks) if self.shape == "binomial" else binary_tree(ranks, lambda i: i)
-
-    def order_within(self, element: int, span: BufferSpan, ranks: int) -> Order:
-        return next(order for part, order in self.parts(span, ranks) if part.start <= element < part.stop)
 
 
 @dataclass(frozen=True)
@@ -288,6 +288,8 @@ class TwoLevel:
         """Return the order of the additions for element `element` of `size` elements, as nested tuples of ranks."""
         node = self.node(ranks)
         shards = split(BufferSpan(0, size), node)
+        if not 0 <= element < size:
+            raise IndexError(f"element {element} is outside 0 .. {size}")
         shard = next(i for i, span in enumerate(shards) if span.start <= element < span.stop)
         assert not isinstance(self.inside, str)
         assert not isinstance(self.between, str)

@@ -295,6 +295,12 @@ def test_rows_without_keys_and_infinite_scores_do_no_harm() -> None:
         report = A.attention(q, k, v, recipe, mask=mask)
         assert np.isfinite(report.output[[0, 2]]).all()
         assert report.relative_error < 0.2
+    causal = A.kv_caches(np.concatenate([q, q]), k, v, A.KVCache("int8"), causal=True).rows[
+        0
+    ]  # the first query has no key
+    assert 0 < causal.output_error < 0.1
+    some, every = (A.attention(q[rows], k, v, "bf16", mask=mask[rows]) for rows in (mask[:, 0], slice(None)))
+    assert every.kl == some.kl > 0
     loud = A.attention(1e3 * q, 1e3 * k, v, "fp16", scale=1.0)
     assert loud.score_overflow > 0.9
     assert np.isnan(loud.output).any()

@@ -123,7 +123,10 @@ def test_positions_and_repetition_are_told_apart() -> None:
         calls.append(1)
         return rows + np.float32(len(calls))
 
-    assert "repetition" in A.batch_invariance(noisy, x, batches=(1, 4)).causes
+    report = A.batch_invariance(noisy, x, batches=(1, 4))
+    assert "repetition" in report.causes
+    assert report.thresholds[0] > 1
+    assert "repeating a call changes bits" in str(report)
 
 
 def test_models_of_torch_are_given_tensors() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import fpsim as fp
+from fpsim.analysis.systems.collectives import algorithms
 from fpsim.analysis.systems.collectives.rounding import CAST, SEND, step_seed
 from tests.analysis.systems.collective_cases import draws, followed, hop, simulated_ring
 from tests.kit.sweeps import in_turn
@@ -168,6 +169,14 @@ def test_two_levels_give_the_bits_of_rings_in_rows_and_columns(rows: int, column
     want = simulated_grid(x, rows, columns)
     fp.testing.assert_bits_equal(C.all_reduce(x, "bf16", algorithm=C.TwoLevel(columns)), want)
     fp.testing.assert_bits_equal(C.grid_all_reduce(x, "bf16", (rows, columns)), want)
+
+
+@pytest.mark.parametrize("element", [-1, 8])
+def test_an_element_outside_of_the_buffer_has_no_order(element: int) -> None:
+    double = algorithms.ReductionTree("double_binary")
+    for algorithm in (*algorithms.FLAT.values(), double, algorithms.TwoLevel(ranks_per_node=2)):
+        with pytest.raises(IndexError, match=f"element {element} is outside 0 .. 8"):
+            algorithm.order(element, 8, 4)
 
 
 @in_turn("inside", ["ring", "tree", "recursive_halving", "direct"])
