@@ -171,7 +171,7 @@ class KernelReport:
             elif self.derivation:
                 lines.append(f"All {of} are within their bounds; the largest error is {self.share:.1%} of its bound.")
             else:
-                said = certificate(self.excluded, self.rivals, self.same) if self.excluded or self.rivals else ""
+                said = self._certificate() if self.excluded or self.rivals else ""
                 lines.append(f"All {of} are equal. {said}".rstrip())
         if self.derivation:
             lines.append(f"  {self.derivation}")
@@ -186,20 +186,16 @@ class KernelReport:
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
-
-def certificate(excluded: int, rivals: tuple[str, ...], same: tuple[str, ...]) -> str:
-    """Return the sentence on the variants that the results exclude, and on those that they cannot exclude.
-
-    excluded: number of excluded variants. rivals: those not excluded. same: other names of the promised arithmetic.
-    """
-    others = "other additions, orders, roundings and faults"
-    text = f"Each of {excluded:,} {others} would give another result for at least one input"
-    if rivals:
-        unlike = f"Of {excluded + len(rivals):,} {others}, {excluded:,} would give another result"
-        text = f"{unlike}; not excluded: {listed(rivals, LISTED, '; ')}"
-    if same:
-        text += f"; {len(same)} further names mean the same additions for these shapes"
-    return f"{text}."
+    def _certificate(self) -> str:
+        """Return the sentence on the variants that the results exclude, and on those that they cannot exclude."""
+        others = "other additions, orders, roundings and faults"
+        text = f"Each of {self.excluded:,} {others} would give another result for at least one input"
+        if self.rivals:
+            unlike = f"Of {self.excluded + len(self.rivals):,} {others}, {self.excluded:,} would give another result"
+            text = f"{unlike}; not excluded: {listed(self.rivals, LISTED, '; ')}"
+        if self.same:
+            text += f"; {len(self.same)} further names mean the same additions for these shapes"
+        return f"{text}."
 
 
 def ulps_in_words(ulps: float) -> str:

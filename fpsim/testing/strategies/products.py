@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from hypothesis import strategies as st
 
 from fpsim.arrays import Array
-from fpsim.casts.cast import decode, encode
+from fpsim.casts.cast import encode
 from fpsim.errors import require_integer
 from fpsim.matrix_units.catalogue import float_unit as find_unit
 from fpsim.matrix_units.matrix_unit import Element, MatrixUnit
@@ -80,26 +79,25 @@ def _pair(draw: st.DrawFn, unit: MatrixUnit, m: int, n: int, k: int) -> tuple[An
 def _codes(kind: str, rng: np.random.Generator, shape: tuple[int, int], element: Element) -> Array:
     """Return random codes of one operand, in its element type's dtype; kind: as in DATA, "cancelling" as "wide"."""
     if kind == "any codes":
-        drawn = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
-        return np.asarray(_carried(drawn, element)).astype(element.dtype)
-    if kind == "ones":
-        x = np.ones(shape)
+        codes = rng.integers(0, 1 << element.fmt.bits, shape, dtype=np.uint64)
+    elif kind == "ones":
+        codes = np.full(shape, _one(element), np.uint64)
     else:
         x = rng.choice([-1.0, 1.0], shape) * rng.uniform(1, 2, shape) * 2.0 ** rng.integers(-SPAN, SPAN, shape)
-    return _encoded(x, element)
+        codes = encode(x, element.fmt, overflow="saturate").astype(np.uint64)
+    return np.asarray(_carried(codes, element)).astype(element.dtype)
+
+
+def _one(element: Element) -> int:
+    """Return the code of 1 in `element.fmt`."""
+    return int(encode(np.float64(1), element.fmt))
 
 
 def _keep_part(codes: Array, element: Element, last: int, first: int) -> None:
     """Replace codes by the code of 1, in place, except those that are among the last `last` and the first `first`."""
     kept = np.zeros(codes.size, np.bool_)
     kept[max(codes.size - last, 0) : first] = True
-    codes[~kept.reshape(codes.shape)] = _encoded(np.ones(1), element)[0]
-
-
-def _encoded(x: npt.NDArray[np.float64], element: Element) -> Array:
-    """Return values rounded to `element.fmt`, saturated, as codes of the format in which a unit stores them."""
-    values = decode(encode(x, element.fmt, overflow="saturate"), element.fmt, np.float64)
-    return encode(values, element.carrier)
+    codes[~kept.reshape(codes.shape)] = _carried(_one(element), element)
 
 
 def _carried(code: Any, element: Element) -> Any:
