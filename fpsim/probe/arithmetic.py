@@ -54,20 +54,14 @@ def programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def usual_programs(counter: Counter, order: Order) -> Iterator[Program]:
-    """Yield programs whose sums have the result's format, then others with FP32 sums, then others with FP64 sums.
-
-    Each program rounds its sums to nearest even. The black box, `counter.box`, is not called.
-    """
+    """Yield programs whose sums have the result's format, then others with FP32 sums, then others with FP64 sums."""
     box = counter.box
     for fmt, zeros in product(dict.fromkeys((box.fmt, FP32, FP64)), _zeros(box)):
         yield from _exact(box, order, AdditionRule(fmt, zeros=zeros))
 
 
 def _usual_flushes(box: BlackBox, fmt: Format) -> list[tuple[tuple[str, ...], tuple[float, ...]]]:
-    """Return pairs (flushes, least_inputs) to try, fields of an `AdditionRule` whose sums have the format `fmt`.
-
-    Only formats with few exponents are varied, because normally distributed operands show subnormals of these alone.
-    """
+    """Return pairs (flushes, least_inputs) to try, fields of an `AdditionRule` whose sums have the format `fmt`."""
     least = [
         (0.0, operand.fmt.smallest_normal) if _is_narrow(operand.fmt) else (0.0,) for operand in box.operands
     ]  # fmt: skip
@@ -99,11 +93,7 @@ def other_flushes(program: Program, box: BlackBox) -> Iterator[Program]:
 
 
 def _exact(box: BlackBox, order: Order, rule: AdditionRule) -> Iterator[Program]:
-    """Yield programs whose additions, by `rule`, round the exact sum of their inputs once.
-
-    Of products, the first program adds those unrounded that the black box does. A second one, if the format of the sums
-    holds all products, rounds them to the operands' format.
-    """
+    """Yield programs whose additions, by `rule`, round the exact sum of their inputs once."""
     if len(box.operands) == 1:
         yield Program(order, rule, box.fmt, box.n)
         return
@@ -131,11 +121,7 @@ def mixed_programs(counter: Counter, order: Order) -> Iterator[Program]:
 
 
 def _formats_of_additions(counter: Counter, order: Order) -> tuple[Format, ...]:
-    """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64.
-
-    It is the narrowest one with the bits that the addition keeps of a small term, if a later term cancels most of its
-    sum. The last addition, which no term follows, gets the format of the one before it.
-    """
+    """Return the format of each addition, in the order of `order.program`: BF16, FP16, FP32 or FP64."""
     box = counter.box
     stack: list[tuple[int, int | None]] = []  # the smallest term of each number, and the addition that computed it
     pairs: list[tuple[int, int]] = []
@@ -179,11 +165,7 @@ def _formats(bits: int, out: Format) -> list[Format]:
 
 
 def _overflow(counter: Counter, fmt: Format) -> str:
-    """Return the overflow mode of sums in the format `fmt`, found by adding its largest number to itself.
-
-    It is "nonfinite" unless the result is that largest number; also if the black box raises a ValueError, or cannot be
-    called with such numbers.
-    """
+    """Return the overflow mode of sums in the format `fmt`, found by adding its largest number to itself."""
     box = counter.box
     two = counter.alive[:2]
     if box.operands[0].fmt.max < fmt.max or two.size < 2:
@@ -216,14 +198,12 @@ def _kept(counter: Counter, large: int, minus: int, small: int) -> Array:
     rows[:, large] = 2.0 ** (counter.small + np.arange(1, most + 1))
     rows[:, minus] = -rows[:, large]
     rows[:, small] = 2.0**counter.small
-    return box.values(rows) == 2.0**counter.small
+    kept: Array = box.values(rows) == 2.0**counter.small
+    return kept
 
 
 def _bits(counter: Counter, order: Order) -> int:
-    """Return the precision, in bits, of a partial sum of two terms, whose larger term a third one cancels.
-
-    If the order adds no third term to a sum of two, it is the precision of a sum of two terms in the result.
-    """
+    """Return the precision, in bits, of a partial sum of two terms, whose larger term a third one cancels."""
     three = _three(order.branch)
     if three is None:
         return counter.bits
@@ -275,7 +255,7 @@ def _three(branch: Branch) -> tuple[int, int, int] | None:
 def _fraction_bits(counter: Counter, order: Order) -> int | None:
     """Return the number of fraction bits, below the largest exponent, that the addition with the most operands keeps.
 
-    Return None if it keeps all bits that can be measured, or if no addition takes three numbers or more.
+    Return None if no limit can be measured.
     """
     node = max(order.branch.nodes(), key=lambda node: len(node.children))
     if len(node.children) < 3:
@@ -290,9 +270,7 @@ def _fraction_bits(counter: Counter, order: Order) -> int | None:
 def exact_products(box: BlackBox, order: Order, fmt: Format) -> frozenset[int]:
     """Return the indices of terms whose product is not rounded to `fmt` before it is added, as in fused multiply-adds.
 
-    Calls of the black box test each term. If products need more bits than `fmt` has, the test adds (1 + 2^-h)^2 to a
-    number that cancels all but its last bit; h is half the precision of `fmt`. If only the range of `fmt` is too small,
-    the test adds a product beyond the range to -Inf. The result is empty if no test applies.
+    Calls of the black box test each term; the result is empty if no test applies.
     """
     of_a, of_b = (operand.fmt for operand in box.operands)
     pairs = list(_pairs_of_siblings(order.branch))

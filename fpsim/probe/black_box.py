@@ -159,12 +159,7 @@ class BlackBox:
         return tuple(codes(shape).astype(np.uint8).view(dtype) for shape in ((m, blocks), (blocks, columns)))
 
     def _checked(self, result: Any) -> Array:
-        """Return the result of a call as an array of shape (), or (m, columns) for "matmul".
-
-        Raises:
-          ValueError: the shape is another, or the dtype differs from that of earlier results.
-          TypeError: the result does not hold floats (integers, for integer operands).
-        """
+        """Return the result of a call as an array of shape (), or (m, columns) for "matmul"; raises as `call`."""
         if self.kind != "matmul" and self.dtype is not None and self.dtype.isnative and type(result) is self.dtype.type:
             return np.asarray(result)  # a shortcut for nearly all calls: a number of the known dtype
         array = as_array(result, "what fn returns")
@@ -212,10 +207,7 @@ class BlackBox:
         return np.concatenate(out)
 
     def values(self, terms: Array) -> Array:
-        """Return the float64 sums (R,) of terms (R, n), each of which is zero or a power of two of either sign.
-
-        A function of two operands gets factors whose products are the terms.
-        """
+        """Return the float64 sums (R,) of terms (R, n), each of which is zero or a power of two of either sign."""
         return self.of(*self.split(terms))
 
     def of(self, *values: Array) -> Array:

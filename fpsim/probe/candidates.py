@@ -173,19 +173,12 @@ def by_units(
 
 
 def _takes(element: Element, operand: ProbedOperand) -> bool:
-    """Return whether an element type of a matrix unit takes an operand.
-
-    FP32 and TF32 operands are taken by all elements that are passed as float32, such as TF32.
-    """
+    """Return whether an element type of a matrix unit takes an operand."""
     return element.carrier == FP32 if operand.fmt in (FP32, TF32) else element.fmt == operand.fmt
 
 
 def _with_sizes(unit: MatrixUnit, order: Order | None) -> Iterator[Schedule]:
-    """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K.
-
-    Terms are promoted after as many as the order's first partial sum has; there are as many splits as partial sums.
-    Nothing is yielded if the order is None or has a single partial sum.
-    """
+    """Yield schedules of a matrix unit that divide K as an order does: by promotion, or into equal splits of K."""
     if order is None or order.widest == 1:
         return
     parts = spine(order.branch)
@@ -315,10 +308,7 @@ def _added(parts: list[Branch | None] | list[Branch]) -> Branch | None:
 
 
 def _step(total: Branch | None, step: StackOperation) -> Branch | None:
-    """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet.
-
-    Products that the unit adds in one rounding are in one node, because a probe cannot see an order among them.
-    """
+    """Return the branch after one instruction (`step`) adds products to a running sum `total`, None for none yet."""
     how = step.how
     assert isinstance(how, Arithmetic)
     terms = _terms(step)

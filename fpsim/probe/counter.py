@@ -95,11 +95,7 @@ class Counter:
     # ---- exponents
 
     def _alive(self) -> Array:
-        """Return the indices of the terms that the black box includes in its sum, int64, ascending.
-
-        Raises:
-          NoOrderError: a 1 among zeros gives a sum other than 0 and 1, or no term is in the sum.
-        """
+        """Return the indices of the terms that the black box includes in its sum, int64, ascending."""
         n, sums = self.box.n, []
         step = max(ROWS // n, 1)
         for start in range(0, n, step):
@@ -118,22 +114,14 @@ class Counter:
         return int(self.alive[0]), int(self.alive[self.alive.size // 2]), int(self.alive[-1])
 
     def _single(self, exponents: Array) -> Array:
-        """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions).
-
-        The term at a position is 2**exponent. Positions are the first, a middle and the last index in `alive`, each
-        once.
-        """
+        """Return the black box's float64 sums of a single power of two among zeros, (exponents, positions)."""
         places = np.array(sorted(set(self._ends())))
         rows = np.zeros((exponents.size * places.size, self.box.n))
         rows[np.arange(rows.shape[0]), np.tile(places, exponents.size)] = np.repeat(2.0**exponents, places.size)
         return self.box.values(rows).reshape(exponents.size, places.size)
 
     def _smallest(self) -> int:
-        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power.
-
-        Raises:
-          NoOrderError: for each tried exponent, a sum differs from the power.
-        """
+        """Return the smallest tried exponent for which one power of two and zeros elsewhere sum to that power."""
         low, high = self.box.exponents
         tried = np.array([e for e in SMALL if low <= e <= high] or [low])
         sums = self._single(tried)
@@ -143,13 +131,7 @@ class Counter:
         return int(tried[np.flatnonzero(good)[0]])
 
     def _largest(self) -> int:
-        """Return the largest tried exponent with which M = 2**exponent and -M, among zeros, cancel at all tested terms.
-
-        Tested are the first term with the second and the last one, and a middle term with the last one.
-
-        Raises:
-          NoOrderError: for each tried exponent, M and -M do not cancel at some pair.
-        """
+        """Return the largest tried exponent with which M = 2**exponent and -M cancel at all tested terms."""
         n, high = self.box.n, self.box.exponents[1]
         first, middle, last = self._ends()
         tried = [e for e in LARGE if self.small <= e <= high] or [high]

@@ -72,10 +72,7 @@ def drawn_scales(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def answers(box: BlackBox, values: tuple[Array, ...], scales: tuple[Array, ...] = ()) -> Array:
-    """Return the black box's results, in their dtype, for operands from `drawn` and block scales from `drawn_scales`.
-
-    The result is (M, N) for a matrix product, else (rows,). scales: () for scales of 1.
-    """
+    """Return the black box's results, in their dtype, for operands from `drawn` and scales from `drawn_scales`."""
     with np.errstate(all="ignore"):
         if box.kind == "matmul":
             return box.whole(*values, scales=scales or None)
@@ -173,10 +170,10 @@ def _in_layers(rng: np.random.Generator, values: list[Array], fmt: Format) -> No
 
 
 def _cancel(rng: np.random.Generator, values: list[Array], near: bool) -> None:
-    """Pair the terms, and make the second of each pair the negative of the first, in place.
+    """Pair the terms, and make the second of each pair the negative of the first (or nearly so), in place.
 
-    In one of 20 pairs the second is also larger by the factor 1 + 2**-6. values: float64 arrays of one or two operands,
-    whose first axis counts terms. near: True to pair each term with its neighbour, False to pair at random.
+    values: float64 arrays of one or two operands, whose first axis counts terms. near: True to pair each term with its
+    neighbour, False to pair at random.
     """
     n = values[0].shape[0]
     place = np.arange(n) if near else rng.permutation(n)

@@ -63,10 +63,7 @@ class _TreeSearch:
         self.masks, self.rng = masks, rng
 
     def tree(self, terms: Array, depth: int) -> Branch:
-        """Return the branch that adds the given terms, ascending, before other terms are added to their sum.
-
-        If one node adds them together with others, the branch has only these terms. depth: that of the recursion.
-        """
+        """Return the branch that adds the given terms, ascending, before other terms; depth: that of the recursion."""
         if terms.size == 1:
             return Branch(int(terms[0]))
         # the deepest term of a chain is usually its first or its last one; other orders get random pivots
@@ -104,8 +101,7 @@ class _TreeSearch:
     def _sampled(self, pivot: int, members: Array) -> list[Array] | None:
         """Return `members` in groups, one for each node that adds terms to the pivot's partial sum, lowest node first.
 
-        members: too many terms to be counted at once. With -M at one of a group, all members of lower groups must be
-        lost; if they are not, because a node adds several numbers exactly, None is returned.
+        members: too many terms to be counted at once. Return None if a node adds several numbers exactly.
         """
         done: list[Array] = []
         waiting = [members]
@@ -145,10 +141,7 @@ class _TreeSearch:
         return np.zeros(0, np.int64)
 
     def _are_nested(self, pivot: int, parts: list[Array]) -> bool:
-        """Return whether, with M at the pivot and -M in a group of terms (of `parts`), the group before it is lost.
-
-        One term of each group is tested.
-        """
+        """Return whether, with M at the pivot and -M in a group of terms (of `parts`), the group before it is lost."""
         firsts = np.array([part[0] for part in parts])
         for start in range(0, firsts.size, self.masks.capacity):
             small = firsts[start : start + self.masks.capacity]
@@ -178,19 +171,14 @@ class _TreeSearch:
     def _joins_same_node(self, pivot: int, shared: Array, members: Array, size: int) -> bool:
         """Return whether the node that adds the terms `shared` to the pivot's sum also adds `members` to it.
 
-        Such a node adds several branches exactly, so terms of one branch count with -M in another one. size: number of
-        terms in each branch of `members`, counted as those that are lost with -M at a member.
+        size: number of terms in each branch of `members`.
         """
         if size < 1 or members.size % size:
             return False
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.
-
-        If all members seem to be one branch, but its topmost addition also takes the pivot, the operands of that
-        addition are returned instead.
-        """
+        """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum."""
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)
@@ -205,11 +193,7 @@ class _TreeSearch:
         return [below] if self._survives(first, second, pivot) else list(below.children)
 
     def _is_flat(self, pivot: int, members: Array) -> bool:
-        """Return whether one node adds the term `pivot` and all terms `members`.
-
-        It does if a small pivot is lost with M and -M at any two members; of more than PAIRS members, some pairs are
-        tested.
-        """
+        """Return whether one node adds the term `pivot` and all terms `members`; tests some pairs of many members."""
         if self._survives(int(members[0]), int(members[-1]), pivot):
             return False
         if members.size <= PAIRS:

@@ -59,18 +59,13 @@ def order_in_words(order: Order) -> str | None:
         return "in pairs, level by level"
     sizes = spine(order.branch)
     first, *between, last = sizes or [0, 0]
-    if len(sizes) < 2 or set(between) - {first} or last > first or order != _in_chains(terms, sizes):
+    if len(sizes) < 2 or set(between) - {first} or last > first:
+        return None
+    runs = [terms[stop - size : stop] for size, stop in zip(sizes, accumulate(sizes), strict=True)]
+    if order != Order.of(chained(chained(map(Branch, run)) for run in runs)):
         return None
     rest = f" (the last of {last})" if last < first else ""
     return f"in chains of {first} terms{rest}, added one after another"
-
-
-def _in_chains(terms: list[int], sizes: list[int]) -> Order:
-    """Return the order that adds runs of `sizes` consecutive terms as chains, then the runs' sums one after another."""
-    ends = accumulate(sizes)
-    return Order.of(
-        chained(chained(map(Branch, terms[stop - size : stop])) for size, stop in zip(sizes, ends, strict=True))
-    )
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:

@@ -134,11 +134,7 @@ def _operands(a: Any, b: Any) -> tuple[ProbedOperand, ProbedOperand]:
 
 
 def model_of(box: BlackBox) -> Model:
-    """Return the model of a black box, or of its results cast to FP16 or BF16 if no model fits without the cast.
-
-    The cast model is returned only if the cast changes no result and that model fits; else the model is that of the
-    results without a cast, whose `unknown` says why none fits.
-    """
+    """Return the model of a black box, or of its results cast to FP16 or BF16 if no model fits without the cast."""
     if box.operands[0].integer:
         return integer_model(box)
     model = _float_model(box)
@@ -242,10 +238,7 @@ class _Witness:
         return all(self._agrees(model, kind, seed) for seed in seeds for kind in kinds)
 
     def _agrees(self, model: AdderCandidate | Program, kind: str, seed: int) -> bool:
-        """Return whether a model reproduces the black box's bits for the operands drawn with `kind` and `seed`.
-
-        Return False if the black box raises a ValueError for a kind at the edges of the range, such as "large".
-        """
+        """Return whether a model reproduces the black box's bits for the operands drawn with `kind` and `seed`."""
         try:
             values, scales, want = self.of(kind, seed)
         except ValueError:

@@ -25,10 +25,7 @@ BITS = (FEW_BITS, 24, 53)  # precisions of an unscaled sum to try
 
 
 def factor_of(box: BlackBox) -> float | None:
-    """Return the factor by which a black box multiplies its sum: its result for one 1 among zeros.
-
-    Return None if the factor is 1, is not finite, or differs between the tried terms, which are nine at most.
-    """
+    """Return the factor by which a black box multiplies its sum; None for 1, or if it depends on the term."""
     places = np.unique(np.linspace(0, box.n - 1, PLACES).astype(int))
     ones = np.zeros((places.size, box.n))
     ones[np.arange(places.size), places] = 1.0
@@ -57,10 +54,7 @@ class UnscaledBox(BlackBox):
         self.box, self.factor, self.divisor = box, factor, divisor_of(factor, box.fmt, box.n)
 
     def results(self, *rows: Array) -> Array:
-        """Return the float64 sums (R,) of rows (R, n) of each operand, without the factor.
-
-        If several sums have the same result after scaling, the one with the fewest significant bits is returned.
-        """
+        """Return the float64 sums (R,) of rows (R, n) of each operand, without the factor."""
         got = self.box.results(*rows)
         self.calls = self.box.calls
         with np.errstate(all="ignore"):
@@ -89,7 +83,7 @@ def _shortened(x: Array, bits: int) -> Array:
 def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], factor: float) -> Iterator[Program]:
     """Yield programs whose sum is multiplied or divided by a factor, then programs whose terms are multiplied by it.
 
-    Those of the first kind are made from `plain`, programs without a factor.
+    plain: programs without a factor.
     """
     for program in plain:
         yield from _scaled(program, factor)
@@ -98,10 +92,7 @@ def scaled_programs(counter: Counter, order: Order, plain: Iterable[Program], fa
 
 
 def _scaled(program: Program, factor: float) -> Iterator[Program]:
-    """Yield copies of a program whose sum is multiplied by a factor, or divided by an integer whose reciprocal it is.
-
-    Each copy rounds the scaled sum, to the format of the sums or to that of the results; both are yielded.
-    """
+    """Yield copies of a program whose sum is multiplied by a factor, or divided by the factor's reciprocal."""
     divisor = divisor_of(factor, program.out, program.n)
     exact = float(np.frexp(factor)[0]) in (0.5, -0.5)
     forms = [("times", factor)] if exact or divisor is None else [("over", float(divisor)), ("times", factor)]

@@ -49,7 +49,8 @@ def _clause(branch: Branch, depth: int) -> str | None:
     depth: the most divisions of terms, each within a part of the one before it, that the clause may describe. A
     division is into lanes (every s-th term) or blocks (contiguous terms).
     """
-    runs = _runs(branch)
+    # the terms of each node below the branch, by its id
+    runs = branch.folded(lambda n: None if n.children else TermRun(n.lowest, n.lowest, 1, 0), _together)
     plain = _plain(_relative(branch, runs[id(branch)])) if runs[id(branch)].stride else None
     if plain is not None or depth == 0:
         return plain
@@ -67,10 +68,7 @@ def _clause(branch: Branch, depth: int) -> str | None:
 
 
 def _without_last(branch: Branch) -> tuple[Branch, int]:
-    """Return (the branch without its last additions of single terms, the number of these terms).
-
-    They are left out only if they are the branch's highest terms, added in ascending order; else the number is 0.
-    """
+    """Return (the branch without the highest terms that it adds last, one by one; the number of these terms)."""
     count, end = 0, branch
     terms: list[int] = []
     while len(end.children) == 2 and end.children[0].children and not end.children[1].children:
@@ -81,11 +79,6 @@ def _without_last(branch: Branch) -> tuple[Branch, int]:
             return branch, 0
         count += 1
     return end, count
-
-
-def _runs(branch: Branch) -> dict[int, TermRun]:
-    """Return {id(node): TermRun of its terms} for a branch and all nodes below it."""
-    return branch.folded(lambda n: None if n.children else TermRun(n.lowest, n.lowest, 1, 0), _together)
 
 
 def _together(parts: list[TermRun]) -> TermRun:
@@ -193,10 +186,7 @@ def _blocks(branch: Branch, runs: dict[int, TermRun]) -> Iterator[list[Branch]]:
 
 
 def _in_turn(branch: Branch, runs: dict[int, TermRun]) -> list[Branch]:
-    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not.
-
-    Contiguous: as far apart as the terms of the branch.
-    """
+    """Return the nodes of contiguous terms that a branch adds one after another, first to last; [] if it does not."""
     later, node = [], branch
     while len(node.children) == 2 and min(child.size for child in node.children) > 1:
         later.append(node.children[1])
@@ -226,7 +216,10 @@ def _of_parts(branch: Branch, parts: list[Branch], runs: dict[int, TermRun], dep
     """
     if any(runs[id(part)].stride == 0 for part in parts):
         return None
-    joins = _joins(Order.of(_over(branch, {id(part): place for place, part in enumerate(parts)})))
+    places = {id(part): place for place, part in enumerate(parts)}
+    # the upper part of the tree, in which each part is a term
+    upper = branch.folded(lambda n: Branch(places[id(n)]) if id(n) in places else None, joined)[id(branch)]
+    joins = _joins(Order.of(upper))
     sizes = [part.size for part in parts]
     shapes = {_relative(part, runs[id(part)]) for part in parts if part.size == sizes[0]}
     even = all(size == sizes[0] for size in sizes[:-1]) and sizes[-1] <= sizes[0]
@@ -254,8 +247,3 @@ def _words_of_lanes(count: int, clause: str, how: str) -> str:
         return f"the even and the odd terms are chains{how}" if count == 2 else (
             f"{count} chains of every {count}th term{how}")  # fmt: skip
     return f"{count} lanes of every {count}th term{how}; in each {clause}"
-
-
-def _over(branch: Branch, places: dict[int, int]) -> Branch:
-    """Return the upper part of the tree `branch`, in which each node n of `places` becomes the term places[id(n)]."""
-    return branch.folded(lambda n: Branch(places[id(n)]) if id(n) in places else None, joined)[id(branch)]

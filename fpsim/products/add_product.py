@@ -92,10 +92,7 @@ def _promoted(total: Array, p: UnitProduct) -> None:
 
 
 def _by_specification(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` in place by the loop of `fpsim.dot_add`.
-
-    This serves units without a fast kernel, and products whose kernel is not compiled yet in a `general_loops` block.
-    """
+    """Add a product to `total` in place by the loop of `fpsim.dot_add`."""
     if p.promote:
         _promoted(total, p)
         return
@@ -112,8 +109,8 @@ def _by_specification(total: Array, p: UnitProduct) -> None:
             at = np.arange(i, min(i + side, last))
             rows, columns = at // n, at % n
             nothing = np.zeros((at.size, 1), np.uint8)
-            scales = (p.scale_a[rows], scale_b[columns]) if p.unit.scale else (nothing, nothing)
-            result[at] = run_rows(a[rows], b[columns], start[at], *scales, p.unit)
+            of_a, of_b = (p.scale_a[rows], scale_b[columns]) if p.unit.scale else (nothing, nothing)
+            result[at] = run_rows(a[rows], b[columns], start[at], of_a, of_b, p.unit)
 
     over_spans(m * n, over_elements, 1, weight=terms)
     decode(result.reshape(m, n), fmt, total.dtype, out=total)
@@ -133,10 +130,7 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't compute the unit.
-
-    It is 1 for `Rule.SEPARATE`, and 2 for `Rule.EVEN_ODD`: even terms and odd terms.
-    """
+    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't do the unit."""
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0
@@ -186,10 +180,7 @@ def _stepwise(total: Array, p: UnitProduct) -> None:
 
 
 def _flushed_chains(total: Array, p: UnitProduct) -> None:
-    """Add a product to `total` (M, N) float32 in place, for an x86 unit that adds by chains of multiply-adds.
-
-    Such a unit treats subnormal operands and results as zeros.
-    """
+    """Add a product to `total` (M, N) float32 in place, for an x86 unit that treats subnormal numbers as zeros."""
     unit = p.unit
     a, b = map(_flushed, _floats_as_read(p))
     total[...] = _flushed(total)

@@ -78,7 +78,7 @@ class Backend(FloatOperations, Protocol):
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
         """Return the operands' codes and block scales as a `UnitProduct`, or as this backend's counterpart of it.
 
-        Nothing is computed. a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of `block_scales`.
+        a, b: codes, (M, K) and (K, N). scale_a, scale_b: results of `block_scales`.
         """
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Matrix]:
@@ -99,10 +99,7 @@ class Backend(FloatOperations, Protocol):
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
-        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
-
-        As `start`, but c may also hold floats of another dtype, except float64.
-        """
+        """Return the values of the matrix C of an epilogue: as `start`, but c may hold floats of another dtype."""
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
         """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`, still as float32.

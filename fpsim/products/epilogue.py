@@ -54,11 +54,7 @@ def finished(y: Matrix, order: Epilogue, f: Finish, backend: Backend) -> Matrix:
 
 
 def _scaled(y: Matrix, f: Finish, addend: Matrix | None, backend: Backend) -> Matrix:
-    """Return y times the scales and alpha, plus `addend`, (M, N) float32, or None for nothing.
-
-    The last multiplication and the addition are one fused multiply-add. Alpha multiplies scale_a * scale_b if
-    f.scale_order is "product", else the scale that is applied last.
-    """
+    """Return y times the scales and alpha, plus `addend`, (M, N) float32, or None for nothing."""
     zero = ZERO if addend is None else addend
     if f.scale_a is None and f.scale_b is None:
         if f.alpha != ONE:

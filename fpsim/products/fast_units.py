@@ -109,17 +109,6 @@ def _scaled(unit: MatrixUnit) -> bool:
     return _fused(unit) and unit.block == unit.terms and in_range
 
 
-def _two_passes(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.TWO_PASSES` is within the bounds of its kernels."""
-    return _fused(unit) and unit.terms == 32 and unit.result_bits == unit.d.fmt.mantissa_bits
-
-
-def _grouped(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.GROUPED` is within the bounds of its kernels."""
-    in_range = LOWEST_FLOOR <= unit.floor_exponent <= 0
-    return _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS and in_range
-
-
 def _exact(unit: MatrixUnit) -> bool:
     """Return whether kernels compute a unit of `Rule.EXACT`: chains, and up to 4 FP16 or 2 BF16 products at once."""
     a, b, d = unit.a.fmt, unit.b.fmt, unit.d.fmt
@@ -129,11 +118,6 @@ def _exact(unit: MatrixUnit) -> bool:
         return _is_float32(unit)
     most = {(FP16, FP16): 4, (BF16, BF16): 2}.get((a, b), 0)
     return _is_float32(unit) and unit.terms <= most
-
-
-def _flushed_tree(unit: MatrixUnit) -> bool:
-    """Return whether a unit of `Rule.FLUSHED_TREE` is within the bounds of its kernel."""
-    return _is_float32(unit) and unit.terms <= TREE_TERMS
 
 
 def _separate(unit: MatrixUnit) -> bool:
@@ -148,8 +132,16 @@ def _flushed_chain(unit: MatrixUnit) -> bool:
 
 
 OF_RULE: dict[Rule, Callable[[MatrixUnit], bool]] = {
-    Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.GROUPED: _grouped, Rule.TWO_PASSES: _two_passes,
-    Rule.EXACT: _exact, Rule.FLUSHED_TREE: _flushed_tree, Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
+    Rule.FUSED: _fused, Rule.SCALED: _scaled, Rule.EXACT: _exact,
+    Rule.GROUPED: lambda unit: (
+        _is_float32(unit) and unit.terms == GROUPED_TERMS and unit.fraction_bits <= GROUPED_BITS
+        and LOWEST_FLOOR <= unit.floor_exponent <= 0
+    ),
+    Rule.TWO_PASSES: lambda unit: (
+        _fused(unit) and unit.terms == 32 and unit.result_bits == unit.d.fmt.mantissa_bits
+    ),
+    Rule.FLUSHED_TREE: lambda unit: _is_float32(unit) and unit.terms <= TREE_TERMS,
+    Rule.SEPARATE: _separate, Rule.EVEN_ODD: _separate,
     Rule.REVERSED_CHAIN: _flushed_chain, Rule.TWO_CHAINS: _flushed_chain,
     Rule.ODD_PAIR: lambda _unit: False, Rule.FUSED_PAIR: lambda _unit: False,  # by the specification alone
 }  # fmt: skip

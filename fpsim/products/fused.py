@@ -116,17 +116,17 @@ def fused_facts(unit: MatrixUnit, bases: tuple[int, int], turned: bool | None) -
 
 
 def add_fused(total: Array, p: UnitProduct, plan: FusedPlan) -> None:
-    """Add a product to float32 `total` (M, N) in place by the kernel of `plan`.
-
-    It works through K in ranges that are short enough for their decoded floats to stay in the caches.
-    """
+    """Add a product to float32 `total` (M, N) in place by the kernel of `plan`."""
     unit = plan.unit
     half, two_passes, scaled = unit.d.fmt == FP16, unit.rule is Rule.TWO_PASSES, unit.rule is Rule.SCALED
     a, promotion, mode = p.a, p.promote // unit.terms, p.factors.mode
     if two_passes:  # which are two promotions
         a, promotion, mode = _interleaved(p.a, 1), 2, ADD_HALF if half else ADD
         p = p._replace(a=a, b=_interleaved(p.b, 0))
-    scales = [_scale_exponents(x) if scaled else NO_FACTORS for x in (p.scale_a, p.scale_b)]
+    scales = [NO_FACTORS, NO_FACTORS]
+    if scaled:  # the unbiased exponents of E8M0 codes
+        exponents = (np.where(x == 0xFF, NO_SCALE, x.astype(i32) - 127) for x in (p.scale_a, p.scale_b))
+        scales = [np.ascontiguousarray(x, i32) for x in exponents]
 
     def adding(part: UnitProduct, scales: Sequence[Array]) -> Callable[..., None]:
         """Return a function (patterns, m0, m1, n0, n1) -> None that adds a part of a product to float32 sums.
@@ -184,10 +184,7 @@ def one_part(m0: int, m1: int, n0: int, n1: int, promotion: int, cut: int, mode:
 
 
 def _run_length(p: UnitProduct, by_codes: bool) -> int:
-    """Return how many terms of K to decode at a time: a multiple of the slice's or partial sums' length, at most K.
-
-    by_codes: whether kernels read codes of b instead of floats.
-    """
+    """Return how many terms of K to decode at a time; by_codes: whether kernels read codes of b instead of floats."""
     whole, (rows, terms) = p.cut or p.promote or TWO_PASS_TERMS, p.a.shape
     if not by_codes:
         wanted = SHORT_RUN if min(rows, p.b.shape[1]) < PANEL_COLUMNS else RUN
@@ -214,8 +211,3 @@ def _interleaved(codes: Array, axis: int) -> Array:
     else:
         padded[:, kept] = codes[:, order[kept]]
     return padded
-
-
-def _scale_exponents(codes: Array) -> Array:
-    """Return the unbiased exponents of E8M0 scale codes as int32, NO_SCALE for NaN."""
-    return np.ascontiguousarray(np.where(codes == 0xFF, NO_SCALE, codes.astype(i32) - 127), i32)

@@ -84,10 +84,7 @@ def _sums(x: Floats, y: Floats, u: LaneFacts) -> Floats:
 
 
 def _sums_by_chunks(x: Floats, y: Floats, u: LaneFacts) -> Floats:
-    """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks.
-
-    Each chunk of u.chunk terms of a lane is summed separately; then the lane adds their sums in order.
-    """
+    """Return the sum of every lane (partial sum), (m, n, lanes) float32, for lanes with contiguous terms in chunks."""
     out = np.empty((len(x), len(y), u.lanes), np.float32)
     for lane in range(u.lanes):
         start = min(u.start + lane * u.run, u.stop)

@@ -59,25 +59,18 @@ class LaneOperand(NamedTuple):
         part = self.codes[first:last] if self.by_rows else self.codes[first:last].T
         codes = np.ascontiguousarray(part).reshape(-1)
         values = room[: codes.size]
-        if self.fmt.bits < FP32.bits:
-            _decode(codes, self.fmt, values)
-        else:
+        if self.fmt.bits >= FP32.bits:
             values[...] = codes.view(np.float32)
+            return values.reshape(part.shape)
+        # as fpsim.decode, but on this thread only: one of the pool must not wait for others of the pool
+        *stages, final = decoding(self.fmt, FP32, codes.dtype)
+        with wrapping():
+            for stage in stages:
+                between = np.empty(codes.size, stage.dtype)
+                stage.run(codes, between, 0)
+                codes = between
+            final.run(codes, values.view(np.uint32), 0)
         return values.reshape(part.shape)
-
-
-def _decode(codes: Array, fmt: Format, values: Floats) -> None:
-    """Decode 1-D codes of format `fmt` into the float32 array `values`, on the calling thread only.
-
-    `fpsim.decode` may use several threads; a thread of the pool must not wait for others of the pool.
-    """
-    stages = decoding(fmt, FP32, codes.dtype)
-    with wrapping():
-        for stage in stages[:-1]:
-            between = np.empty(codes.size, stage.dtype)
-            stage.run(codes, between, 0)
-            codes = between
-        stages[-1].run(codes, values.view(np.uint32), 0)
 
 
 def lane_product(

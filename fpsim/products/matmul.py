@@ -239,8 +239,8 @@ def _by_library(schedule: ShapedSchedule, a: Any, b: Any, words: Mapping[str, An
     if fmt is not None and not isinstance(chosen.accumulate, str):  # a unit determines the formats of its operands
         kept["fmt"] = formats[0]
     out_fmt = format_argument("out_fmt", words.get("out_fmt", chosen.out_fmt))
-    adds = "bias" in kept or is_regions(chosen.schedule) or len(chosen.schedule.slicing.lengths) > 1
-    if not (chosen.flushes and out_fmt == BF16 and adds):
+    flushes, order = chosen.flushes and out_fmt == BF16, chosen.schedule
+    if not (flushes and ("bias" in kept or not isinstance(order, Schedule) or len(order.slicing.lengths) > 1)):
         return matmul(a, b, out_fmt=out_fmt, **kept)
     sums = casts().quantize(matmul(a, b, **{**kept, "out": None, "out_fmt": FP32}), FP32, subnormals="flush")
     none = np.zeros((sizes[0], 0), np.float32), np.zeros((0, sizes[1]), np.float32)  # no term is added to the sums
@@ -255,10 +255,7 @@ def _is_transpose(a: Any, b: Any) -> bool:
 
 
 def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str, Any]) -> Any:
-    """Return a @ b of int8 operands by the unit that a library chose, (M, N); words: `out` and `out_fmt`, if passed.
-
-    If the library's kernel adds 128 to one operand to make it unsigned, the effect on the sums is subtracted.
-    """
+    """Return a @ b of int8 operands by the unit that a library chose, (M, N); words: `out` and `out_fmt`, if passed."""
     if not chosen.shifted:
         return matmul(a, b, accumulate=chosen.accumulate, **words)
     left, right, schedule = as_array(a, "a"), as_array(b, "b"), chosen.schedule
@@ -269,7 +266,7 @@ def _integer_product(a: Any, b: Any, chosen: ChosenSchedule, words: Mapping[str,
 
 
 def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[str, Any]) -> Any:
-    """Return a @ b where M, N or K is 0, so that no order of additions is needed: +0, plus the bias if there is one.
+    """Return a @ b where M, N or K is 0: +0, plus the bias if there is one.
 
     form: the operands' format, which the result has unless `words` has an `out_fmt`.
     """

@@ -101,10 +101,7 @@ class MatmulPlan:
 
     @cached_property
     def scales_sums(self) -> bool:
-        """True if float32 decode scales multiply the finished sums.
-
-        False without scales, or if they multiply partial sums.
-        """
+        """True if float32 decode scales multiply the finished sums."""
         return not self.schedule.block_scaled and self.has_factors
 
     @cached_property
@@ -158,11 +155,7 @@ def _cached_plan(
 def _default_schedule(
     promote: int | None, scale_order: Any, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
-    """Return the schedule of a call without one: one chain of instructions over K, or float32 sums of shorter chains.
-
-    A shorter chain has `promote` terms, or, if that is None, as many as share a scale along K. With neither there is
-    one chain.
-    """
+    """Return the schedule of a call without one: one chain of instructions, or float32 sums of shorter chains."""
     order = order_of("product" if scale_order is None else scale_order)
     if promote is not None:
         if isinstance(promote, bool) or not isinstance(promote, (int, np.integer)) or promote < 1:

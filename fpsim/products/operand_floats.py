@@ -86,8 +86,7 @@ def as_they_lie(codes: Array) -> tuple[Array, bool]:
 def bases_of(operands: tuple[Array, Array], formats: tuple[Format, Format]) -> tuple[int, int]:
     """Return for each operand the base exponent that kernels subtract from exponents, so that they fit a byte.
 
-    operands: float32 patterns as int32 (or float64 patterns). The sum of the bases is limited to -BASES .. BASES (60).
-    Values whose exponents then do not fit a byte take a slower path, with the same bits.
+    operands: float32 patterns as int32 (or float64 patterns).
     """
     if is_centred(formats[0]) and is_centred(formats[1]):
         return 0, 0

@@ -16,8 +16,7 @@ MACS = 16  # multiply-adds that take as long as the cast of an element
 def in_spans(total: Array, terms: int, work: Callable[[int, int, int, int], None]) -> None:
     """Call work(m0, m1, n0, n1) for blocks of rows m0 .. m1 - 1 and columns n0 .. n1 - 1 that together cover `total`.
 
-    Only the shape of `total` is read. terms: K. Products of few multiply-adds run in one call, others on several
-    threads.
+    Only the shape of `total` is read. terms: K.
     """
     m, n = total.shape
     if m * n * terms < SMALLEST * MACS:  # one thread

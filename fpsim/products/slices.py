@@ -74,11 +74,9 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the sum (M, N) of all slices' sums, in an order that begins with the last slice.
+    """Return the sum (M, N) of all slices' sums, in the order "from_both_ends" of `fpsim.schedules.Slicing`.
 
-    For i = 0, 1, ..., half - 1, with half = ceil(count / 2), the sums of slices i and i + half (unless that is the last
-    one or beyond) are added to one another, and the result to the total. partial: function from a slice's number to its
-    sum.
+    partial: function from a slice's number to its sum.
     """
     total, half = partial(count - 1), (count + 1) // 2
     for i in range(half):
@@ -119,10 +117,7 @@ def _by_chains(
 
 
 def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
-    """Add the product over one slice of K to `total` (M, N) in place; `total` holds the value at which its sums start.
-
-    With promotion, the partial sums start at +0 and are added to `total`.
-    """
+    """Add the product over one slice of K to `total` (M, N) in place; `total` holds where its sums start."""
     plan, product = sums.plan, sums.product
     if of.terms == 0:
         return
@@ -147,10 +142,7 @@ def add_slice(total: Matrix, of: Slice, sums: ProductSums) -> None:
 
 
 def _merged_by_kernel(sums: ProductSums) -> bool:
-    """Return whether one kernel call can add up all slices of K.
-
-    Its merge must add the slices' sums in order in float32, and its partial sums must have no decode scales.
-    """
+    """Return whether one kernel call can add up all slices of K."""
     plan, chain, unit, merge = sums.plan, sums.schedule.sums, sums.product.unit, sums.schedule.slicing.merge
     # rounding to float32 does not change these totals
     added = merge == "float32" or (merge != "from_both_ends" and sums.out_fmt == FP32 and sums.join is None)
@@ -185,11 +177,7 @@ def _add_by_kernel(total: Matrix, sums: ProductSums) -> None:
 
 
 def _of_one_length(plan: SchedulePlan) -> Iterator[list[Slice]]:
-    """Yield lists of consecutive slices, each of which one kernel call can add.
-
-    The slices of a list have the same number of terms, but the last one may have fewer. A slice whose number of terms
-    is no multiple of an instruction's is the last of its list.
-    """
+    """Yield lists of consecutive slices, each of which one kernel call can add."""
     group: list[Slice] = []
     for of in plan.slices:
         if group and (group[0].terms % plan.step or group[-1].terms < group[0].terms or of.terms > group[0].terms):
@@ -231,8 +219,6 @@ def _with_step(product: Any, step: int) -> Any:
 def _in_order(product: Any, of: Slice, plan: SchedulePlan) -> Any:
     """Return the product over a slice's terms of K, in the order of its instructions.
 
-    The first of.residue terms are added by separate instructions; zero terms fill up the last of these.
-
     Raises:
       ValueError: the slice splits or reorders the unit's blocks of scales.
     """
@@ -265,10 +251,7 @@ def _cut_at(runs: tuple[Span, ...], position: int) -> list[Span]:
 
 
 def check_blocks(schedule: Schedule, unit: MatrixUnit, along_k: int, plan: SchedulePlan) -> None:
-    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K.
-
-    It is also raised for a schedule without partial sums of a fixed number of terms.
-    """
+    """Raise a ValueError unless every partial sum of the plan is within one block of scales, `along_k` terms of K."""
     interval = interval_of(schedule.sums, unit) if isinstance(schedule.sums, Chain) else 0
     aligned = all(_term(of, block.start) % along_k + block.terms <= along_k for of in plan.slices for block in of.blocks
                   if block.terms)  # fmt: skip

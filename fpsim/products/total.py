@@ -39,10 +39,7 @@ class MatmulCall(NamedTuple):
             return np.prod(scales, dtype=np.float32)
 
     def factors_at(self, starts: list[int]) -> Factors:
-        """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K.
-
-        If no scales change along K, the result has no scales (mode ADD): partial sums are only added.
-        """
+        """Return the decode scales that multiply the partial sums which begin at the terms `starts` of K."""
         if not self.plan.schedule.block_scaled or not self.plan.has_factors:
             return Factors(mode=ADD)
         mode = MODES[self.plan.scale_order]
@@ -74,10 +71,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
     starts = belongs_to_sum and single and request.alpha is None and not plan.scales_sums
 
     def chained() -> Matrix:
-        """Return the sums of the only slice of K, which start at c if `starts` is True, else at +0 or -0.
-
-        It is -0 if a schedule adds partial sums to their first one, since adding to -0 keeps all bits.
-        """
+        """Return the sums of the only slice of K, which start at c if `starts` is True, else at +0 or -0."""
         if starts:
             total = backend.start(c, plan.unit, plan.shape, work)
         else:
@@ -102,10 +96,7 @@ def total_of(call: MatmulCall, product: Any, backend: Backend, work: Matrix | No
 
 
 def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, backend: Backend) -> Matrix:
-    """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4).
-
-    With such scales the epilogue leaves out the bias; the scales multiply its result, and then the bias is added.
-    """
+    """Return the sums `total` (M, N) after the epilogue, and after scales of whole tensors if there are any (NVFP4)."""
     bias = finish.bias
     if call.plan.has_tensor_scale:  # it multiplies the sums, and the bias is added to the product
         finish = finish._replace(bias=None)
@@ -117,8 +108,7 @@ def ended(total: Matrix, order: Epilogue, finish: Finish, call: MatmulCall, back
 def _times_tensor_scale(total: Matrix, bias: Array | None, call: MatmulCall, backend: Backend) -> Matrix:
     """Return sums times the product of both operands' whole-tensor scales, plus the bias; `total` is overwritten.
 
-    If neither operand has such a scale (NVFP4), the sums are returned unchanged, as the epilogue has added the bias
-    already.
+    Sums without such a scale are returned unchanged.
     """
     if not call.plan.has_tensor_scale:
         return total
@@ -138,10 +128,7 @@ def with_epilogue(total: Matrix, call: MatmulCall, backend: Backend) -> Matrix:
 
 
 def _in_place(sums: ProductSums, finish: Finish, shape: tuple[int, int], dtype: np.dtype[Any]) -> Matrix:
-    """Return the sums (M, N) of slices of K that are merged in place.
-
-    The epilogue of each slice adds the result of the earlier slices as its C; its bias is added once, at the end.
-    """
+    """Return the sums (M, N) of slices of K that are merged in place."""
     bare = finish._replace(bias=None)
 
     def join(part: Matrix, total: Matrix | None) -> Matrix:

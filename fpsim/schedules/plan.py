@@ -73,10 +73,7 @@ def plan_of(schedule: Schedule, unit: MatrixUnit, k: int) -> SchedulePlan:
 
 
 def interval_of(chain: Chain, unit: MatrixUnit) -> int:
-    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total.
-
-    There is none if chain.short_sums_only is True and the sums of `unit` keep all mantissa bits.
-    """
+    """Return the number of terms after which a partial sum is added to a float32 total; 0 if there is no total."""
     keeps_all = unit.result_bits >= unit.d.fmt.mantissa_bits
     return 0 if chain.short_sums_only and keeps_all else chain.interval
 

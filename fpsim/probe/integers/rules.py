@@ -160,8 +160,7 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
     """Return random rows, of a shape (L, n), of integers within a dtype's range; kind: as for `drawn_integers`.
 
-    place: the operand's number, 0 or 1. In "runs" the terms of operand 0 change from the highest to the lowest value at
-    a random term, and those of operand 1 are all the highest value.
+    place: the operand's number, 0 or 1.
     """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":

@@ -24,26 +24,18 @@ BIAS, FRACTION, FIELD = i64(1023), i64(52), i64(0x7FF)
 
 @reloadable
 class Target(NamedTuple):
-    """A format to round to: mantissa_bits, min_exponent (of normal values), `most` (the largest); the mode `rounding`.
-
-    Nonzero sums up to `least` (0 keeps subnormals) or beyond `most` are marked for slower code to compute.
-    """
+    """A format to round to. Nonzero sums up to `least` or beyond `most` are marked for slower code to compute."""
 
     mantissa_bits: int
-    min_exponent: int
-    most: float  # the largest number; a sum beyond it is marked
+    min_exponent: int  # of normal values
+    most: float  # the largest number
     rounding: int
-    least: float  # numbers up to this magnitude, except zeros, are marked; 0 where subnormals are kept
+    least: float  # 0 where subnormals are kept
 
 
 @reloadable
 class Cut(NamedTuple):
-    """The rounding of an addition's terms to common last bits, before they are added.
-
-    Terms keep fraction_bits bits (-1: all) below their largest exponent, by the mode `rounding`; sums keep result_bits
-    mantissa bits (-1: the format's). If `of_operands`, a product's exponent is that of a plus that of b, each at least
-    least_a or least_b.
-    """
+    """The rounding of an addition's terms to common last bits, fraction_bits below their largest exponent."""
 
     fraction_bits: int  # -1 for no cut
     rounding: int
@@ -55,26 +47,20 @@ class Cut(NamedTuple):
 
 @reloadable
 class Addition(NamedTuple):
-    """The arithmetic of an addition; cut: the Cut of its terms.
-
-    to: Target of sums. product: Target of products, unrounded if its mantissa_bits is 0. begins: zero products are +0.
-    """
+    """The arithmetic of an addition."""
 
     to: Target
     product: Target  # the format of products; mantissa_bits is 0 where they are not rounded first
     cut: Cut
-    begins: bool  # whether zero products have no sign
+    begins: bool  # whether zero products are +0
 
 
 @reloadable
 class NodeProgram(NamedTuple):
-    """An order of additions with an Addition `rule`; code, int64: k >= 0 pushes term k on a stack, -n adds the top n.
+    """An order of additions with their arithmetic."""
 
-    rounded: bool (n,), whether each term is rounded before it is added; depth: most values on the stack at once.
-    """
-
-    code: Any  # the order in reverse Polish notation, as of `Order`: int64
-    rounded: Any  # for each term whether it is rounded to the format before it is added
+    code: Any  # int64: k >= 0 pushes term k on a stack, -n adds the n numbers on top
+    rounded: Any  # bool (n,): whether each term is rounded to the format before it is added
     depth: int  # the largest number of values on the stack
     rule: Addition
 

@@ -241,8 +241,7 @@ class Program:
     def _by_loop(self, *operands: Array, of_matrices: bool = False) -> Array:
         """Return float64 sums by the compiled loop over nodes of the tree of additions.
 
-        They are (1, R) for operands (n, R); or (M, N) for (M, n) and (n, N) matrices if `of_matrices`. `Specification`
-        computes the sums that the loop cannot decide.
+        They are (1, R) for operands (n, R); or (M, N) for (M, n) and (n, N) matrices if `of_matrices`.
         """
         a, b = (np.ascontiguousarray(x, np.float64) for x in (*operands, np.zeros((0, operands[0].shape[1])))[:2])
         sums = np.zeros((a.shape[0] if of_matrices else 1, b.shape[1]))
@@ -292,10 +291,7 @@ class Program:
         return how.sums(self._product(values) if len(values) == 2 else values[0], values)
 
     def _product(self, values: Sequence[Array]) -> Array:
-        """Return the products of two operands, rounded to the rule's format of products if it has one.
-
-        If sums begin at +0, products with a zero operand are +0.
-        """
+        """Return the products of two operands, rounded to the rule's format of products if it has one."""
         products: Array = values[0] * values[1]
         if self.rule.zeros == "begin":
             products = np.where((values[0] == 0) | (values[1] == 0), np.abs(products), products)
@@ -317,10 +313,7 @@ def _target(fmt: Format, rule: AdditionRule) -> Target:
 
 
 def _holds_products(a: Array, b: Array, fmt: Format) -> bool:
-    """Return True if bounds show that each product of an element of a and one of b is 0 or a normal number of a format.
-
-    False may be returned although all products fit, and is returned if an array holds only zeros, or Inf or NaN.
-    """
+    """Return True if each product of an element of a and one of b is surely 0 or a normal number of a format."""
     sizes = [np.abs(x[x != 0]) for x in (a, b)]
     if not all(x.size and np.isfinite(x).all() for x in sizes):
         return False

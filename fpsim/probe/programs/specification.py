@@ -67,8 +67,7 @@ class Specification(NamedTuple):
     def _exponents(self, values: Sequence[Array], products: Array) -> Array:
         """Return the exponents (R, n) by which terms are aligned, as integers; that of x is floor(log2(abs(x))).
 
-        If `rule.operand_exponents` is set, each is the sum of the exponents of both operands in `values`, each at least
-        its limit in the rule. Else they are those of `products` (R, n), which holds the terms of a plain sum.
+        products: (R, n), the terms of a plain sum, or products of the operands `values`.
         """
         least = self.rule.operand_exponents
         if least is None or len(values) < 2:

@@ -28,10 +28,7 @@ class PairSteps(NamedTuple):
 
     @property
     def chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product).
-
-        A chain adds one number after another to a running sum.
-        """
+        """Pairs (first term of a chain, whether the chain's next operand is an unrounded product)."""
         seen, starts = set[int](), []
         for x, y, term in zip(self.into.tolist(), self.taken.tolist(), self.term.tolist(), strict=True):
             starts += [(x, term >= 0)] if x not in seen and y not in seen else []
@@ -90,9 +87,8 @@ class ProductSteps(NamedTuple):
 def product_steps(order: Order, exact: frozenset[int], plain: bool) -> ProductSteps:
     """Return the steps by which `tree_products` adds in an order of two-operand additions.
 
-    exact: terms whose product is not rounded before it is added. plain: True if the other products can be added to a
-    running sum directly (TAKE). False if they must first be narrowed or flushed, or made +0 if an operand is zero: each
-    is then a separate sum (PUSH, then ADD).
+    exact: terms whose product is not rounded before it is added. plain: False if the other products must be narrowed,
+    flushed or made +0 before they are added.
     """
     steps = list[tuple[int, int, int]]()
     todo: list[Branch | tuple[int, int, int]] = [order.branch]

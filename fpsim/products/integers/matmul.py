@@ -89,10 +89,7 @@ def integer_matmul(
 
 
 def integer_sums(call: IntegerCall, backend: Backend) -> Matrix:
-    """Return the (M, N) int32 or uint32 sums over all of K, corrected for zero points, in the backend's memory.
-
-    They start at c, or at 0 if the epilogue adds c (with beta or scales).
-    """
+    """Return the (M, N) int32 or uint32 sums over all of K, corrected for zero points, in the backend's memory."""
     starts = None if call.request.beta is not None or call.has_factors else call.c
     total = backend.integer_start(starts, call.unit, call.shape)
     backend.add_integers(total, call.left.codes, call.right.codes, call.unit)
@@ -161,8 +158,9 @@ def _epilogue(request: Request, unit: IntegerUnit) -> Epilogue:
             f"promote is for units of floats: sums of {unit.name} are exact integers; got {shown(request.promote)}. "
             "Leave it out."
         )
-    if request.scale_order is not None:
-        order_of(request.scale_order)
+    order: Any = request.scale_order
+    if order is not None:
+        order_of(order)
     schedule = request.schedule
     if schedule is None:
         return USUAL

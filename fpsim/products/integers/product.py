@@ -41,10 +41,7 @@ def add_integer_product(total: Array, a: Array, b: Array, unit: IntegerUnit) -> 
 
 
 def _add_thin(total: Array, a: Array, b: Array) -> None:
-    """Add a @ b to `total` in place, modulo 2^32, for few rows or few columns of the result.
-
-    a: (M, K) and b: (K, N), int8 or uint8. Each element of the larger operand is read once.
-    """
+    """Add a @ b, int8 or uint8, to `total` in place, modulo 2^32, for few rows or few columns of the result."""
     (m, k), n = a.shape, b.shape[1]
     sums = np.ascontiguousarray(total).view(np.int32)
     rows_of_b, columns_of_a = b.flags.c_contiguous or not b.T.flags.c_contiguous, a.T.flags.c_contiguous

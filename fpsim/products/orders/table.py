@@ -45,9 +45,8 @@ def table_of(root: Node) -> OrderTable | None:
 def _add_node(node: Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
     """Append to `rows` the rows that compute a node into running sum number `at`.
 
-    Return 1 + the highest number of a sum that the rows use; numbers above `at` hold intermediate results. The result
-    is None if a sum has another arithmetic than plain `fmt` (FP32 or FP64, to nearest even, with subnormals and Inf).
-    The other functions of this module that append rows do likewise.
+    Return 1 + the highest number of a sum that the rows use, or None if a sum has another arithmetic than plain `fmt`
+    (FP32 or FP64). The other functions of this module that append rows do likewise.
     """
     if not isinstance(node, Sum) or PLAIN.get(node.how) != fmt or node.product not in (None, node.how):
         return None
@@ -103,10 +102,7 @@ def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | No
 
 
 def _pairs(node: Sum, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute `node`, a pairwise sum, into running sum number `at`.
-
-    A sum of 2, 4, 8, ... neighbours stays in memory until its neighbour is computed, which bounds the number of sums.
-    """
+    """Append to `rows` the rows that compute `node`, a pairwise sum, into running sum number `at`."""
     most, height, values = at + 1, at, _values(node)
     if not values:
         rows.append((ZERO, at, 0, 0, 0))

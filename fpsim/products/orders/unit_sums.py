@@ -60,10 +60,7 @@ def check_unit(instructions: Collection[Arithmetic], unit: MatrixUnit) -> None:
 
 
 def instructions_of(node: Node) -> set[Arithmetic]:
-    """Return the arithmetic of each kind of matrix instruction in a tree with the node `node`.
-
-    Any addition of several terms at once counts as an instruction.
-    """
+    """Return the arithmetic of each kind of matrix instruction in a tree with the node `node`."""
     if not isinstance(node, Sum):
         return instructions_of(node.input)
     several = any(
@@ -132,11 +129,7 @@ def _chain(node: Sum, sums: UnitSums) -> Array:
 
 
 def _promoted(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums (M, N) of a chain of partial sums, if the unit's kernels can compute them in one call; else None.
-
-    For that, partial sums must have equally many terms, a multiple of an instruction's; only the last may have fewer.
-    If each of them covers a range of K, the ranges must be consecutive; otherwise none may be multiplied by scales.
-    """
+    """Return the sums (M, N) of a chain of partial sums if the unit's kernels can add them in one call; else None."""
     parts, unit = node.inputs, sums.product.unit
     if len(parts) < 2 or node.how.then is not None or node.how.fmt != FP32 or node.how.rule != "ieee":
         return None
@@ -159,10 +152,7 @@ def _promoted(node: Sum, sums: UnitSums) -> Array | None:
 
 
 def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
-    """Return the sums (M, N) of a chain of equally long partial sums of full instructions over any terms, or None.
-
-    The last partial sum, and its last instruction, may be shorter. The terms are copied in their order.
-    """
+    """Return the sums (M, N) of a chain of equally long partial sums of full instructions over any terms, or None."""
     product, unit = sums.product, sums.product.unit
     terms: list[Array] = []
     for part in node.inputs:
@@ -189,7 +179,7 @@ def _promoted_apart(node: Sum, sums: UnitSums) -> Array | None:
 def _whole_run(part: Node | Steps | Gathered, unit: MatrixUnit) -> Span | None:
     """Return the range of K that `part` adds, if it is a chain of full instructions from +0 over contiguous terms.
 
-    Only the last instruction may have fewer terms. The result is None if `part` is anything else.
+    Only the last instruction may have fewer terms. Return None if `part` is anything else.
     """
     node = part.input if isinstance(part, ScaledSum) else part
     if not isinstance(node, Sum) or node.order != "chain" or node.start != "zero" or node.how != arithmetic_of(unit):

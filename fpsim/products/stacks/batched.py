@@ -125,7 +125,9 @@ def _one_by_one(
         if z is None and is_plain:
             product = plain_product(x, y, accumulate, fmt, request.promote, target)
         if product is None:
-            product = _one((x, y, z), accumulate, _request_of(request, shape, at), fmt, target)
+            scales = {name: getattr(request, name) for name in ("scale_a", "scale_b")}
+            cut = {name: _matrix(s, shape, at) for name, s in scales.items() if s is not None and len(np.shape(s)) > 2}
+            product = _one((x, y, z), accumulate, request._replace(**cut), fmt, target)
         if result is None:
             whole = (*shape, *product.shape)
             others = [*_scales(a), *_scales(b)]
@@ -146,18 +148,6 @@ def _is_plain(request: Request) -> bool:
     """Return whether a record of keyword arguments of `fpsim.matmul` has only default values, apart from `promote`."""
     others = request._replace(promote=None)
     return request.strict is True and all(value is None for value in others[:-1])
-
-
-def _request_of(request: Request, shape: tuple[int, ...], at: tuple[int, ...]) -> Request:
-    """Return the keyword arguments of one product of a stack; scales of more than two axes are replaced by its matrix.
-
-    shape: the broadcast leading axes. at: the product's index in them.
-    """
-    scales = (
-        _matrix(x, shape, at) if x is not None and len(np.shape(x)) > 2 else x
-        for x in (request.scale_a, request.scale_b)
-    )
-    return request._replace(**dict(zip(("scale_a", "scale_b"), scales, strict=True)))
 
 
 def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:

@@ -189,11 +189,7 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images to process per matrix product: as many as have about AT_ONCE (2^22) elements of patches.
-
-    It is the number of all images where bits may depend on the number of rows of a product. b: the filters, (terms,
-    outputs).
-    """
+    """Return how many images to process per matrix product; b: the filters, (terms, outputs)."""
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:
         return max(len(x), 1)

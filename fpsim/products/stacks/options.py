@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from fpsim.arithmetic.operands import Formats
-from fpsim.arrays import Array
 from fpsim.formats.cast_options import FormatLike
 from fpsim.scaling.scaled import Scaled
 
@@ -22,7 +21,7 @@ class ProductOptions(TypedDict, total=False):
     fmt: Formats
 
 
-def arrays_of(x: Scaled) -> dict[str, Array]:
+def arrays_of(x: Scaled) -> dict[str, Any]:
     """Return the arrays of a Scaled array by name: codes, and the scales, scale codes and zero points that it has."""
     names = ("codes", "scales", "scale_codes", "zero_points")
     return {name: getattr(x, name) for name in names if getattr(x, name) is not None}

@@ -124,10 +124,7 @@ def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _as_it_lies(codes: Array) -> tuple[Array, bool]:
-    """Return a stack of codes (P, rows, columns) in C order and a flag: (codes, False), or (transposed matrices, True).
-
-    Codes are copied only where they would otherwise have gaps or be read-only.
-    """
+    """Return a stack of codes (P, rows, columns) in C order and a flag: True if its matrices are transposed."""
     turned = codes.strides[1] == codes.itemsize != codes.strides[2]
     codes = codes.swapaxes(1, 2) if turned else codes
     # kernels would be compiled once more for arrays that cannot be written

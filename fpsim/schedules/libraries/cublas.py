@@ -196,10 +196,7 @@ def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
 
 
 def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
-    """Return the schedule of FP8 on Ada: tiles of 64 terms are dealt in turn to the slices of K.
-
-    Every two tiles, a slice adds its partial sum to a float32 total; with fast_accum it is one chain.
-    """
+    """Return the schedule of FP8 on Ada: tiles of 64 terms are dealt in turn to the slices of K."""
     how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
     return Schedule(
         "", sums=Chain(0 if fast_accum else 128), slicing=Slicing(count, 64, "interleaved", how),

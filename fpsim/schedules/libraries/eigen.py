@@ -168,11 +168,7 @@ def _lanes(
 
 
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
-    """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block.
-
-    Columns are divided if a block of all of them does not fit the cache; only if neither K nor columns are divided,
-    rows may be.
-    """
+    """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block."""
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)
     most = max(_fitting(machine) // PEEL * PEEL, 1)
@@ -199,9 +195,9 @@ def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
 
 
 def _evened(size: int, most: int, grain: int, spare: int = 1) -> int:
-    """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long as the others.
+    """Return `most`, reduced by a multiple of `grain` so that the last block of `size` is nearly as long.
 
-    spare: elements by which the last block is counted as longer than it is, 1 for blocks of K, 0 for others.
+    spare: elements by which the last block is counted as longer than it is.
     """
     whole, rest = divmod(size, most)
     return most if rest == 0 else most - grain * ((most - spare - rest) // (grain * (whole + 1)))

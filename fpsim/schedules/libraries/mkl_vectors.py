@@ -25,8 +25,7 @@ DOTS = {"first_apart", *TAILS}  # orders of results whose terms are contiguous i
 def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
     """Return the schedule of a row or column on one thread or two, or raise a DeclinedShape.
 
-    Results whose terms are contiguous in the matrix have the lanes "first_apart" of `SegmentLanes` in groups of four,
-    and those in TAILS after them. `_across` adds vectors by other matrices. name: of the ShapedSchedule, for the error.
+    name: of the ShapedSchedule, for the error.
     """
     m, n, k = shape.m, shape.n, shape.k
     if m == n == 1:
@@ -60,11 +59,7 @@ def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a vector whose K terms are not contiguous in the matrix.
-
-    MKL then adds multiples of whole rows of b to the result (or of columns of a transposed a): eight of them together
-    for whole blocks of results, one at a time for the other results.
-    """
+    """Return the schedule of a vector whose K terms are not contiguous in the matrix."""
     k, count = shape.k, shape.m * shape.n
     fewest = HALVED_MIDDLE if count in MIDDLE else HALVED
     halves = threads == 2 and k >= fewest and count <= MOST

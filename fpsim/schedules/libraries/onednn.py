@@ -10,7 +10,7 @@ from fpsim.formats.named import BF16, FP16
 from fpsim.lazy import deferred
 from fpsim.schedules.arguments import call_text, positive
 from fpsim.schedules.libraries.amx.problem import shares
-from fpsim.schedules.libraries.onednn_integers import integers
+from fpsim.schedules.libraries.onednn_integers import gemm_lengths, integers
 from fpsim.schedules.libraries.segments import segments
 from fpsim.schedules.plan import Span
 from fpsim.schedules.shaped import (
@@ -91,10 +91,7 @@ def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: P
 
 
 def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul without AMX: a chain over each segment of K, added from left to right.
-
-    If several threads share K, each adds some segments, and their sums are added.
-    """
+    """Return the schedule of oneDNN's brg_matmul without AMX: chains over segments of K, added left to right."""
     a_turned = shape.is_vector or shape.layout == "tn"
     lengths = cut(shape.k, LONG_SEGMENT if shape.k > LONG and not a_turned else SEGMENT)
     of = "VDPBF16PS, the odd term first," if shape.fmt == BF16 else "float32 multiply-adds"
@@ -119,11 +116,7 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's gemm:jit:bf16, for AVX-512 without BF16 instructions, or raise a DeclinedShape.
-
-    It replaces VDPBF16PS by multiply-adds in the same order, but keeps subnormals. Two threads share the rows, of which
-    a row that a thread has alone is added like a vector.
-    """
+    """Return the schedule of oneDNN's gemm:jit:bf16 for AVX-512 without BF16, or raise a DeclinedShape."""
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
     m, n, k = shape.m, shape.n, shape.k
@@ -145,18 +138,13 @@ def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 def _gemm_lengths(shape: ProductShape) -> tuple[int, ...]:
     """Return the terms of each segment of K of gemm:jit:bf16: halves up to K = 1536, segments of 768 beyond."""
-    k = shape.k
-    if shape.is_vector:
-        return cut(k, VECTOR_SEGMENT)
-    if k <= 384:
-        return (k,)
-    return cut(k, -(-k // 2) if k < 1536 else 768)
+    return cut(shape.k, VECTOR_SEGMENT) if shape.is_vector else gemm_lengths(shape.k, 384, 768)
 
 
 def _gemm_row(k: int, pairs: bool) -> SegmentLanes:
     """Return the order in which gemm:jit:bf16 adds the terms of a vector, or of a row that a thread computes alone.
 
-    pairs: the terms of both operands are contiguous; pairs of terms are then dealt to 16 lanes.
+    pairs: the terms of both operands are contiguous.
     """
     if pairs:
         lanes: SegmentLanes = regions().SegmentLanes((k,), "pairs_dealt", 16)
@@ -179,10 +167,7 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
-
-    The number of threads and the caches, bytes of L1 and L2, decide the segments.
-    """
+    """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape."""
     m, n, k, of = shape.m, shape.n, shape.k, amx()
     layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way
     a_turned, b_turned = layout == "tn", layout == "nt"

@@ -35,14 +35,11 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
         return _pairs("gemv_s8s8s32", (shape.k,), "b" if is_column else "a")
     if threads > 2 and shape.m <= SHARED_ROWS and shape.k >= SHARED_TERMS:
         raise declined(name, shape, f"how {threads} threads share K is not known in this case")
-    return _pairs("gemm_s8s8s32", _lengths(shape.k, *SEGMENTS[isa]), "a")
+    return _pairs("gemm_s8s8s32", gemm_lengths(shape.k, *SEGMENTS[isa]), "a")
 
 
-def _lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
-    """Return the numbers of terms in the segments of K = k.
-
-    Up to `whole` terms are one segment; more, below 2 * length, are two halves; others are segments of `length`.
-    """
+def gemm_lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
+    """Return the numbers of terms in the segments of K = k of oneDNN's kernels of the family gemm."""
     if k <= whole:
         return (k,)
     return cut(k, -(-k // 2) if k < 2 * length else length)

@@ -86,10 +86,7 @@ def _chosen(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _lanes(shape: ProductShape, first: int) -> Regions:
-    """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others.
-
-    Lanes are joined by neighbours in groups of four columns or of four rows, and by halves where neither is left.
-    """
+    """Return the regions of a small product: chains in the columns before `first`, 16 lanes in the others."""
     of, m, n, k = regions(), shape.m, shape.n, shape.k
     whole, rows = n // FOUR * FOUR, m // FOUR * FOUR
     neighbours, halves = (of.SegmentLanes((k,), lanes, BLOCK) for lanes in ("neighbours", "dealt"))

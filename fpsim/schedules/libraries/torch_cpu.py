@@ -130,9 +130,7 @@ def _mm(
 ) -> ChosenSchedule:
     """Return the schedule of torch.mm for a shape, or raise a DeclinedShape.
 
-    FP32 is computed by MKL (`floats`), INT8 by oneDNN (`library`). BF16 and FP16 are computed by torch's own loop
-    (`small`) for M N K <= SMALL, on processors that lack instructions for them, and for one row of FP16 times a
-    transposed b; otherwise by oneDNN.
+    floats, library: those of MKL and of oneDNN. small: that of torch's own loop.
     """
     if shape.fmt == INT8:
         return library.choose(shape)

@@ -185,10 +185,7 @@ def _chain(how: Arithmetic, start: Start, inputs: Sequence[Node | Steps | Gather
 
 
 def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes.
-
-    Every chain starts at its first term, as if at -0.
-    """
+    """Return the tree of terms 0 to k - 1 as NumPy adds them: halves of more than `row.block` terms, then lanes."""
 
     def part(start: int, terms: int) -> Sum:
         if terms < row.lanes:
@@ -205,10 +202,7 @@ def _pairwise(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 
 
 def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
-    """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane.
-
-    The terms after the last whole round of lanes are added first, from +0, then the lanes in order.
-    """
+    """Return the tree of terms 0 to k - 1 as torch adds them; fewer terms than `row.lanes` are one lane."""
     if k < row.lanes:
         return _lane(0, k, 1, how)
     lanes, (turns, rest) = row.lanes, divmod(k, row.lanes)
@@ -219,8 +213,7 @@ def _cascade(row: SumOrder, k: int, how: Arithmetic) -> Sum:
 def _lane(lane: int, turns: int, lanes: int, how: Arithmetic) -> Sum:
     """Return the sum of one lane in torch's order as a node: four chains, which are added from the first on.
 
-    Terms after the last whole round of four are added to the first chain before the others. lane: first term. turns:
-    number of terms. lanes: distance between them.
+    lane: first term. turns: number of terms. lanes: distance between them.
     """
     whole, apart = turns // CHAINS, lanes * CHAINS
     chains = [_totals(lane + chain * lanes, whole, apart, how) for chain in range(CHAINS if whole else 0)]

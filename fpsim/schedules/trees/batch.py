@@ -67,24 +67,21 @@ class BatchReport:
     @property
     def text(self) -> str:
         """The report as sentences, one per line."""
-        return "\n".join(self._lines())
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _lines(self) -> Iterator[str]:
-        """Yield the sentences of the report."""
+        lines = []
         for name, depends, sizes in (("M", self.on_m, self.m), ("N", self.on_n, self.n)):
             verb = "depend" if depends else "do not depend"
             listed = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 3 else ", ".join(map(str, sizes))
-            yield f"The bits of a row {verb} on {name} ({listed}), for K = {self.k}."
+            lines.append(f"The bits of a row {verb} on {name} ({listed}), for K = {self.k}.")
         if len(self.groups) > 1:
-            yield f"With N = {self.groups[0].n}: {'; '.join(map(str, self.groups))}."
+            lines.append(f"With N = {self.groups[0].n}: {'; '.join(map(str, self.groups))}.")
         if self.split_matters_from is None:
-            yield "K is never split, or to no effect."
+            lines.append("K is never split, or to no effect.")
         else:
-            yield f"Split-K changes the sum for the first time at K = {self.split_matters_from}."
-        yield from self.remarks
+            lines.append(f"Split-K changes the sum for the first time at K = {self.split_matters_from}.")
+        return "\n".join([*lines, *self.remarks])
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def depends_on_batch(

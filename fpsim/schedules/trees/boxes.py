@@ -147,10 +147,7 @@ def _some(items: Sequence[Any], shown: tuple[int, int], make: Callable[[Any], Bo
 
 
 def _butterfly(node: Sum, detail: Detail) -> list[Box]:
-    """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours.
-
-    If there are more inputs than `detail` allows, some are omitted, and the others keep the order of the inputs.
-    """
+    """Return boxes of a butterfly's inputs, reordered so that inputs that are added first are neighbours."""
     count = len(node.inputs)
     if count > detail.nodes[0] + detail.nodes[1]:
         return _some(node.inputs, detail.nodes, lambda item: _any(item, detail))

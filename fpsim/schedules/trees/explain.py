@@ -163,7 +163,9 @@ def _promotion(schedule: Schedule, chain: Chain, plan: SchedulePlan, unit: Matri
     start = "the first of them" if chain.first_as_is and not schedule.block_scaled else "+0"
     joins = f"their sum joins a float32 total that starts at {start}"
     if schedule.block_scaled:
-        joins = f"their sum p joins a float32 total that starts at +0 as {_scaled(schedule, 'p', 'total')}"
+        formula = SCALES[schedule.epilogue.scale_order].format(x="p", y="total")
+        twice = "" if schedule.fuses_scales else ", in two roundings instead of one"
+        joins = f"their sum p joins a float32 total that starts at +0 as {formula}{twice}"
     of_slices = " in a slice" if len(plan.slices) > 1 else ""
     sums = _count(len(longest.blocks), "partial sum")
     return f"Every {interval} terms{restarts} ({instructions}, chained from +0) {joins}: {sums}{of_slices}."
@@ -271,12 +273,6 @@ def _result(schedule: Schedule, unit: MatrixUnit, fmt: Format | None) -> Iterato
     yield f"Epilogue, each operation rounded once to float32: {'; '.join(steps)}.{starts}"
     if fmt is not None and fmt != FP32:
         yield f"The result is rounded to {in_words(fmt)}, to nearest even{', and saturates' if fmt.bits <= 8 else ''}."
-
-
-def _scaled(schedule: Schedule, x: str, y: str) -> str:
-    """Return the formula for adding a sum x times its two scales to y, with factors in the schedule's order."""
-    formula = SCALES[schedule.epilogue.scale_order].format(x=x, y=y)
-    return formula if schedule.fuses_scales else f"{formula}, in two roundings instead of one"
 
 
 def _count(number: int, noun: str) -> str:

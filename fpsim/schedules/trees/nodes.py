@@ -278,10 +278,9 @@ def sum_of_terms(how: Arithmetic, steps: Sequence[Steps | Gathered], never_minus
 def add(
     how: Arithmetic, parts: Sequence[TrackedNode], *, from_zero: bool = False, order: Order = "chain"
 ) -> TrackedNode:
-    """Return the sum of the nodes `parts`, each addition rounded once, in a normal form.
+    """Return the sum of the nodes `parts`, each addition rounded once, without operations that change no bits.
 
-    from_zero: the sum starts at +0. Operations that change no bits are left out: a +0 before a part that is never -0,
-    and a sum of one part.
+    from_zero: the sum starts at +0.
     """
     plain = (how.rounding, how.subnormals, how.then) == ("nearest_even", "keep", None)
     same = plain and all(part.node.fmt == how.fmt for part in parts)

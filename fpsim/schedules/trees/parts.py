@@ -86,8 +86,7 @@ def arithmetic_of(unit: MatrixUnit) -> Arithmetic:
 def by_chains(schedule: Schedule, plan: SchedulePlan, unit: MatrixUnit, scaled: bool) -> list[TrackedNode]:
     """Return the sum of each slice of `plan`, as instructions of `unit` add it: a list of nodes.
 
-    If `plan.promoted`, a slice has several partial sums, which are added in float32; otherwise it is one chain. scaled:
-    True multiplies each partial sum by the two scales of its block.
+    scaled: True multiplies each partial sum by the two scales of its block.
     """
     chain, how = schedule.sums, arithmetic_of(unit)
     assert isinstance(chain, Chain)
@@ -165,10 +164,7 @@ def merged(parts: list[TrackedNode], schedule: Schedule, fmt: Format) -> Tracked
 
 
 def _from_both_ends(parts: list[TrackedNode]) -> TrackedNode:
-    """Return the sum of the slices as a node, in an order that begins with the last slice.
-
-    The order is "from_both_ends" of `fpsim.schedules.Slicing`.
-    """
+    """Return the sum of the slices as a node, in the order "from_both_ends" of `fpsim.schedules.Slicing`."""
     last, half = len(parts) - 1, (len(parts) + 1) // 2
     pairs = [
         add(FLOAT32, [parts[i], parts[i + half]] if i + half < last else [parts[i]]) for i in range(half) if i != last
@@ -202,10 +198,7 @@ def lane_order(root: Node, lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n
 
 
 def is_coarse(a: Format, b: Format) -> bool:
-    """Return whether all products of values of the formats a and b are multiples of float32's smallest number.
-
-    Then no nonzero product underflows to 0 in float32.
-    """
+    """Return whether no product of nonzero values of the formats a and b underflows to 0 in float32."""
     return _lowest(a) + _lowest(b) >= _lowest(FP32)
 
 

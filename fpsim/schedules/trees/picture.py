@@ -26,7 +26,8 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
         tops = heights(root)
         slots = root.right + (1.2 if lost else 0)
         if ax is None:
-            ax = _axes(slots, tops[-1])
+            size = min(max(SLOT * slots + 1, NARROWEST), WIDEST), tops[-1] + 1.4
+            ax = load("matplotlib.pyplot", "drawing").subplots(figsize=size, layout="constrained")[1]
         inches_per_slot = float(ax.get_window_extent().width / ax.figure.dpi / max(slots, 1))
         painter = _Painter(ax, tops, inches_per_slot, _colours(tree.root))
         for box in root.all():
@@ -36,13 +37,6 @@ def tree_axes(tree: Tree, ax: Axes | None = None, title: str = "") -> Axes:
             painter.draw(lost)
         painter.finish(root, lost, title)
         return ax
-
-
-def _axes(slots: float, height: float) -> Any:
-    """Return new matplotlib axes for a picture of a width in slots and a height in inches."""
-    width = min(max(SLOT * slots + 1, NARROWEST), WIDEST)
-    pyplot = load("matplotlib.pyplot", "drawing")
-    return pyplot.subplots(figsize=(width, height + 1.4), layout="constrained")[1]
 
 
 def _colours(root: Node) -> dict[Arithmetic, str]:
@@ -118,10 +112,7 @@ class _Painter:
         self.ax.add_patch(patch)
 
     def _text(self, box: Box, y: float, candidates: Sequence[str], size: float = 6.5) -> None:
-        """Write the first of `candidates` that fits into a box, at height y in a font of `size` points.
-
-        If none fits, store the first, to be written at the left end of the row.
-        """
+        """Write the first of `candidates` that fits into a box, at height y in a font of `size` points."""
         room = (box.right - box.left) * self.slot - 0.03
         for text in candidates:
             if len(text) * CHARACTER * size / 6.5 <= room:
@@ -164,10 +155,7 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw the additions of a butterfly between the heights `bottom` and `top`: a row of rectangles for each level.
-
-        Each addition of a sum of the upper half to one of the lower half is one rectangle.
-        """
+        """Draw a butterfly's additions between the heights `bottom` and `top`, a row of rectangles for each level."""
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows

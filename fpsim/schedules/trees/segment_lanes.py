@@ -12,10 +12,7 @@ from fpsim.schedules.trees.parts import arithmetic_of
 
 
 def by_segment_lanes(order: SegmentLanes) -> Sum:
-    """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn.
-
-    In orders of matrix instructions, sums start at their first segment or part instead of +0.
-    """
+    """Return the tree of an order: +0 plus its segments in turn, or +0 plus its parts, if it has several, in turn."""
     starts = [0]
     for length in order.lengths:
         starts.append(starts[-1] + length)
@@ -121,8 +118,7 @@ def _pairs_dealt(start: int, length: int, width: int) -> Sum:
 def _dealt_lanes(start: int, count: int, width: int, vectors: int = 1) -> tuple[Sum, ...]:
     """Return the sums of `width` lanes to which `count` terms from `start` on are dealt in turn.
 
-    With 2 or more vectors, the terms up to the last multiple of vectors * width are dealt to as many vectors of `width`
-    lanes, which are then added lane by lane, neighbours first; the rest is added to these lanes.
+    vectors: number of vectors of `width` lanes, which are then added lane by lane.
     """
     apart = vectors * width
     whole = count // apart * apart if vectors > 1 else 0
@@ -156,8 +152,7 @@ def _narrowing(start: int, length: int, width: int) -> Sum:
 def _chain(start: Start, *inputs: Node | Steps) -> Sum:
     """Return the float32 sum of `inputs` as a chain, to which runs of terms are added by fused multiply-adds.
 
-    Runs without terms are left out. start: "zero" starts the running sum at +0, "first" at the first input; with
-    "first", a single node is returned unchanged.
+    start: "zero" starts the running sum at +0, "first" at the first input.
     """
     kept = tuple(x for x in inputs if not isinstance(x, Steps) or x.count > 0)
     only = kept[0] if len(kept) == 1 and start == "first" else None

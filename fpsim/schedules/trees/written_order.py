@@ -125,7 +125,7 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
     """Return the function (list of one or two terms or sums) -> sum that adds in the order of an accumulator.
 
-    Of two sums, that with fewer terms is added to the other. how: the accumulator, which errors name.
+    how: the accumulator, which errors name.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -147,11 +147,7 @@ def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Ar
 
 
 def _by_unit(unit: MatrixUnit) -> Joiner:
-    """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit.
-
-    Terms are added by one instruction, to at most one sum. Two sums without terms are added in float32 (float64 for
-    units of FP64).
-    """
+    """Return the function (list of terms and sums) -> sum that adds the members of a tuple by a matrix unit."""
     arithmetic = arithmetic_of(unit)
 
     def join(parts: list[int | OpenSum]) -> OpenSum:
@@ -255,17 +251,10 @@ def check_terms(program: Sequence[int], k: int | None) -> int:
         twice = next(term for term in terms if term in seen or seen.add(term))  # type: ignore[func-returns-value]
         raise ValueError(f"an order must have every term once; term {twice} is repeated.")
     if len(terms) < size:
-        missing = sorted(set(range(size)) - set(terms)) if size <= 2 * len(terms) + 64 else [_first_gap(terms)]
+        known = set(terms)
+        missing = next(term for term in range(size) if term not in known)
         raise ValueError(
-            f"an order of {size} terms must have every term once; {len(terms)} are there, and term {missing[0]} is "
+            f"an order of {size} terms must have every term once; {len(terms)} are there, and term {missing} is "
             "missing."
         )
     return size
-
-
-def _first_gap(terms: Sequence[int]) -> int:
-    """Return the smallest integer >= 0 that is not among the terms."""
-    known, gap = set(terms), 0
-    while gap in known:
-        gap += 1
-    return gap

@@ -17,11 +17,7 @@ REDUCTION = f32(25000)  # cycles of starting to add the sums of several threads
 
 
 def efficiency(walk: BlockWalk) -> np.float32:
-    """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest.
-
-    It is the cycles of the multiply-adds alone, divided by the cycles with loads and stores; 0 if L2 cannot hold the
-    sums of threads that share K.
-    """
+    """Return the efficiency of blocks that oneDNN estimates, float32; it uses the blocks with the highest."""
     by, product = walk.division, walk.division.product
     m, n, k = product.m, product.n, product.k
     added = _reduction_cycles(by)

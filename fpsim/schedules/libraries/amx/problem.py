@@ -62,8 +62,7 @@ class KBlocks(NamedTuple):
 def takes_amx(product: AmxProduct, a_bytes: int, terms: int) -> bool:
     """Return whether oneDNN uses AMX for a product with the given blocks.
 
-    It does not if a block of a is small in BF16, or if the rows of a block of b are too far apart. a_bytes: bytes of a
-    block of a, with the padding of a copy. terms: terms of K in a block.
+    a_bytes: bytes of a block of a, with the padding of a copy. terms: terms of K in a block.
     """
     along = product.k if product.b_turned else product.n
     return (product.is_half or a_bytes > SMALL_A) and terms * along * BYTES <= LONGEST_STRIDE

@@ -86,19 +86,12 @@ def divisions(product: AmxProduct) -> Iterator[Division]:
             tall = ceiling(part, ceiling(part, TILE))
             for by_k in (i for i in range(1, left + 1) if left % i == 0):
                 kernel = min(product.m, 2 * tall), min(product.n, BLOCK)
-                division = Division(product, by_m, by_k, left // by_k, tall, *kernel)
-                if _is_acceptable(division):
-                    yield division
-
-
-def _is_acceptable(by: Division) -> bool:
-    """Return whether oneDNN accepts a division: each thread must have enough rows, terms and columns."""
-    narrowest = LEAST_COLUMNS if by.by_k == 1 and by.k < LEAST_K else LEAST_SIDE
-    return not (
-        (by.by_m > 1 and rounded_up(by.m, by.tall) < LEAST_SIDE)
-        or (by.by_k > 1 and by.k < LEAST_K)
-        or (by.by_n > 1 and rounded_up(by.n, TILE) < narrowest)
-    )
+                by = Division(product, by_m, by_k, left // by_k, tall, *kernel)
+                narrowest = LEAST_COLUMNS if by_k == 1 and by.k < LEAST_K else LEAST_SIDE
+                lacks_rows = by_m > 1 and rounded_up(by.m, tall) < LEAST_SIDE
+                lacks_columns = by.by_n > 1 and rounded_up(by.n, TILE) < narrowest
+                if not (lacks_rows or lacks_columns or (by_k > 1 and by.k < LEAST_K)):
+                    yield by
 
 
 def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
@@ -114,7 +107,8 @@ def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False
     down = None if across_only else _best_down(by, along_b)
     if down is None and across is None:
         return None
-    if across is not None and (down is None or _prefers_across(by)):
+    prefers_across = by.m < 2 * by.tall or by.m >= by.n >= 2 * TILE
+    if across is not None and (down is None or prefers_across):
         return _across(by, along_a, across, keeps_copy)
     assert down is not None
     rows = min(down[1] * by.rows, by.product.m)
@@ -141,10 +135,7 @@ def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool =
 
 
 def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out.
-
-    All terms of a thread must be one chunk. L2 rules it out if the rows of the result would crowd some of its ways.
-    """
+    """Return the best chunk of blocks of `terms` terms, visited column by column; None if threads or L2 rule it out."""
     product, budget = by.product, by.product.caches.l2_budget
     if (
         rounded_up(by.n, by.columns) * (by.by_n - 1) >= product.n
@@ -174,18 +165,10 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
     return has_sides and rounded_up(by.k, chunk[0] * terms) * (by.by_k - 1) < by.product.k
 
 
-def _prefers_across(by: Division) -> bool:
-    """Return whether oneDNN visits blocks row by row if both orders fit L2."""
-    if by.m < 2 * by.tall:
-        return True
-    return by.n >= 2 * TILE and by.m >= by.n
-
-
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
     """Return the blocks of a walk row by row; None if none fits the caches.
 
-    They have `terms` terms if L1 holds the rows of a kernel over all of K. Otherwise L2 decides their terms. terms:
-    those of a block that fits L1. chunk: as `_best_chunk` returns it.
+    terms: those of a block that fits L1. chunk: as `_best_chunk` returns it.
     """
     product = by.product
     panel = terms * by.rows * BYTES * ceiling(product.k, terms)
@@ -218,10 +201,7 @@ def _best_chunk(
 
 
 def _groups(size: int, length: int) -> Iterator[int]:
-    """Yield the numbers ceil(blocks / g) for g = 1, 2, ... blocks, each once, the largest first.
-
-    blocks is ceil(size / length): `size` elements are divided into blocks of `length`.
-    """
+    """Yield the numbers ceil(blocks / g) for g = 1, 2, ... blocks, each once; blocks = ceil(size / length)."""
     blocks = ceiling(size, length)
     yield from sorted({ceiling(blocks, groups) for groups in range(1, blocks + 1)}, reverse=True)
 
