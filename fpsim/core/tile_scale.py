@@ -31,9 +31,8 @@ SMALLEST_ENCODE_SCALE = f32(2.0**-128 + 2.0**-149)  # the first whose reciprocal
 class ScaleChoices(NamedTuple):
     """The integers that decide how a tile gets its scale: constants of a compiled loop, or read at run time.
 
-    width: bits of floats, 32 or 64. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE (factors divide
-    elements) or BY_INVERSE (they multiply). levels: 2 if the whole array has a scale too, else 1. mode, kind: Rounding
-    and encoder of scales (core/encode.py). is_single: scales are FP32. encodes: max / amax is computed first.
+    rule: AMAX_BY_MAX to EVEN (docs/scaling.md). applied: BY_SCALE or BY_INVERSE. levels: 2 if the whole array has a
+    scale too, else 1. mode, kind: Rounding and encoder of scales (core/encode.py).
     """
 
     width: int  # of the arithmetic
@@ -57,12 +56,7 @@ def choice_words(s: ScaleChoices) -> ScaleChoices:
 
 @reloadable
 class ScaleRules(NamedTuple):
-    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales.
-
-    nan, infinity: for tiles with NaN, NAN_TILE or NAN_ELEMENT; with Inf, SKIP, PROPAGATE or ONE. infinite_top: bits of
-    the amax that Inf counts as. emax: exponent of the largest element. half_place: number that rule EVEN adds to amax's
-    bits. nan_code, one_code, smallest_code, largest_code: codes of scales. zero_code: that of a tile of zeros.
-    """
+    """The integers of a scale rule, int64: treatment of NaN and Inf, exponents, and codes of scales."""
 
     nan: Any  # NAN_TILE or NAN_ELEMENT
     infinity: Any  # SKIP, PROPAGATE or ONE
@@ -83,9 +77,7 @@ scale_rules = fields_of(ScaleRules)
 class ScaleNumbers(NamedTuple):
     """The numbers of a scale rule, in floats of one width: largest values and limits of elements and scales.
 
-    largest: the largest element; inverse: 1 / largest. amax_floor: smaller amaxes count as this. smallest, scale_max:
-    the smallest and the largest scale; half_smallest: smallest / 2. zero_scale: scale of a tile of zeros. tensor: scale
-    of the whole array, or 1; inverse_tensor: 1 / tensor. tensor_factor: rule INVERSE_OF_ENCODE multiplies amax by it.
+    amax_floor: smaller amaxes count as this.
     """
 
     largest: Any  # of the element format
@@ -124,8 +116,7 @@ def _make_power_quotient(word: type, real: type, width: int, mantissa_bits: int)
     def power_quotient(top: Any, emax: int, half_place: Any, rule: int) -> Any:
         """Return 2**(floor(log2(amax)) - emax) as a float of type `real`; 0 if that underflows, Inf if it overflows.
 
-        The rule CEIL takes ceil instead of floor. top: bit pattern of amax, which is finite. emax: the exponent that is
-        subtracted, see ScaleRules. half_place: integer that the rule EVEN adds to `top` first, so that it rounds.
+        The rule CEIL takes ceil instead of floor; EVEN first adds half_place to `top`, the bits of a finite amax.
         """
         if rule == EVEN:
             top = word(top + half_place)
@@ -151,16 +142,7 @@ power_quotient_64 = _make_power_quotient(u64, f64, 64, 52)
 class ScaleSteps(NamedTuple):
     """Compiled scalar functions for floats of one width that turn amax, the largest magnitude of a tile, into a scale.
 
-    `_make_scale_steps` defines them, and has their arguments and results.
-
-    Attributes:
-      ruled_top: the amax that counts if the tile holds NaN or Inf.
-      quotient_of: the scale before it is rounded.
-      single_scale: the scale in float32.
-      bounded: the scale, at least the smallest allowed.
-      applied_to: the factor of the elements for a scale.
-      encode_scale_of, decode_scale_of: the encode scale for an amax, and the scale of an encode scale.
-      tensor_scale_of: the scale of a whole array whose tiles have scales too.
+    `_make_scale_steps` defines them.
     """
 
     ruled_top: Any
@@ -176,8 +158,7 @@ class ScaleSteps(NamedTuple):
 def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps:
     """Return the ScaleSteps for floats of type `real`, whose bit patterns have the unsigned integer type `word`.
 
-    power_quotient: the function of that name for the same width. The steps don't call `max`, which treats NaN
-    differently on CPUs and GPUs.
+    power_quotient: for the same width. The steps don't call `max`, which treats NaN differently on CPUs and GPUs.
     """
     zero, one, infinite = real(0), real(1), real(np.inf)
     nan, largest_single = real(np.nan), real(LARGEST)
@@ -186,8 +167,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def ruled_top(top: Any, specials: Any, nan_tile: Any, infinity: Any, of_one: Any, of_infinity: Any) -> Any:
         """Return the amax bits that a tile's rules use: `top`, or of_infinity or of_one if the tile has Inf or NaN.
 
-        specials: HAS_NAN and HAS_INFINITY, as bits; nan_tile: True if NaN makes the scale NaN; infinity: SKIP,
-        PROPAGATE or ONE; of_one, of_infinity: bits of 1 and of the amax that Inf counts as under PROPAGATE.
+        specials: HAS_NAN and HAS_INFINITY, as bits. nan_tile: NaN makes the scale NaN. infinity: SKIP, PROPAGATE or
+        ONE.
         """
         infinite_tile = (specials & HAS_INFINITY) != 0
         top = of_infinity if infinite_tile and infinity == PROPAGATE else top
@@ -196,10 +177,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; a float.
-
-        top: bits of amax; n: ScaleNumbers. emax, half_place: fields of ScaleRules; rule, levels: of ScaleChoices.
-        """
+        """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; top: bits of amax."""
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -218,10 +196,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def single_scale(quotient: Any, n: Any) -> Any:
-        """Return a quotient rounded to float32, as a float of type `real`.
-
-        A finite quotient gives at most n.scale_max. n: a ScaleNumbers.
-        """
+        """Return a quotient rounded to float32, as a `real`; a finite one gives at most n.scale_max."""
         scale = real(f32(quotient))
         limited = n.scale_max if n.scale_max < scale else scale
         return limited if quotient < infinite else scale
@@ -231,7 +206,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
         """Return (scale, is low, is empty): a tile's scale that is at least the smallest one allowed.
 
         The scale is n.zero_scale if amax is 0 (is empty), else n.smallest if it was smaller (is low), else `scale`.
-        top: bit pattern of amax. quotient: the scale before it was rounded. n: a ScaleNumbers.
+        top: bits of amax. quotient: the scale before it was rounded. n: a ScaleNumbers.
         """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
@@ -244,7 +219,7 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
         """Return (float32 decode scale, factor by which elements are divided or multiplied).
 
-        scale: the tile's scale without the array's; n: ScaleNumbers; rule, applied, levels: as in ScaleChoices.
+        scale: the tile's scale without the array's. n: a ScaleNumbers. The others are fields of ScaleChoices.
         """
         if levels == 1:
             return f32(scale), scale if applied == BY_SCALE else real(one / scale)
@@ -262,9 +237,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def encode_scale_of(top: Any, largest: Any, amax_floor: Any, of_zeros: Any) -> Any:
         """Return (encode scale, is limited): largest / amax in float32, by which elements are multiplied.
 
-        It is limited to the largest float32. If amax is finite, it is large enough to have a finite reciprocal. top:
-        bit pattern of amax. largest: the largest element, float64. amax_floor: float64; a smaller amax counts as this.
-        of_zeros: the encode scale for amax = 0.
+        It is limited to the largest float32. If amax is finite, it has a finite reciprocal. top: bits of amax.
+        amax_floor: a smaller amax counts as this. of_zeros: the encode scale for amax = 0.
         """
         top_value = f64(word(top).view(real))
         amax = amax_floor if amax_floor > top_value else top_value
@@ -287,10 +261,9 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def tensor_scale_of(amax: Any, highest: Any, largest: Any, is_inverse: Any) -> Any:
         """Return (scale, factor, is clamped): the float32 scale of a whole array whose tiles have scales too.
 
-        Amaxes of tiles are multiplied by the factor. is clamped: the scale was raised or lowered to one that float32
-        allows. If amax is finite, the scale times any tile's scale is finite. amax: largest magnitude of the array.
-        largest: largest element of the format. highest: `largest` times the largest scale of a tile. is_inverse: True
-        for the reciprocal of highest / amax, False for amax / highest.
+        Amaxes of tiles are multiplied by the factor. If amax, that of the array, is finite, the scale times any tile's
+        scale is finite. largest: largest element of the format. highest: `largest` times the largest scale of a tile.
+        is_inverse: True for the reciprocal of highest / amax, False for amax / highest.
         """
         empty = amax == zero
         top = f64(highest) / f64(largest)  # of scales; Inf if float32 cannot hold `highest`: quotients are 0

@@ -1,10 +1,9 @@
 """Scalar core: the elementary functions of float32, correctly rounded to nearest even for every input.
 
-Each function maps a float32 to a float32. It evaluates in float64, with products, sums, quotients and roots only, to
-a relative error below 2**-46, and rounds once. docs/elementary.md has the proof: all inputs were run, and those whose
-float64 is within 2**-46 of the middle between two float32 numbers were compared with exact arithmetic. The few of
-those that float64 rounds to the wrong side are in corrections.py with their results. NaN becomes the quiet NaN without
-a sign.
+Each evaluates in float64, with products, sums, quotients and roots only, to a relative error below 2**-46, and rounds
+once; the few inputs that this rounds to the wrong side are in corrections.py. docs/elementary.md has the proof. NaN
+becomes the quiet NaN without a sign. In this file, `wide` is a function's float64 evaluation and `name` its key in
+CORRECTIONS.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return the compiled float32 function whose float64 evaluation, for any x including infinities, is `wide`.
-
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. NaN becomes the
-    quiet NaN without a sign.
-    """
+    """Return the compiled float32 function that `wide` evaluates for any x, infinities included."""
     correct = replaced(CORRECTIONS[name])
 
     @scalar
@@ -55,11 +50,7 @@ def _of_any(wide: Function, name: str) -> Function:
 
 
 def _of_finite(wide: Function, name: str, below: float) -> Function:
-    """Return the compiled float32 function whose float64 evaluation for finite x is `wide`.
-
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. below: the result
-    for -Inf; that for Inf is Inf. NaN becomes the quiet NaN without a sign.
-    """
+    """Return the compiled float32 function that `wide` evaluates for finite x; Inf at Inf, `below` at -Inf."""
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
@@ -76,11 +67,7 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
 
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on.
-
-    wide: its float64 evaluation for x >= 0. name: its key in CORRECTIONS, which lists the inputs at which rounding
-    `wide` to float32 is wrong. NaN becomes the quiet NaN without a sign.
-    """
+    """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on."""
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
@@ -95,10 +82,9 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x); wide: its float64 evaluation for finite x > 0.
+    """Return a compiled float32 function with f(-x) = -f(x), which `wide` evaluates for finite x > 0.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_zero,
-    at_infinity: the results for +0 and Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
+    at_zero, at_infinity: the results for +0 and Inf, as float32 bits.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
@@ -118,11 +104,7 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
 
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = f(x); wide: its float64 evaluation for finite x >= 0.
-
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_infinity: the
-    result for Inf, as float32 bits. NaN becomes the quiet NaN without a sign.
-    """
+    """Return a compiled float32 function with f(-x) = f(x); at_infinity: the result for Inf, as float32 bits."""
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
@@ -137,10 +119,9 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a compiled float32 function of |x| <= 2**20; wide: its float64 evaluation for x >= 0.
+    """Return a compiled float32 function of |x| <= 2**20, which `wide` evaluates for x >= 0.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. sign: uint32 mask
-    of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
+    sign: uint32 mask of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
     """
     correct = replaced(CORRECTIONS[name])
 
@@ -156,10 +137,10 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 
 
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function that is NaN for negative x; wide: its float64 evaluation for finite x > 0.
+    """Return a compiled float32 function that is NaN for negative x, which `wide` evaluates for finite x > 0.
 
-    name: its key in CORRECTIONS, which lists the inputs at which rounding `wide` to float32 is wrong. at_zero,
-    at_infinity: the results for 0 and Inf, as float32 bits. The result for -0 is at_zero with the sign bit set.
+    at_zero, at_infinity: the results for 0 and Inf, as float32 bits. The result for -0 is at_zero with the sign bit
+    set.
     """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 

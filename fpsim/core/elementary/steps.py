@@ -1,7 +1,6 @@
 """Scalar core: float64 operations that elementary functions consist of, written so that no compiler fuses them.
 
-Compilers for CUDA fuse `a * b + c` even without fast math, so every product of these functions is `times`, which is one
-rounded multiplication on every target. Sums, quotients and square roots are the plain operators.
+Compilers for CUDA fuse `a * b + c` even without fast math, so every product of these functions is `times`.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
 def replaced(pairs: tuple[tuple[int, int], ...]) -> Callable[[Any, Any], Any]:
     """Return the compiled function `(bits of x, bits of y)` that corrects the results y of a function at listed inputs.
 
-    It returns the listed result if x is listed, else y unchanged. pairs: (bits of x, correct bits of the result). All
-    bits are uint32 patterns of float32.
+    pairs: (bits of x, correct bits of the result), uint32. The result for another x is y.
     """
     text = "y"
     for source, result in pairs:

@@ -40,11 +40,7 @@ def clear(digits: Any) -> None:
 
 @scalar
 def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) -> None:
-    """Add (-1)**negative * word * 2**exponent to an exact sum, in place.
-
-    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i) and may be negative. word: any uint64.
-    negative: 0 or 1; exponent: int64, at least origin.
-    """
+    """Add (-1)**negative * word * 2**exponent to an exact sum, in place; word: uint64; exponent: at least origin."""
     place = i64(exponent - origin)
     digit, shift = i64(place >> i64(5)), u64(place & i64(31))
     low = u64(u64(word & LOW) << shift)
@@ -57,22 +53,13 @@ def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) 
 
 @scalar
 def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
-    """Add a finite Term (core/sums/term.py: sign, significand, exponent) to an exact sum, in place.
-
-    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i). x: the term; mantissa_bits: those of
-    its format.
-    """
+    """Add a finite Term to an exact sum, in place; mantissa_bits: those of its format."""
     add_word(digits, origin, x.negative, u64(x.significand), i64(x.exponent - mantissa_bits))
 
 
 @scalar
 def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
-    """Add the product of two finite Terms (core/sums/term.py: sign, significand, exponent) to an exact sum, in place.
-
-    digits: int64 array of the sum; digit i counts units of 2**(origin + 32 * i). x, y: the factors; mantissa_bits:
-    those of both formats, added.
-    A Term is a finite or special value: sign, integer significand, exponent, and kind (finite, Inf, NaN).
-    """
+    """Add the product of two finite Terms to an exact sum, in place; mantissa_bits: those of both formats, added."""
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
     x_low, x_high = u64(u64(x.significand) & LOW), u64(u64(x.significand) >> HALF)
@@ -86,10 +73,7 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
 @scalar
 def _carry(digits: Any) -> Any:
-    """Bring every element of the int64 array `digits` into 0 .. 2**32 - 1 in place, and return the last carry.
-
-    The carry out of the last digit is an int64: 0, or -1 for a negative sum.
-    """
+    """Bring every digit into 0 .. 2**32 - 1 in place; return the last carry, an int64: 0, or -1 for a negative sum."""
     carry = i64(0)
     for i in range(digits.size):
         value = i64(digits[i] + carry)
@@ -100,12 +84,7 @@ def _carry(digits: Any) -> Any:
 
 @scalar
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
-    """Return an exact sum as a Number with 62 significant bits; bit 0 is also set if any bit after them is nonzero.
-
-    digits: int64 array of the sum, which is overwritten; digit i counts units of 2**(origin + 32 * i). zero_negative:
-    sign, 0 or 1, of the result if the sum is zero.
-    A Number is an exact value: sign, exponent, significand of 62 bits, and kind (finite, Inf, NaN).
-    """
+    """Return an exact sum as a Number with a sticky bit 0; zero_negative: sign of a zero. `digits` is overwritten."""
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:
         for i in range(digits.size):

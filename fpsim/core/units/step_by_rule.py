@@ -26,12 +26,10 @@ Step = Callable[..., Any]
 def steps_by_rule() -> dict[Rule, Step]:
     """Return the function that computes one matrix instruction, by its `Rule`; cached.
 
-    Each function is `(a, b, scale_a, scale_b, start, c, digits, f, u) -> code`; it returns the code, a uint64, of the
-    new accumulator.
-    a, b: 1-D arrays of codes, a row of A and a column of B. scale_a, scale_b: 1-D arrays of codes of their scales, one
-    per block of u.block terms; not read by rules without scales. start: index of the instruction's first product,
-    int64. c: code of the accumulator. digits: int64 scratch array, overwritten. f: Layouts, the formats of the
-    instruction; u: UnitLayout, its constants.
+    Each function is `(a, b, scale_a, scale_b, start, c, digits, f, u) -> code`, where c and code are uint64 codes of
+    the accumulator before and after. a, b: 1-D arrays of codes, a row of A and a column of B. scale_a, scale_b: 1-D
+    arrays of codes of their scales, one per block of u.block terms. start: index of the instruction's first product,
+    int64. digits: int64 scratch array for exact sums, overwritten. f: a Layouts; u: a UnitLayout.
     """
 
     @scalar
