@@ -68,10 +68,7 @@ def core_below(operation: Operation) -> int:
 
 
 def _table_from(operation: Operation) -> int:
-    """Return the number of results from which on building a table of all possible results saves time.
-
-    It is a quarter of the number of combinations of the operands' codes, rounded up.
-    """
+    """Return the number of results, a quarter of all possible ones, from which a table of them saves time."""
     return -(-(1 << operation.operand_bits) // 4)
 
 
@@ -82,10 +79,7 @@ def _preference(operation: Operation) -> tuple[bool, bool]:
 
 
 def _has_table(operation: Operation) -> bool:
-    """Return whether all possible results of an operation fit in a table of 2**16 entries at most.
-
-    It must not be stochastic, and have one or two operands with at most 16 bits together.
-    """
+    """Return whether all possible results of an operation fit in a table of 2**16 entries at most."""
     few = operation.operand_bits <= TABLE_BITS and len(operation.formats) <= 2
     return few and not operation.is_stochastic
 
@@ -94,10 +88,7 @@ def _has_table(operation: Operation) -> bool:
 
 
 def by_core(operation: Operation) -> Run:
-    """Return the loop in exact integer arithmetic, or in float64 for an elementary function of float32.
-
-    The loop is run(operands, targets, first) -> None, as `route` describes it.
-    """
+    """Return the loop, as `route` does, in exact integer arithmetic, or in float64 for functions of float32."""
     if float32.serves(operation):
         return float32.loop(operation)
     if operation.result.seed is not None:
@@ -113,12 +104,7 @@ def with_seed(run: Run, operation: Operation) -> Run:
 
 @lru_cache(maxsize=4096)
 def _by_core(operation: Operation) -> Run:
-    """Return the loop in exact integer arithmetic, which works in pieces; cached.
-
-    The loop is run(operands, targets, first, seed=None) -> None. operands: tuple of 1-D code arrays. targets:
-    (results,), or (results, uint8 flags), which it fills. first: flat index of the arrays' first element, on which
-    random numbers depend. seed: seed of a stochastic operation, 0 to 2**64 - 1, else None.
-    """
+    """Return the loop of `by_core` in exact integer arithmetic with an argument `seed`; cached."""
     call, stochastic = _core_call(operation), operation.is_stochastic
 
     def run(sources: tuple[Array, ...], targets: tuple[Array, ...], first: int, seed: Any = None) -> None:
@@ -152,8 +138,8 @@ def _random_words(first: int, size: int, seed: int) -> Array:
 def _core_call(operation: Operation) -> Call:
     """Return the loop in exact integer arithmetic as a function (operands, random, results, flags) -> None.
 
-    It fills results and flags. operands: list of 1-D uint64 arrays of codes (of integers for from_int). random: uint32,
-    empty unless stochastic. results: uint64. flags: uint8.
+    It fills results, uint64, and flags, uint8. operands: list of 1-D uint64 arrays of codes (of integers for from_int).
+    random: uint32, empty unless stochastic.
     """
     name, formats, result, input_subnormals, tininess, integer = operation
     fmt, rounding, overflow, subnormals, _, random_bits = result
@@ -202,10 +188,9 @@ def _rounding_loop(name: str) -> Any:
 
 @lru_cache(maxsize=4096)
 def _by_float(operation: Operation) -> Run:
-    """Return the fastest float loop of an operation, or the loop in exact integer arithmetic if there is none.
+    """Return the fastest float loop of an operation, as for `route`, or the loop in exact integer arithmetic; cached.
 
-    The loop is run(operands, targets, first, **seed) -> None, as `route` describes it. It uses integer arithmetic if
-    the processor does not keep IEEE 754's defaults (rounding to nearest even, subnormals), or if it cannot compute
+    Integer arithmetic is used if the processor does not keep IEEE 754's defaults, or if no float loop computes the
     flags.
     """
     exact: Any = by_core(operation)
@@ -221,10 +206,9 @@ def _by_float(operation: Operation) -> Run:
 
 
 def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
-    """Return the function (operands, targets) -> True that runs the loop for FP16 or BF16 to nearest even.
+    """Return the function (operands, targets) -> True that runs the loop for FP16 or BF16 to nearest even, or None.
 
-    Return None if no such loop computes the operation. operands: tuple of 1-D uint16 code arrays. targets: (results,),
-    or (results, uint8 flags), which the function fills; they may be operands. True says that it did.
+    operands, targets: as for `route`; targets may be operands.
     """
     name, formats, result, input_subnormals, tininess, _ = operation
     fmt = result.fmt
@@ -258,8 +242,7 @@ def _nearest(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 def _ordered(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> True that compares codes as integers; None if that is not possible.
 
-    It is for comparisons, minimum and maximum. operands: tuple of 1-D code arrays. targets: (results,), or (results,
-    uint8 flags), which the function fills. True says that it did.
+    It is for comparisons, minimum and maximum. operands, targets: as for `route`.
     """
     name, formats, result, input_subnormals, _, _ = operation
     compares = name in order.COMPARISONS
@@ -289,8 +272,8 @@ def _same_memory(a: Array, b: Array) -> bool:
 def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...]], bool] | None:
     """Return the function (operands, targets) -> bool of the float loop for any mode and policy; None if there is none.
 
-    operands: tuple of 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. It returns True,
-    or False, without results, if targets include flags that it cannot compute.
+    It returns False, without results, if targets include flags that it cannot compute. operands, targets: as for
+    `route`.
     """
     plan = float_plan(operation)
     if plan is None:
@@ -327,11 +310,7 @@ def _general(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, 
 
 @lru_cache(maxsize=256)
 def _by_table(operation: Operation) -> Run:
-    """Return the loop that looks results up in a table of all of them, run(operands, targets, first) -> None.
-
-    operands: tuple of one or two 1-D code arrays. targets: (results,), or (results, uint8 flags), which it fills. first
-    is not used. The table is computed at the first call for an operation, and cached.
-    """
+    """Return the loop that looks results up in a table of all of them, as for `route`; cached with its table."""
     results, flags = _tables(operation)
     if len(operation.formats) == 1:
 
@@ -354,10 +333,9 @@ def _by_table(operation: Operation) -> Run:
 
 
 def _tables(operation: Operation) -> tuple[Array, Array]:
-    """Return (results, uint8 flags) for every combination of the operands' codes, by exact integer arithmetic.
+    """Return (results, uint8 flags), 1-D, for every combination of the operands' codes, by exact integer arithmetic.
 
-    Both arrays are 1-D. They are indexed by the code, or by (code of a) << (bits of b) | (code of b). The dtype of the
-    results is that of the operation's results.
+    They are indexed by the code, or by (code of a) << (bits of b) | (code of b).
     """
     index = np.arange(1 << operation.operand_bits)
     if len(operation.formats) == 1:

@@ -164,7 +164,7 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
 
 
 def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
-    """Return the `TileJob` that encodes `source` into `out` by the `TilePlan` `how`; seed: of stochastic rounding, or None."""
+    """Return the `TileJob` that encodes `source` into `out` by the `TilePlan` `how`; seed: None unless stochastic."""
     shape = tiles.shape
     return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
 

@@ -92,7 +92,7 @@ class ScalePlan(NamedTuple):
         return self.scaling.quotient == "1/(max/amax)"
 
     def settle(self, tiles: int) -> Any:
-        """Return the loop that makes scales: compiled for this scaling if there are more than FEW_TILES tiles, else general."""
+        """Return the loop that makes scales: compiled for this scaling for more than FEW_TILES tiles, else general."""
         return settle_kernel(self.width, self.choices.encodes, self.choices if tiles > FEW_TILES else None)
 
     def arguments(self, tensor: TensorScale) -> tuple[Array, ...]:

@@ -58,7 +58,7 @@ class ScaledArrays(ABC, Generic[ArrayT]):
                 )
 
     def _computed(self, other: Any = None) -> Any:
-        """Raise a TypeError for every operator; return NotImplemented if `other` is a NumPy array, for NumPy to go on."""
+        """Raise a TypeError for every operator; return NotImplemented if `other` is a NumPy array."""
         if isinstance(other, np.ndarray):
             return NotImplemented
         raise TypeError(

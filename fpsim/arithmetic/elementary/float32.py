@@ -27,8 +27,8 @@ def serves(operation: Operation) -> bool:
 def loop(operation: Operation) -> Callable[[tuple[Array, ...], tuple[Array, ...], int], None]:
     """Return the loop (sources, targets, first, seed=None) -> None of an elementary function of float32; cached.
 
-    sources: (bits of x,), 1-D uint32. targets: (bits of the results,), uint32, or (bits, uint8 flags), which it fills;
-    the results may be in the memory of x. first and seed are not used.
+    sources: (bits of x,), 1-D uint32. targets: (bits of the results,), or (bits, uint8 flags), which it fills; the
+    results may be in the memory of x. first and seed are not used.
     """
     name, before = operation.name, u32(operation.tininess == "before")
 

@@ -61,11 +61,9 @@ class ExactTable(NamedTuple):
 
 @lru_cache(maxsize=128)
 def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
-    """Return the exact results of function `name` for every code of a format, from memory, from disk, or computed.
+    """Return the exact results of function `name` for every code of a format of up to 16 bits, computed once.
 
-    A computed table of a format of 10 bits or more is stored on disk, in the kernels' cache folder. input_subnormals:
-    "keep", or "flush" for the results of zeros in place of those of subnormal codes. The format must have 16 bits or
-    fewer.
+    input_subnormals: "keep", or "flush" for the results of zeros in place of those of subnormal codes.
     """
     if input_subnormals == "flush" and fmt.has_zero:
         codes = np.arange(1 << fmt.bits)
@@ -87,10 +85,7 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
 
 
 def _unpacked(content: bytes, size: int) -> ExactTable:
-    """Return the ExactTable that is stored in `content`: its three arrays one after the other, little-endian.
-
-    size: number of entries.
-    """
+    """Return the ExactTable of `size` entries whose three arrays follow each other, little-endian, in `content`."""
     return ExactTable(
         np.frombuffer(content, "<u8", size).astype(np.uint64),
         np.frombuffer(content, "<u2", size, 8 * size).astype(np.uint16),
@@ -149,10 +144,7 @@ def _row(name: str, x: float) -> tuple[int, int, int]:
 
 
 def _limit(name: str, x: float) -> tuple[int, int, int] | None:
-    """Return an entry of ExactTable, (significand, field, state), for x that needs no evaluation, else None.
-
-    name: the function. Such x are infinities, zeros, poles and values outside the domain.
-    """
+    """Return an entry of ExactTable for an infinity, zero, pole or x outside the function's domain, else None."""
     if math.isinf(x):
         limit = AT_INFINITY[name][x < 0]
         return _special(limit, Flags.INVALID if math.isnan(limit) else Flags.NONE)

@@ -1,8 +1,9 @@
-"""CPU loops of the arithmetic over the integer core: every format, mode, policy and flag, one compilation each.
+"""CPU loops of the arithmetic over the integer core (fpsim/core): every format, mode, policy and flag.
 
-The integer core is exact arithmetic with integers (fpsim/core). Tables are built from these loops, and float kernels
-tested against them. Codes are uint64, and formats, modes and policies are passed as numbers, so that each operation
-compiles once.
+Codes are uint64, and formats, modes and policies are passed as numbers, so that each operation compiles once. random:
+uint32 per element, empty unless stochastic. flags: uint8, bits of `fp.Flags`. la, lb: constants for reading codes, the
+fields of an UnpackLayout; out: those for writing, of an EncodeLayout; layouts: such constants as rows, those of the
+operands first. mode: a Rounding. rules: bits that decide flags (LOSES_INFINITY etc. of `fpsim.core.pack`).
 """
 
 from __future__ import annotations
@@ -30,13 +31,7 @@ NO_WORD = u64(0)
 def unary_kernel(name: str) -> Any:
     """Return the kernel (a, random, codes, flags, layouts, mode, rules) -> None of an operation with one operand.
 
-    name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags. All arrays but layouts are 1-D.
-    a, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
-    layouts: uint64; its rows are constants of formats: UnpackLayout, for reading a; EncodeLayout, for rounding the
-    result.
-    mode: a Rounding.
-    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
-    of `fpsim.core.pack`).
+    name: "sqrt", "round_to_integral" or "convert". The kernel writes codes and flags.
     """
     operation = UNARY[name]
 
@@ -54,13 +49,7 @@ def unary_kernel(name: str) -> Any:
 def binary_kernel(name: str) -> Any:
     """Return the kernel (a, b, random, codes, flags, layouts, mode, rules) -> None of an operation with two operands.
 
-    name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags. All arrays but
-    layouts are 1-D.
-    a, b, codes: uint64. random: uint32, empty unless stochastic. flags: uint8, bits of `fp.Flags`.
-    layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a and b; EncodeLayout, for rounding
-    the result. mode: a Rounding.
-    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
-    of `fpsim.core.pack`).
+    name: a key of `fpsim.core.operations.BINARY`, such as "add". The kernel writes codes and flags.
     """
     operation = BINARY[name]
 
@@ -78,12 +67,7 @@ def binary_kernel(name: str) -> Any:
 def fma_kernel() -> Any:
     """Return the kernel (a, b, c, random, codes, flags, layouts, mode, rules) -> None of a * b + c.
 
-    It writes codes and flags. All arrays but layouts are 1-D. a, b, c, codes: uint64. random: uint32, empty unless
-    stochastic. flags: uint8, bits of `fp.Flags`.
-    layouts: uint64; its rows are constants of formats: UnpackLayouts, for reading a, b and c; EncodeLayout, for
-    rounding the result. mode: a Rounding.
-    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
-    of `fpsim.core.pack`).
+    It writes codes and flags.
     """
 
     def fma(a: Any, b: Any, c: Any, random: Any, codes: Any, flags: Any, layouts: Any, mode: int, rules: Any) -> None:
@@ -104,9 +88,7 @@ def fma_kernel() -> Any:
 def comparison_kernel(name: str) -> Any:
     """Return the kernel (a, b, results, flags, la, lb) -> None of `name`: "equal", "less" or "less_equal".
 
-    It writes results and flags. a, b: 1-D uint64 codes. results: uint64, 1 for True, 0 for False and for NaN operands.
-    flags: uint8, bits of `fp.Flags`. la, lb: uint64, constants for reading a and b: the fields of their formats'
-    UnpackLayouts.
+    It writes results and flags. results: uint64, 1 for True, 0 for False and for NaN operands.
     """
     compare, quiet = COMPARISONS[name], name == "equal"
 
@@ -126,11 +108,7 @@ def comparison_kernel(name: str) -> Any:
 def from_integer_kernel() -> Any:
     """Return the kernel (n, random, codes, flags, signed, out, mode, rules) -> None that rounds integers to a format.
 
-    It writes codes and flags. n: 1-D uint64, two's complement if signed is 1. random: uint32, empty unless stochastic.
-    codes: uint64. flags: uint8, bits of `fp.Flags`. out: uint64, constants for rounding: the fields of the format's
-    EncodeLayout. mode: a Rounding.
-    rules: facts on the result's format that decide flags, as bits (LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED
-    of `fpsim.core.pack`).
+    It writes codes and flags. n: 1-D uint64, two's complement if signed is 1.
     """
 
     def from_integer(n: Any, random: Any, codes: Any, flags: Any, signed: Any, out: Any, mode: int, rules: Any) -> None:
@@ -149,9 +127,8 @@ def from_integer_kernel() -> Any:
 def to_integer_kernel() -> Any:
     """Return the kernel (a, random, n, flags, la, lowest, highest, mask, mode) -> None that rounds to integers.
 
-    It writes n and flags. a: 1-D uint64 codes. random: uint32, empty unless stochastic; mask: its bits that count. n:
-    uint64 results, two's complement, clamped to -lowest .. highest (uint64). flags: uint8, bits of `fp.Flags`. la:
-    uint64, constants for reading a: the fields of its format's UnpackLayout. mode: a Rounding.
+    It writes flags, and n: uint64, two's complement, clamped to -lowest .. highest. mask: the bits of random that
+    count.
     """
 
     def to_integer(
@@ -169,9 +146,7 @@ def to_integer_kernel() -> Any:
 def neighbour_kernel() -> Any:
     """Return the kernel (a, downward, codes, flags, la, out) -> None that writes the next larger or smaller code.
 
-    a, codes: 1-D uint64. downward: 1 for the next smaller one, else 0. flags: uint8, written too: INVALID for
-    signalling NaNs. la, out: uint64, constants for reading and for writing codes: the fields of the format's
-    UnpackLayout and EncodeLayout.
+    downward: 1 for the next smaller one, else 0.
     """
 
     def next_code(a: Any, downward: Any, codes: Any, flags: Any, la: Any, out: Any) -> None:
@@ -184,11 +159,7 @@ def neighbour_kernel() -> Any:
 
 @cache
 def classify_kernel() -> Any:
-    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes to `classes`.
-
-    a: 1-D uint64 codes. classes: integers. la: uint64, constants for reading a: the fields of its format's
-    UnpackLayout.
-    """
+    """Return the kernel (a, classes, la) -> None that writes the `fpsim.FloatClass` of codes to `classes`."""
 
     def classes(a: Any, target: Any, la: Any) -> None:
         fa = unpack_fields(la)
@@ -200,11 +171,7 @@ def classify_kernel() -> Any:
 
 @cache
 def sign_kernel(name: str) -> Any:
-    """Return the kernel (a, codes, la, out) -> None that writes the codes of -a (name "negative") or |a| ("absolute").
-
-    a, codes: 1-D uint64. la, out: uint64, constants for reading and for writing codes: the fields of the format's
-    UnpackLayout and EncodeLayout.
-    """
+    """Return the kernel (a, codes, la, out) -> None that writes codes of -a (name "negative") or |a| ("absolute")."""
     negates = name == "negative"
 
     def sign(a: Any, codes: Any, la: Any, out: Any) -> None:

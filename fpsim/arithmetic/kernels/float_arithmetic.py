@@ -2,9 +2,14 @@
 
 Operands are decoded to a float that holds them, the result of the operation is rounded to odd in that float, and then
 rounded by the encoder of the casts. A first rounding to odd with two bits to spare does not change the second one, in
-any mode, and its error, which the processor computes too, determines the flags (Boldo and Melquiond 2008).
-`float_plan` decides for which operations this is exact; the integer core computes the rest, and every kernel here is
-tested against it. The processor must round to nearest and keep subnormals.
+any mode, and its error, which the processor computes too, determines the flags (Boldo and Melquiond 2008). `float_plan`
+decides for which operations this is exact. The processor must round to nearest and keep subnormals.
+
+Arguments of the kernels: a, b, c, codes: 1-D arrays of codes, unsigned integers; results are written to codes, and to
+flags: uint8, bits of `fp.Flags`. layouts: DecodeLayouts of the operands, then EncodeLayout of the result, one a row,
+unsigned integers of `width` bits. limits: the fields of Thresholds, then for each operand the smallest magnitude code
+of a quiet NaN. mode: a Rounding. flip: the float's sign bit to subtract b, else 0. width: bits of the float that
+computes. nearest: True compiles for nearest even only, a third faster, and ignores mode.
 """
 
 from __future__ import annotations
@@ -34,11 +39,7 @@ EVERY_KIND: Any = np.int64(FULL)
 class Thresholds(NamedTuple):
     """Magnitudes from which on the flags of a finite result change, as bits of the float that is rounded to the format.
 
-    All are uint32 or uint64.
-
-    Attributes:
-      overflow, negative_overflow: the smallest magnitude of a positive, and of a negative, result that overflows.
-      tiny, negative_tiny: the smallest magnitude of a positive, and of a negative, result that is not tiny.
+    overflow, negative_overflow: the smallest that overflow. tiny, negative_tiny: the smallest that are not tiny.
     """
 
     overflow: Any
@@ -175,18 +176,7 @@ def real_width(width: int) -> Width:
 
 @cache
 def binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of `name`: "add", "multiply" or "divide".
-
-    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only, a third faster, and
-    the kernel ignores `mode`.
-
-    Arguments of the kernel:
-      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
-      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
-        EncodeLayout, for rounding the result.
-      mode: a Rounding.
-      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
-    """
+    """Return the kernel (a, b, codes, layouts, mode, flip) -> None of `name`: "add", "multiply" or "divide"."""
     w = real_width(width)
     word, decode, encode = w.word, w.decode, w.encode
     operation, no_random = _operation(name, w), word(0)
@@ -205,20 +195,7 @@ def binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of an operation with two operands.
-
-    name: "add", "multiply" or "divide". width: bits of the float that computes, 32 or 64. nearest: True compiles for
-    nearest even only, a third faster, and the kernel ignores `mode`.
-
-    Arguments of the kernel:
-      a, b, codes: 1-D arrays of codes of one size, unsigned integers; the results are written to `codes`.
-      flags: 1-D uint8, which is written too: bits of `fp.Flags`.
-      layouts: unsigned integers of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a and b;
-        EncodeLayout, for rounding the result.
-      limits: array of the fields of Thresholds, then for each operand the smallest magnitude code of a quiet NaN.
-      mode: a Rounding.
-      flip: the float's sign bit to subtract b, else 0; an unsigned integer of `width` bits.
-    """
+    """Return the kernel (a, b, codes, flags, layouts, limits, mode, flip) -> None of "add", "multiply" or "divide"."""
     w = real_width(width)
     word, decode, encode, raised_by = w.word, w.decode, w.encode, w.flags
     is_nan, is_infinite, signals = w.is_nan, w.is_infinite, w.signals
@@ -246,12 +223,7 @@ def flagged_binary_kernel(name: str, width: int, nearest: bool) -> Any:
 
 @cache
 def sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`.
-
-    a, codes: 1-D arrays of unsigned integers. layouts: unsigned integers of `width` bits; its rows are constants of
-    formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result. mode: a Rounding.
-    width: bits of the float that computes, 32 or 64.
-    """
+    """Return the kernel (a, codes, layouts, mode) -> None that writes the square roots of codes a to `codes`."""
     w = real_width(width)
     word, decode, encode, root = w.word, w.decode, w.encode, w.root
     no_random = word(0)
@@ -267,14 +239,7 @@ def sqrt_kernel(width: int) -> Any:
 
 @cache
 def flagged_sqrt_kernel(width: int) -> Any:
-    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags.
-
-    a, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers of
-    `width` bits; its rows are constants of formats: DecodeLayout, for reading a; EncodeLayout, for rounding the result.
-    limits: the fields of Thresholds (magnitudes from which flags change), then the smallest magnitude code of a quiet
-    NaN of a. mode: a Rounding.
-    width: bits of the float that computes, 32 or 64.
-    """
+    """Return the kernel (a, codes, flags, layouts, limits, mode) -> None of square roots; it writes codes and flags."""
     w = real_width(width)
     word, decode, encode, root, raised_by = w.word, w.decode, w.encode, w.root, w.flags
     is_nan, signals, no_random = w.is_nan, w.signals, word(0)
@@ -297,14 +262,7 @@ def flagged_sqrt_kernel(width: int) -> Any:
 
 @cache
 def fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`.
-
-    a, b, c, codes: 1-D arrays of codes, unsigned integers. layouts: unsigned integers of `width` bits; its rows are
-    constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for rounding the result. mode: a
-    Rounding.
-    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
-    ignored.
-    """
+    """Return the kernel (a, b, c, codes, layouts, mode) -> None that writes the codes of a * b + c to `codes`."""
     w = real_width(width)
     word, decode, encode, fused = w.word, w.decode, w.encode, w.fused
     no_random = word(0)
@@ -324,16 +282,7 @@ def fma_kernel(width: int, nearest: bool) -> Any:
 
 @cache
 def flagged_fma_kernel(width: int, nearest: bool) -> Any:
-    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c; it writes codes and flags.
-
-    a, b, c, codes: 1-D arrays of codes, unsigned integers. flags: uint8, bits of `fp.Flags`. layouts: unsigned integers
-    of `width` bits; its rows are constants of formats: DecodeLayouts, for reading a, b and c; EncodeLayout, for
-    rounding the result.
-    limits: the fields of Thresholds (magnitudes from which flags change), then for each operand the smallest magnitude
-    code of a quiet NaN. mode: a Rounding.
-    width: bits of the float that computes, 32 or 64. nearest: True compiles for nearest even only; `mode` is then
-    ignored.
-    """
+    """Return the kernel (a, b, c, codes, flags, layouts, limits, mode) -> None of a * b + c."""
     w = real_width(width)
     word, decode, encode, fused, raised_by = w.word, w.decode, w.encode, w.fused, w.flags
     is_nan, signals = w.is_nan, w.signals
@@ -363,9 +312,7 @@ def flagged_fma_kernel(width: int, nearest: bool) -> Any:
 def _operation(name: str, w: Width) -> Any:
     """Return the compiled function (bits of x, bits of y, mode) -> bits of x + y, x * y or x / y; the NaN has no sign.
 
-    name: "add", "multiply" or "divide"; w: the functions for floats of one width, which bits have. Sums are rounded to
-    odd, products and quotients to nearest. mode: a Rounding, which only sums read: DOWN makes an exact
-    zero -0.
+    Sums are rounded to odd, products and quotients to nearest. mode: a Rounding; in DOWN an exact zero sum is -0.
     """
     word, real, add = w.word, w.real, w.add
     without_sign = w.without_sign

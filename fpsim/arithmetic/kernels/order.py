@@ -1,7 +1,6 @@
 """CPU loops that compare codes of one format as integers, by their position in the order of its values.
 
-A magnitude code grows with the magnitude; negated for negative values, it is the position. The loops are compared with
-the integer core in tests/arithmetic/test_comparison.py.
+A magnitude code grows with the magnitude; negated for negative values, it is the position.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ _fields = fields_of(OrderLayout)
 def _read(code: Any, f: OrderLayout) -> Any:
     """Return (position, is NaN, is a signalling NaN) of a code; the position is that in the order of values.
 
-    The position is int32: negative for negative values, 0 for both zeros. code: uint32; f: OrderLayout, the constants
-    of its format.
+    The position is int32: negative for negative values, 0 for both zeros.
     """
     magnitude = u32(code & f.magnitude_mask)
     nan = ((magnitude > f.max_code) & (magnitude != f.infinity)) | (code == f.own_nan)
@@ -43,8 +41,8 @@ def _read(code: Any, f: OrderLayout) -> Any:
 def comparison_kernel(name: str, flagged: bool) -> Any:
     """Return the kernel (a, b, results, flags, layout) -> None of `name`: "equal", "less" or "less_equal".
 
-    It writes results, and flags if `flagged`. a, b: 1-D codes of one format, unsigned integers. results: bool; a NaN
-    makes it False. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
+    It writes results (bool), and flags (uint8) if `flagged`. a, b: 1-D codes of one format, unsigned integers. layout:
+    fields of the format's OrderLayout, uint32.
     """
     equals, orders, quiet = name != "less", name != "equal", name == "equal"
 
@@ -66,9 +64,8 @@ def comparison_kernel(name: str, flagged: bool) -> Any:
 def extremum_kernel(name: str, flagged: bool) -> Any:
     """Return the kernel (a, b, codes, flags, layout) -> None of a minimum or maximum; -0 is less than +0.
 
-    name: "minimum", "maximum", or "minimum_number", "maximum_number", which ignore a single NaN.
-    The kernel writes codes, and flags if `flagged`. a, b, codes: 1-D codes of one format, unsigned integers; codes may
-    be a or b. flags: uint8, bits of `fp.Flags`. layout: fields of the format's OrderLayout, uint32.
+    name: "minimum", "maximum", or "minimum_number", "maximum_number", which ignore a single NaN. Arguments are those of
+    `comparison_kernel`; codes may be a or b.
     """
     largest, number = name.startswith("maximum"), name.endswith("number")
 

@@ -40,9 +40,7 @@ FIXED_MODES = {
 def lanes(way: str) -> LaneSteps:
     """Return the functions multiply, add and fused for one representation of sums; each processes many sums (lanes).
 
-    The result is cached. way: "core": sums are codes; "double": they are in FP64; "nearest", "toward_zero", "up",
-    "down" or "stochastic": values in float64 that are rounded to a format in this mode; "any": the same in a mode that
-    the functions are passed.
+    way: as `ways` of sums/plan.py returns it. The result is cached.
     """
     if way == "core":
         return LaneSteps(*map(kernel, code_lanes()))
@@ -59,16 +57,14 @@ _add_odd, _without_sign = _w.add, _w.without_sign
 def _float_lanes(way: str) -> LaneSteps:
     """Return the functions multiply, add and fused for sums whose values are held as float64 and rounded to a format.
 
-    way: the mode that is compiled in, "nearest", "toward_zero", "up", "down" or "stochastic"; "any": the functions take
-    it as an argument.
+    way: the mode that is compiled in; "any": the functions take it as an argument.
     """
     settles, fixed_mode = way in FIXED_MODES, FIXED_MODES.get(way, NEAREST_EVEN)
 
     def encode_row(t: Any, i: int, n: int, words: Any, w: int, target: Any, mode: int) -> None:
         """Round t[i, :n], float64 patterns, in place by encoding and decoding them; rounded values do not change.
 
-        words: random 32-bit numbers; words[w, j] rounds t[i, j]. target: the array that `plan.target` returns. mode: a
-        Rounding.
+        words: random 32-bit numbers; words[w, j] rounds t[i, j]. target: the array that `plan.target` returns.
         """
         f, g = encode_fields(target), decode_fields(target[DECODING:])
         how = fixed_mode if settles else mode
