@@ -50,9 +50,13 @@ def refusal(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-def test_recipes_are_trained_compared_and_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_recipes_are_trained_compared_and_written(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fpsim.cli.main import main
+    from fpsim.display import progress
 
+    monkeypatch.setattr(progress, "LINES_EVERY", 1e9)  # a busy machine would be told of progress on stderr
     mine = tmp_path / "mine.toml"
     mine.write_text('name = "MINE"\nlinear = "FP8_RAW"\n')
     with pytest.raises(SystemExit) as end:

@@ -103,7 +103,7 @@ def discriminating_inputs(
 
 def inputs_for(promise: Promise, shapes: Sequence[Shape] | None, seed: int) -> Iterator[KernelInputs]:
     """Yield inputs that check `promise`, revealing ones first; shapes None: those of `shapes_for`; seed: for draws."""
-    chosen = _checked_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
+    chosen = _allowed_shapes(promise, shapes) if shapes is not None else shapes_for(promise)
     skipped = _unknown_kinds(promise)
     for place, shape in enumerate(chosen):
         kinds: Iterable[str] = SHOWS if place == 0 or (shapes is not None and len(chosen) <= 3) else FEW
@@ -122,8 +122,8 @@ def _unknown_kinds(promise: Promise) -> list[str]:
     return unknown + more + (["tail", "zeros"] if "zeros" in unknown else [])  # a row whose terms are nearly all zeros
 
 
-def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
-    """Return the caller's shapes as tuples; raise an error for any but positive (M, N, K) that the promise allows."""
+def checked_shapes(shapes: Any) -> list[Shape]:
+    """Return the caller's shapes as tuples; raise an error for any but triples (M, N, K) of positive integers."""
     refusal = f"shapes must be triples (M, N, K) of positive integers, such as [(16, 16, 512)]; got {shown(shapes)}."
     try:
         listed = [tuple(shape) for shape in shapes]
@@ -131,7 +131,12 @@ def _checked_shapes(promise: Promise, shapes: Sequence[Shape]) -> list[Shape]:
         raise TypeError(refusal) from None
     if not listed or any(len(s) != 3 or not all(is_integer(x) and x >= 1 for x in s) for s in listed):
         raise ValueError(refusal)
-    checked = [(int(m), int(n), int(k)) for m, n, k in listed]
+    return [(int(m), int(n), int(k)) for m, n, k in listed]
+
+
+def _allowed_shapes(promise: Promise, shapes: Any) -> list[Shape]:
+    """Return the caller's shapes as tuples; raise an error for any but positive (M, N, K) that the promise allows."""
+    checked = checked_shapes(shapes)
     block = promise.unit.block if promise.unit is not None else 0
     for _, _, k in checked:
         if isinstance(promise.adding, Model) and k != promise.adding.n:

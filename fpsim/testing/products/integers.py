@@ -19,6 +19,7 @@ from fpsim.products.matmul import matmul
 from fpsim.testing.black_box import FunctionMisbehaved, error_in_words, name_of
 from fpsim.testing.products.black_box import array_of
 from fpsim.testing.products.changes import KernelChange, with_last
+from fpsim.testing.products.inputs import checked_shapes
 from fpsim.testing.products.promise import KernelInputs
 from fpsim.testing.products.report import KernelReport, ProductCoverage
 from fpsim.testing.quantizers.report import explained_by
@@ -54,7 +55,7 @@ def check_integer_kernel(
     sums that exceed 32 bits. takes: "numpy" or "torch"; None for torch if an operand is a torch dtype.
 
     Raises:
-      TypeError, ValueError: the unit does not take the operands, or fn is not a function.
+      TypeError, ValueError: the unit does not take the operands, fn is not a function, or shapes are no triples.
     """
     if not callable(fn):
         raise TypeError(f"fn must be a function of two matrices, such as torch._int_mm; got {shown(fn)}.")
@@ -64,7 +65,7 @@ def check_integer_kernel(
     for name, spec, element in zip("ab", operands, (unit.a, unit.b), strict=True):
         _refuse_operand(spec, element, unit, name)
     takes = takes or ("torch" if any(tensors) else "numpy")
-    inputs = list(_inputs(unit, shapes, seed))
+    inputs = list(_inputs(unit, None if shapes is None else checked_shapes(shapes), seed))
     promised = f"{unit.name}, {unit.a.name} by {unit.b.name} to {unit.d.name}"
     results: list[Array] = []
     try:
