@@ -158,6 +158,7 @@ def _since(why: str) -> str:
 def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: str) -> str:
     """Return, as the end of a sentence, the largest cause of a product's error, with facts that explain its size.
 
+    Return "" if causes were not measured.
     `recording`: has the ranges of operands. `layer`: the layer's name in it.
     """
     cause = cause_of(row)
@@ -171,6 +172,8 @@ def _cause(row: BudgetRow, recipe: LinearRecipe, recording: Recording, layer: st
         return f"it is summed by {row.unit}{kept}"
     if cause == "cast":
         return f"its result is rounded to {row.out_fmt}"
+    if not cause:
+        return ""
     side, parts = SIDES[cause], (row.rounding_a, row.rounding_b)
     if min(parts) >= ALIKE * max(parts):
         operands = " and ".join(map(_spoken, row.operands))

@@ -60,7 +60,7 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     owner: dict[str, Any] = {}
     members: list[list[str]] = []
     for group in groups:
-        mine = _matching("groups", group, layers)
+        mine = _matching("groups", group, layers, 1)
         for layer in mine:
             if layer in owner:
                 raise ValueError(
@@ -73,12 +73,12 @@ def _groups(layers: Sequence[str], groups: Any) -> list[list[str]]:
     return sorted(members, key=lambda mine: layers.index(mine[0]))
 
 
-def _matching(argument: str, patterns: Any, layers: Sequence[str]) -> list[str]:
-    """Return the layers that match one or several shell patterns, the user's argument called `argument`.
+def _matching(argument: str, patterns: Any, layers: Sequence[str], least: int = 0) -> list[str]:
+    """Return the layers that match at least `least` shell patterns, the user's argument called `argument`.
 
     Raise a ValueError for a pattern that matches none, a TypeError for other arguments.
     """
-    several = patterns_of(patterns, argument, 0)
+    several = patterns_of(patterns, argument, least)
     for pattern in several:
         if not any(matches(layer, pattern) for layer in layers):
             raise ValueError(

@@ -129,6 +129,15 @@ def test_of_two_operands_the_one_with_the_farthest_value_is_named(
     assert said in diagnosis.sentences[0]
 
 
+def test_a_product_whose_causes_were_not_measured_gets_a_reason_without_one(
+    usual: Any, of_healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict, "cause_of", lambda row: "")
+    diagnosis = diagnosed(*healthy(), recipes="FP8_TENSOR", limit=0.004, out=of_healthy)
+    assert "None of the 3 linear layers can use FP8_TENSOR as it is." in diagnosis.sentences
+    assert "since" not in diagnosis.sentences[0]
+
+
 def test_a_budget_of_bits(raw: Any, usual: Any, of_shrunk: Path, of_healthy: Path) -> None:
     diagnosis = diagnosed(*healthy(), bits=8.2, out=of_healthy)
     assert diagnosis.plan.cost <= 8.2

@@ -183,6 +183,7 @@ def test_the_figure_has_no_greedy_plan_below_the_best_ones() -> None:
         ({"bits": 9, "keep": "d*"}, ValueError, r"keep must match a layer of the plan; got 'd\*', which matches none"),
         ({"bits": 9, "keep": 5}, TypeError, "keep must be a shell pattern or several"),
         ({"bits": 9, "keep": "*"}, ValueError, r"keep must leave a layer to plan; got '\*', which matches all 3\."),
+        ({"bits": 9, "groups": [()]}, TypeError, r"groups must be a shell pattern or several, .*; got \(\)\."),
         ({"bits": 9, "groups": ["x"]}, ValueError, "groups must match a layer of the plan; got 'x'"),
         ({"bits": 9, "groups": ["a", "[ab]"]}, ValueError, r"groups must not share a layer; got 'a' and '\[ab\]', "),
         ({"bits": 9, "groups": ["a"], "keep": "a"}, ValueError, "groups must match a layer of the plan; got 'a'"),
