@@ -23,10 +23,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # linux/fcntl.h, linux/fs.h; macOS calls th
 
 
 def path_of(path: object, name: str = "path") -> Path:
-    """Return a path, given as str or path, as a pathlib.Path; name: the argument's name, for the error.
-
-    Raises:
-      TypeError: path is neither a str nor a path.
+    """Return a path, given as str or path, as a pathlib.Path; raise a TypeError, which names the argument, for others.
 
     Example:
       >>> from fpsim.files import path_of
@@ -65,11 +62,7 @@ def write_whole(path: str | Path, text: str) -> None:
 
 
 def require_folder(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder, created if missing, after checking that files can be written to it.
-
-    Raises:
-      ValueError: the folder cannot be created or written to, or is a file.
-    """
+    """Return the path of a folder, created if missing; raise a ValueError unless files can be written to it."""
     folder = path_of(path, "folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,11 +77,8 @@ def require_folder(path: str | os.PathLike[str]) -> Path:
 def lock(file: IO[Any], refusal: str) -> bool:
     """Lock an open file for this process, until it is closed or the process ends.
 
-    Returns:
-      True if it is locked, False on Windows and on file systems that have no such locks.
-
-    Raises:
-      ValueError: another process has locked the file; `refusal` is the error's text.
+    Return False on Windows and on file systems that have no such locks. Raise a ValueError with the text `refusal` if
+    another process has locked the file.
 
     Example:
       >>> import tempfile
@@ -163,10 +153,7 @@ def replacing(folder: Path, own_names: Collection[str]) -> Iterator[Path]:
 
 
 def sweep(folder: Path, pattern: str) -> None:
-    """Remove files and folders in `folder` that match a glob pattern and are older than a day.
-
-    They are drafts of killed processes. Errors are ignored.
-    """
+    """Remove files and folders in `folder` that match a pattern and are a day old: drafts of killed processes."""
     for path in _old(folder, pattern):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -188,8 +175,7 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
     """Remove the temporary folder `room`, but first move files of others from its subfolder "new" back to `target`.
 
-    After an exchange of folders, "new" holds the old folder. Files of others are those whose names are not in
-    `own_names`. Nothing is removed if a file cannot be moved back.
+    Nothing is removed if a file cannot be moved back.
     """
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
@@ -199,8 +185,7 @@ def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
 def _swapped(drafts: Path, target: Path, own_names: Collection[str]) -> bool:
     """Exchange two folders, then move files that are not in `own_names` back to `target`; return whether that worked.
 
-    drafts: the folder of new files. target: the folder that they replace. If the system cannot exchange folders, both
-    have the same files as before.
+    If the system cannot exchange folders, both have the same files as before.
     """
     after = Path(os.path.realpath(drafts))  # where the exchange puts the old folder
     for other in target.iterdir():
@@ -242,11 +227,7 @@ def _bring(old: Path, target: Path, own_names: Collection[str]) -> None:
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange the names of two files or folders in one operation.
-
-    Raises:
-      OSError: the operating system or file system cannot.
-    """
+    """Exchange the names of two files or folders in one operation; raise an OSError if the system cannot."""
     libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
     paths = os.fsencode(first), os.fsencode(second)
     if hasattr(libc, "renameat2"):  # Linux
@@ -260,10 +241,7 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def _move_each(drafts: Path, target: Path, own_names: Collection[str]) -> None:
-    """Move the files of `drafts` to `target` one by one, and remove from `target` all other files named in `own_names`.
-
-    If one of these operations fails, undo all, and raise its exception again.
-    """
+    """Move the files of `drafts` to `target` one by one, and remove all others in `own_names`; undo all on failure."""
     kept = drafts.with_name("old")
     kept.mkdir()
     names = sorted(os.listdir(drafts))

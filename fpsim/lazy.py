@@ -14,8 +14,8 @@ from fpsim.errors import nearest
 def deferred(module: str) -> Callable[[], Any]:
     """Return a function that imports a module at its first call and returns it, for modules that import numba.
 
-    module: its full name. Later calls are several times faster than an import statement inside a function.
-    tests/test_architecture.py treats the names that are passed here as imports.
+    Later calls are several times faster than an import statement inside a function. tests/test_architecture.py treats
+    the names that are passed here as imports.
 
     Example:
       >>> from fpsim.lazy import deferred
@@ -91,8 +91,8 @@ def face(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and `__dir__` of a module whose public names are `names`.
 
-    `dir` lists these names only, and an unknown attribute raises an AttributeError that suggests one. meant: {further
-    word, in lower case: the name to suggest for it}.
+    An unknown attribute raises an AttributeError that suggests one. meant: {further word, in lower case: the name to
+    suggest for it}.
 
     Example:
       >>> from fpsim.lazy import face
@@ -108,9 +108,7 @@ def face(
 
 
 def public(package: str = "fpsim") -> Any:
-    """Import a package of fpsim by its name and return it; "fpsim" is the package itself.
-
-    It is for code of fpsim that calls public functions as users do, such as experiments and benchmarks.
+    """Import a package of fpsim by its name and return it, for code that calls public functions as users do.
 
     Example:
       >>> from fpsim.lazy import public

@@ -20,8 +20,8 @@ from fpsim.formats.table_format import TableFormat
 def as_array(x: Any, name: str = "x") -> Array:
     """Return x as a NumPy array, without a copy if it is in the CPU's memory.
 
-    Accepts arrays of NumPy, ml_dtypes, torch (small floats included), JAX and other array-likes, numbers and lists. The
-    dtype is the one that NumPy chooses. name: the name of the argument in error messages.
+    Accepts arrays of NumPy, ml_dtypes, torch (small floats included), JAX and other array-likes, numbers and lists.
+    name: the name of the argument in error messages.
 
     Raises:
       TypeError: a torch tensor that is not a dense array of elements, or requires a gradient.
@@ -40,7 +40,7 @@ def as_array(x: Any, name: str = "x") -> Array:
 
 
 def refuse_masked(x: object, name: str) -> None:
-    """Raise a TypeError if x is a masked array, whose mask would be lost; name: of the argument, for the message."""
+    """Raise a TypeError if x is a masked array, whose mask would be lost; name: of the argument."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} must not be masked; got a masked array. Fill the gaps first: {name}.filled(value).")
 
@@ -78,12 +78,9 @@ def float_array(x: npt.ArrayLike, name: str = "x") -> tuple[Array, Format]:
 
 
 def describe_refused(x: object, array: Array, name: str) -> str:
-    """Return the end of an error message for an argument without real numbers: what it is, and what to pass.
+    """Return the end of an error message for an argument x without real numbers: what it is, and what to pass.
 
-    Args:
-      x: the argument.
-      array: the argument as NumPy reads it.
-      name: name of the argument in the message.
+    array: x as NumPy reads it. name: name of the argument in the message.
 
     Example:
       >>> from fpsim.arrays import describe_refused
@@ -117,13 +114,9 @@ def describe_refused(x: object, array: Array, name: str) -> str:
 
 
 def _as_floats(x: Any, array: Array, name: str) -> Array:
-    """Return Python numbers as a float64 array, after checking that float64 represents every integer among them.
+    """Return Python numbers x as a float64 array; raise a ValueError if float64 does not hold an integer among them.
 
-    x: the numbers, alone or in nested lists. array: x as a NumPy array of int64, uint64 or float64. name: the name of
-    the argument in error messages.
-
-    Raises:
-      ValueError: float64 does not represent an integer among them.
+    array: x as a NumPy array of int64, uint64 or float64. name: the name of the argument in error messages.
     """
     floats = array.astype(np.float64, copy=False)
     if (np.abs(floats) >= EXACT_INTEGERS).any():
@@ -174,10 +167,7 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
 
 
 def _refuse_codes_outside(array: Array, fmt: Format | TableFormat, name: str) -> None:
-    """Raise a ValueError if a nonempty array of integers holds one that is not a code of the format.
-
-    fmt: the format. name: the name of the argument in the error message.
-    """
+    """Raise a ValueError if a nonempty array of integers, the argument `name`, holds one that is no code of `fmt`."""
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest >= 1 << fmt.bits:
         bad = lowest if lowest < 0 else highest

@@ -72,10 +72,10 @@ def encode_with_bias(
 
 
 def _cut(codes: Array, bias: Array, target: Format, saturate: bool) -> Array:
-    """Return codes of `target` for FP16 codes, whose significands are truncated after `bias` has been added.
+    """Return codes of `target`, E4M3 or E5M2, for FP16 codes, truncated after `bias` was added to their significands.
 
-    All arrays are int64 of one shape. bias: in units of 2^-8 of the result's last place. target: E4M3 or E5M2.
-    saturate: True turns overflow and Inf into the largest finite value, False into Inf (NaN in E4M3).
+    All arrays are int64 of one shape. bias: in units of 2^-8 of the result's last place. saturate: True turns overflow
+    and Inf into the largest finite value, False into Inf (NaN in E4M3).
     """
     magnitude, negative = codes & (SIGN - 1), (codes & SIGN) != 0
     field = magnitude >> FP16.mantissa_bits

@@ -166,10 +166,7 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
 
 
 def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Round floats to a table format, which lists the value of each code, and return the codes.
-
-    The arguments are those of `encode`; keywords: its options as a dict.
-    """
+    """Return the codes of floats rounded to a table format; the arguments are those of `encode`."""
     options = table_options(encode, fmt, keywords)
     source, source_fmt = float_array(x)
     target = output(out, source.shape, fmt.storage, source)
@@ -178,10 +175,7 @@ def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keyw
 
 
 def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Round floats to a table format, which lists the value of each code, and return the rounded values.
-
-    The arguments are those of `quantize`; keywords: its options as a dict.
-    """
+    """Return floats rounded to the values of a table format; the arguments are those of `quantize`."""
     options = table_options(quantize, fmt, keywords)
     source, source_fmt = float_array(x)
     target_fmt = FP64 if source_fmt == FP64 else FP32
@@ -192,16 +186,7 @@ def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, ke
 
 
 def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, out: Array | None) -> Array:
-    """Return the values of codes of a table format, which lists the value of each code.
-
-    target_fmt: the format of the result's float dtype, which must hold the values. out: array to fill, or None for a
-    new one.
-
-    Raises:
-      ValueError: the values depend on the tile of an element (HIF4, IF4), the result's dtype cannot hold them, a code
-        is out of range, or `out` does not fit.
-      TypeError: codes are not integers.
-    """
+    """Return the values of codes of a table format, as floats of the format `target_fmt`; out: array to fill."""
     refuse_without_tiles(fmt)
     _refuse_unless_table_held(fmt, target_fmt, "use dtype=np.float64")
     source = code_array(codes, fmt)
@@ -212,10 +197,7 @@ def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, ou
 
 @lru_cache(maxsize=1024)
 def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> None:
-    """Raise a ValueError unless the dtype of format `wide` holds every value of the table format `fmt`.
-
-    remedy: the end of the message, which says what to do.
-    """
+    """Raise a ValueError, which ends with `remedy`, unless the dtype of `wide` holds every value of the table `fmt`."""
     values = fmt.table()
     exact = quantize(values, wide)
     if not np.array_equal(exact, values, equal_nan=True):
@@ -223,11 +205,7 @@ def _refuse_unless_table_held(fmt: TableFormat, wide: Format, remedy: str) -> No
 
 
 def _float_format(dtype: npt.DTypeLike) -> Format:
-    """Return the format that a float dtype stores.
-
-    Raises:
-      ValueError: dtype is not a float dtype.
-    """
+    """Return the format that a float dtype stores; raise a ValueError for another dtype."""
     real = dtype_of(dtype)
     fmt = None if real is None else FORMAT_OF.get(real)
     if fmt is None:
@@ -237,10 +215,7 @@ def _float_format(dtype: npt.DTypeLike) -> Format:
 
 @lru_cache(maxsize=4096)
 def refuse_unless_held(narrow: Format, wide: Format, remedy: str) -> None:
-    """Raise a ValueError unless the dtype of format `wide` holds every value of `narrow`.
-
-    remedy: the end of the message, which says what to do.
-    """
+    """Raise a ValueError, which ends with `remedy`, unless the dtype of `wide` holds every value of `narrow`."""
     if not wide.holds(narrow):
         raise ValueError(
             f"{DTYPES[wide].name} cannot hold every value of {narrow} "

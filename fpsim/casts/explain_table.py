@@ -17,10 +17,9 @@ from fpsim.formats.table_format import TableFormat
 
 @dataclass(frozen=True)
 class TableExplanation(Explanation):
-    """A cast of one value to a table format, which lists the value of each code.
+    """A cast of one value to a table format; the attributes are those of Explanation, without dropped bits.
 
-    The attributes are those of Explanation. `inner` and `outer` are the neighbouring values in the table, toward and
-    away from zero; None if there is none. `dropped_bits` is empty.
+    `inner` and `outer` are the neighbouring values in the table, toward and away from zero; None if there is none.
     """
 
     def __str__(self) -> str:
@@ -41,10 +40,7 @@ class TableExplanation(Explanation):
 
 
 def explain_table(source: Array, options: TableOptions) -> TableExplanation:
-    """Return the explanation of the cast of one float to a table format, which lists the value of each code.
-
-    source: a float array of one element. options: the checked options of the cast, its format included.
-    """
+    """Return the explanation of the cast of one float, in an array of one element, to a table format."""
     fmt = options.fmt
     code = int(encode(source, fmt, **keywords_of(options)).reshape(-1)[0])
     value, result = float(source.reshape(-1)[0]), fmt.value_of(code)
@@ -78,8 +74,7 @@ def keywords_of(options: TableOptions) -> dict[str, Any]:
 def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | None]:
     """Return the values of a table format next to `value`: (the one toward zero, the one away from zero).
 
-    If the value is in the table, it is the first one itself. A neighbour that does not exist is None; both are None for
-    Inf and NaN.
+    A value in the table is its own first neighbour. A neighbour that does not exist is None; both are for Inf and NaN.
     """
     if not math.isfinite(value):
         return None, None
@@ -94,9 +89,8 @@ def _neighbours(value: float, fmt: TableFormat) -> tuple[float | None, float | N
 def _reason(value: float, result: float, options: TableOptions, fraction: Fraction | None, inner: float | None) -> str:
     """Return the reason why the cast of a value to a table format has the result `result`, as a clause.
 
-    options: those of the cast. inner: the value of the table next to `value` toward zero, None if there is none.
-    fraction: (value - inner) / (outer - inner), where outer is the next value away from zero; None if one of them is
-    missing.
+    inner: the value of the table next to `value` toward zero. fraction: (value - inner) / (outer - inner), where outer
+    is the next value away from zero. Both are None if there is none.
     """
     fmt, mode = options.fmt, options.rounding
     if math.isnan(value):
@@ -126,10 +120,7 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
 
 
 def _entry(value: float, fmt: TableFormat, code: int | None = None) -> str:
-    """Return a value of a table format as text, with its code in hexadecimal.
-
-    code: the code to print; None looks it up by the value, which must be in the table.
-    """
+    """Return a value of a table format as text, with its code, which is looked up if it is None."""
     if code is None:
         code = next(c for v, c in fmt.finite if v == value)
     return f"{value!r} = code {code:#0{2 + -(-fmt.bits // 4)}x}"

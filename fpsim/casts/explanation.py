@@ -67,10 +67,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _neighbour(self, value: float) -> str:
-        """Return a neighbouring value, or the result, as text with its code split into sign, exponent and mantissa.
-
-        A neighbour beyond the largest finite value has no code, and the text says so.
-        """
+        """Return a neighbouring value, or the result, as text with its code, if it has one."""
         if abs(value) > self.fmt.max and value != self.result:
             return f"{value!r}, beyond the largest finite value"
         if value == 0 and math.copysign(1, value) < 0 and not self.fmt.negative_zero:
@@ -83,8 +80,7 @@ class Explanation:
 def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str:
     """Return the reason for a stochastic result as a clause: the probability of rounding away from zero, and the seed.
 
-    options: those of the cast. fraction: (value - inner) / (outer - inner), where inner and outer are the neighbours
-    toward and away from zero.
+    fraction: (value - inner) / (outer - inner), where inner and outer are the neighbours toward and away from zero.
     """
     chances = 2**options.random_bits
     chance = math.floor(fraction * chances) / chances
@@ -94,8 +90,7 @@ def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str
 def share(fraction: Fraction) -> str:
     """Return a fraction as text: exact for a denominator up to 1024, else a decimal of six digits.
 
-    A rounded text is never "0.5", which would look like a tie: "just more than 1/2" or "just less than 1/2" replaces
-    it.
+    A rounded text is never "0.5", which would look like a tie.
     """
     if fraction.denominator <= 1024:
         return str(fraction)

@@ -28,10 +28,7 @@ SHORT = 1 << 14  # elements up to which the kernel for every format is used, wit
 
 
 class Constants:
-    """A format's constants for one kernel, and the number of elements converted so far.
-
-    Compiling the constants into the kernel pays for a large array, or after many smaller ones.
-    """
+    """A format's constants for one kernel, and the number of elements converted so far."""
 
     def __init__(self, fields: Any, fmt: Format, long: bool) -> None:
         """Take `fields`, the constants of `fmt`, or None; long: True if arrays are pieces of a long array."""
@@ -39,20 +36,16 @@ class Constants:
         self.converted = MANY if long else 0
 
     def after(self, size: int) -> Any:
-        """Return the constants if an array of `size` elements is to use them, else None; count its elements.
-
-        It is to use them from LARGE elements on, or if this and the arrays before it have MANY.
-        """
+        """Return the constants if an array of `size` elements is to use them, else None; count its elements."""
         self.converted += size
         return self.fields if size >= LARGE or self.converted >= MANY else None
 
 
 def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) that round codes of the source format to codes of options.fmt.
+    """Return the stages that round codes of the source format (float bits for FP32 and FP64) to codes of options.fmt.
 
-    source: FP32 or FP64 for float bits, or another format for its codes. options: those of the cast. long: True if the
-    arrays will be pieces of a long array; at any size, a named format then gets a kernel compiled with its constants.
-    False lets the size of each array decide.
+    long: True if the arrays are pieces of a long one; a named format then gets kernels compiled with its constants at
+    any size. False lets the size of each array decide.
     """
     fmt, rounding, overflow, subnormals, seed, random_bits = options
     stages = _encoding(source, fmt, rounding, overflow, subnormals, random_bits, long)
@@ -70,12 +63,7 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) of `encoding` for every seed; cached.
-
-    The function of a stochastic stage takes the seed as one more argument. source: the format of the codes that are
-    rounded. fmt, rounding, overflow, subnormals, random_bits: the options of the cast. long: True if the arrays will be
-    pieces of a long array, for which kernels are compiled at any size.
-    """
+    """Return the stages of `encoding` for every seed, which the function of a stochastic stage takes last; cached."""
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
     if source in (FP32, FP64):
@@ -86,11 +74,9 @@ def _encoding(
 
 @lru_cache(maxsize=4096)
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) that convert codes to the same values in the target format.
+    """Return the stages that convert codes of `fmt` to the target format, which must hold the values.
 
-    fmt: the format of the codes. target: the format of the results, whose float bits or codes the stages write; it must
-    hold the values. codes: the dtype of the arrays of codes. long: True if the arrays will be pieces of a long array,
-    for which kernels are compiled at any size.
+    codes: the dtype of the arrays of codes. long: as for `encoding`.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -101,10 +87,9 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) that round values to those of a format, options.fmt.
+    """Return the stages that round bits of the source format to values of options.fmt, in the target format.
 
-    source, target: the formats of the bits before and after, FP32 or FP64 for floats; the target must hold all values
-    of options.fmt. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    The target must hold these values. long: as for `encoding`.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -114,11 +99,7 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages (kernels to be run in sequence) of `quantizing` for deterministic rounding modes; cached.
-
-    source, target: the formats of the bits before and after. options: those of the cast, with the seed None. long: True
-    if the arrays will be pieces of a long array, for which kernels are compiled at any size.
-    """
+    """Return the stages of `quantizing` for deterministic rounding modes, with the seed None in the options; cached."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     out = decode_plan(fmt, width)
@@ -144,18 +125,14 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 
 
 def _convert(source: Array, target: Array, first: int) -> None:
-    """Copy the codes in `source` to `target`, which has another integer dtype that must hold them.
-
-    first: the flat index of the first element, which every stage is passed; it is not used.
-    """
+    """Copy the codes in `source` to `target`, which has another integer dtype that must hold them."""
     np.copyto(target, source, casting="unsafe")
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage (a kernel and the dtype of its results) that rounds float bits to codes.
+    """Return the stage that rounds float bits of `width` bits to codes; long: as for `encoding`.
 
-    For a stochastic mode, its function also takes the seed. width: bits of the floats, 32 or 64. options: those of the
-    cast. long: True if the arrays will be pieces of a long array, for which kernels are compiled at any size.
+    For a stochastic mode, its function also takes the seed.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -192,11 +169,7 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage (a kernel and the dtype of its results) that decodes codes to float bits.
-
-    fmt: the format of the codes. target: the format of the floats, FP32 or FP64. long: True if the arrays will be
-    pieces of a long array, for which kernels are compiled at any size.
-    """
+    """Return the stage that decodes codes of `fmt` to bits of the target, FP32 or FP64; long: as for `encoding`."""
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:
@@ -226,10 +199,9 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
 
 @lru_cache(maxsize=4096)
 def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
-    """Return a function from an array of codes to the float32 bits (uint32) of their values, in C order.
+    """Return a function from an array of codes of `fmt` to the float32 bits (uint32) of their values, in C order.
 
-    fmt: the format of the codes. dtype: the dtype of the arrays of codes, the format's storage dtype or its float
-    dtype. The result is None if `decode_plan(fmt, 32)` (core/layouts.py) is, as a table then decodes the format.
+    dtype: that of the codes, the format's storage or float dtype. None if only a table decodes the format.
     """
     if decode_plan(fmt, 32) is None:
         return None
@@ -246,19 +218,16 @@ def float32_decoder(fmt: Format, dtype: np.dtype[Any]) -> Decoder | None:
 
 
 def _float32_bits(floats: Array) -> Array:
-    """Return a float32 array as its uint32 bits, in a writable C-ordered array: a view where possible, else a copy.
-
-    Kernels would be compiled again for read-only arrays.
-    """
+    """Return a float32 array as uint32 bits, C-ordered, and writable, as kernels are compiled anew for others."""
     bits = np.ascontiguousarray(floats).view(FP32.storage)
     return bits if bits.flags.writeable else bits.copy()
 
 
 @lru_cache(maxsize=64)
 def _table(fmt: Format, width: int) -> Array:
-    """Return the float bits of the values of all codes, as an unsigned array indexed by code.
+    """Return the float bits of the values of all codes of a format of up to 16 bits, indexed by code.
 
-    fmt: a format of up to 16 bits. width: bits of the floats, 32 (which must hold the values) or 64.
+    width: bits of the floats, 32 (which must hold the values) or 64.
     """
     bits = fmt.table().view(np.uint64)
     if width == 64:

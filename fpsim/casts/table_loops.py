@@ -1,10 +1,4 @@
-"""CPU loop of casts to formats given by a table: each interval of floats has one code.
-
-Float bits are ordered as their values once the sign bit of positive ones, and all bits of negative ones, are inverted.
-A plan (casts/tables.py) divides these ordered bits into intervals with one code each, whatever the table, the rounding
-mode and the overflow policy are, so that one loop serves them all. The upper bits determine the first interval that a
-float may be in.
-"""
+"""CPU loop of casts to formats given by a table: each interval of floats has one code."""
 
 from __future__ import annotations
 
@@ -22,12 +16,8 @@ u32, u64 = np.uint32, np.uint64
 def table_kernel(width: int) -> Any:
     """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None that rounds floats to codes.
 
-    The kernel turns float bits into ordered bits, integers in the order of the values. Consecutive ordered bits that
-    share a code are an interval; intervals are numbered in ascending order.
-
-    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results. interval_codes: the code of each interval.
-    last: the largest ordered bits of each interval. first: for each value of ordered bits >> shift, the interval of the
-    smallest float with that value. steps: how many intervals after that one the kernel has to check at most.
+    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results. The others are the fields of a TablePlan
+    (casts/tables.py).
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

@@ -1,7 +1,4 @@
-"""Matrix instructions and conversions of this processor, compiled by LLVM, run, and compared with the emulator.
-
-An instruction is compiled and run only when it is requested, and never if the processor lacks it.
-"""
+"""Matrix instructions and conversions of this processor, compiled by LLVM, run, and compared with the emulator."""
 
 from __future__ import annotations
 

@@ -51,10 +51,7 @@ class CpuAvailability:
 
 
 def missing_lines(missing: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return one sentence for each different reason, which lists the instructions that are missing for it.
-
-    missing: pairs (name of an instruction, reason).
-    """
+    """Return a sentence for each reason in `missing`, pairs (instruction, reason), that lists the instructions."""
     names: dict[str, list[str]] = {}
     for name, reason in missing:
         names.setdefault(reason, []).append(name)

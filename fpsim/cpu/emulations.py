@@ -26,11 +26,9 @@ Compute = Callable[..., Array]  # bit patterns of the operands -> bit patterns o
 class Emulation(NamedTuple):
     """The emulation of an instruction.
 
-    Attributes:
-      words: the computation as text, such as "fp.encode(x, FP16, rounding='up')".
-      fmt: name of the format of results, such as "fp16".
-      compute: function from bit patterns of the operands to bit patterns of the result.
-      rivals: (name, function) of other arithmetics, whose results differ in some bits.
+    words: the computation as text, such as "fp.encode(x, FP16, rounding='up')". fmt: name of the format of results.
+    compute: function from bit patterns of the operands to those of the result. rivals: (name, function) of other
+    arithmetics, whose results differ in some bits.
     """
 
     words: str
@@ -93,10 +91,7 @@ def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 values, given by their bits x (uint32), rounded to FP16 codes (uint16).
-
-    rounding, subnormals: modes of `fp.encode`.
-    """
+    """Return float32 values, given by their bits x (uint32), rounded to FP16 codes (uint16)."""
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
@@ -116,10 +111,7 @@ def _of_half_to_float() -> Emulation:
 
 
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
-    """Return float32 values, given by their bits x (uint32), rounded to BF16 codes (uint16).
-
-    flush: whether float32 subnormals count as zero. rounding: mode of `fp.encode`.
-    """
+    """Return float32 values, given by their bits x (uint32), rounded to BF16 codes; flush: subnormals count as zero."""
     values = x.view(np.float32)
     return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
 
@@ -134,10 +126,7 @@ def _of_to_bf16() -> Emulation:
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
-    """Return float64 values, given by their bits x (uint64), rounded to FP16 codes (uint16).
-
-    through: whether to round them to float32 first.
-    """
+    """Return float64 values, given by their bits x (uint64), rounded to FP16 codes, after float32 if `through`."""
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
         return encode(values.astype(np.float32) if through else values, FP16)
@@ -166,11 +155,7 @@ def _arithmetic(operation: str) -> Emulation:
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
-    """Return the codes that an arithmetic function of fpsim computes from codes of the format `fmt`.
-
-    operation: name of the function, such as "add". codes: the operands. options: keywords of the function, such as
-    rounding.
-    """
+    """Return the codes that fpsim's arithmetic function `operation`, such as "add", computes from codes of `fmt`."""
     result: Array = getattr(functions, operation)(*codes, fmt=fmt, **options)
     return result
 
@@ -195,9 +180,7 @@ def _of_fused() -> Emulation:
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
     """Return c + a * b for complex FP16 numbers, all (N, 2) codes (real, imaginary).
 
-    With a = ar + ai i and so on, the real part is fma(-ai, bi, fma(ar, br, cr)), the imaginary one fma(ar, bi, fma(ai,
-    br, ci)). With `swapped`, the products are added in the other order: fma(ar, br, fma(-ai, bi, cr)) and fma(ai, br,
-    fma(ar, bi, ci)).
+    swapped: the products are added in the other order.
     """
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
     minus = ai ^ np.uint16(0x8000)

@@ -20,12 +20,9 @@ Operands = tuple[Array, ...]
 
 
 class OperandFormats(NamedTuple):
-    """The formats and shapes of an instruction's operands.
+    """The formats of an instruction's operands, and their shapes for one result; for N results they are (N, *shape).
 
-    Attributes:
-      formats: format of each operand.
-      shapes: shape of each operand for one result; for N results it is (N, *shape).
-      edge: the format near whose smallest normal and largest values inputs are drawn.
+    edge: the format near whose smallest normal and largest values inputs are drawn.
     """
 
     formats: tuple[Format, ...]
@@ -59,11 +56,10 @@ def terms_of(row: AnyInstruction) -> int:
 
 
 def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
-    """Return test inputs of the instruction `name`, {kind of inputs: operands}.
+    """Return test inputs of the instruction `name`, {kind of inputs: operands as for `fp.cpu.run`}.
 
-    The operands are a tuple of arrays of bit patterns, as `fp.cpu.run` takes them. Each kind has operands for
-    ceil(count / number of kinds) results. Instructions on one FP16 operand get all 65,536 codes instead. seed: seed of
-    the draws.
+    Each kind has operands for ceil(count / number of kinds) results; instructions on one FP16 operand get all 65,536
+    codes instead.
 
     Source: docs/cpu.md describes the kinds.
 
@@ -88,8 +84,7 @@ def inputs_of(name: str, count: int, seed: int = 0) -> dict[str, Operands]:
 def _of_integers(name: str, terms: int, count: int, seed: int) -> dict[str, Operands]:
     """Return two kinds of inputs of the integer instruction `name`: any bits, and extreme ones whose sums overflow.
 
-    The dict has each kind's operands (a, b, c): uint8 (N, terms), uint8 (N, terms) and uint32 (N,). terms: products in
-    a sum. count: number of results of both kinds together. seed: seed of the draws.
+    Operands are (a, b, c): uint8 (N, terms), uint8 (N, terms) and uint32 (N,). count: number of results of both kinds.
     """
     half = -(-count // 2)
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
@@ -108,11 +103,7 @@ Make = Callable[[np.random.Generator, OperandFormats, int], Operands]
 
 
 def _kinds(name: str, of: OperandFormats) -> dict[str, Make]:
-    """Return {kind of inputs: function that draws them} for the float instruction `name`.
-
-    of: formats and shapes of the operands. A function is called with (generator, of, number of results), and returns
-    the operands as arrays of codes.
-    """
+    """Return {kind of inputs: function that draws them} for the float instruction `name`."""
     if name in ("VCVTPH2PS", "VSQRTPH"):
         return {"all codes": lambda rng, of, count: (np.arange(1 << 16, dtype=np.uint16),)}
     if len(of.formats) == 1:
@@ -130,21 +121,14 @@ def _shaped(of: OperandFormats, count: int) -> list[tuple[Format, tuple[int, ...
 
 
 def any_bits(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of random bit patterns for `count` results.
-
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
-    """
+    """Return operands of random bit patterns for `count` results."""
     return tuple(
         rng.integers(0, 1 << fmt.bits, shape, dtype=np.uint64).astype(fmt.storage) for fmt, shape in _shaped(of, count)
     )
 
 
 def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...], low: int, high: int) -> Array:
-    """Return codes of the format `fmt` with random signs, mantissas, and exponents from low to high.
-
-    low, high: unbiased exponents, both included; they are clipped to those of the format's finite values. rng: the
-    generator. shape: shape of the array.
-    """
+    """Return codes with random signs, mantissas, and exponents from low to high, clipped to those of finite values."""
     fields = np.clip(rng.integers(low, high + 1, shape) + fmt.bias, 0, (1 << fmt.exponent_bits) - 2)
     codes = rng.integers(0, 1 << fmt.mantissa_bits, shape, dtype=np.uint64)
     codes |= fields.astype(np.uint64) << np.uint64(fmt.mantissa_bits)
@@ -152,11 +136,7 @@ def with_exponents(rng: np.random.Generator, fmt: Format, shape: tuple[int, ...]
 
 
 def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding.
-
-    Exponents are drawn from -s .. s, where s is 8, or of.edge.bias // 3 if that is smaller. rng: the generator. of:
-    formats and shapes of the operands, which are arrays of codes.
-    """
+    """Return operands of either sign around 1, for `count` results, so that most results lose bits by rounding."""
     spread = min(8, of.edge.bias // 3)
     return tuple(with_exponents(rng, fmt, shape, -spread, spread) for fmt, shape in _shaped(of, count))
 
@@ -164,9 +144,7 @@ def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operand
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
     """Return operands of `count` results that nearly cancel, so that results show where intermediate sums are rounded.
 
-    The last operand, such as the addend, is minus the exact result of the other operands, moved by up to 2 codes. In
-    dot products the second half of the products also nearly cancels the first. rng: the generator. of: formats and
-    shapes of the operands, which are arrays of codes.
+    The last operand, such as the addend, is minus the exact result of the other operands, moved by up to 2 codes.
     """
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
@@ -190,10 +168,7 @@ def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Oper
 
 
 def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`.
-
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
-    """
+    """Return operands, for `count` results, with products and sums around the smallest normal value of `of.edge`."""
     lowest = of.edge.min_exponent
     *factors, last = _shaped(of, count)
     if len(factors) == 1:  # tiny numbers with tiny ones, with ordinary ones, and with powers of two
@@ -211,10 +186,7 @@ def near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`.
-
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
-    """
+    """Return operands, for `count` results, with products and sums around the largest value of `of.edge`."""
     highest = of.edge.bias
     *factors, last = _shaped(of, count)
     if len(factors) == 1:
@@ -227,10 +199,7 @@ def near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> O
 
 
 def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary.
-
-    rng: the generator. of: formats and shapes of the operands, which are arrays of codes.
-    """
+    """Return operands for `count` results, half of them zeros, infinities, NaNs and extreme values, half ordinary."""
     operands = []
     for fmt, shape in _shaped(of, count):
         infinity = ((1 << fmt.exponent_bits) - 1) << fmt.mantissa_bits
@@ -248,10 +217,7 @@ def specials(rng: np.random.Generator, of: OperandFormats, count: int) -> Operan
 
 
 def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or next to such a number.
-
-    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
-    """
+    """Return `count` numbers halfway between two values of the result's format, `of.edge`, or next to such a number."""
     (source,) = of.formats
     with np.errstate(all="ignore"):
         codes = rng.integers(0, of.edge.infinity_code or of.edge.top_magnitude, count).astype(of.edge.storage)
@@ -263,19 +229,13 @@ def ties(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
 
 
 def source_near_smallest(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`.
-
-    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
-    """
+    """Return `count` numbers around the smallest normal and subnormal values of the result's format, `of.edge`."""
     (source,) = of.formats
     lowest = of.edge.min_exponent
     return (with_exponents(rng, source, (count,), lowest - of.edge.mantissa_bits - 3, lowest + 1),)
 
 
 def source_near_overflow(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return `count` numbers around the largest value of the result's format, `of.edge`.
-
-    rng: the generator. of: formats; the only operand returned has codes of of.formats[0].
-    """
+    """Return `count` numbers around the largest value of the result's format, `of.edge`."""
     (source,) = of.formats
     return (with_exponents(rng, source, (count,), of.edge.bias - 1, of.edge.bias + 1),)

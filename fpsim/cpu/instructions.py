@@ -15,10 +15,7 @@ ROUNDINGS = {"nearest_even": 0, "down": 1, "up": 2, "toward_zero": 3}  # VCVTPS2
 class Register(NamedTuple):
     """An operand or the result of a vector instruction.
 
-    Attributes:
-      llvm: LLVM's type, such as "<32 x bfloat>".
-      dtype: NumPy dtype of an element's bit pattern, such as "uint16".
-      words: number of elements for one result of the instruction.
+    llvm: LLVM's type, such as "<32 x bfloat>". dtype: of bit patterns. words: number of elements for one result.
     """
 
     llvm: str
@@ -27,17 +24,12 @@ class Register(NamedTuple):
 
 
 class Instruction(NamedTuple):
-    """A vector instruction, which computes each lane (independent result) from the same lane of its operands.
+    """A vector instruction, which computes each of `lanes` independent results from the same lane of its operands.
 
-    Attributes:
-      name: the mnemonic in capitals, followed by the rounding if the instruction has several.
-      mnemonic: beginning of the instruction's name in assembly text.
-      features: required processor features, as LLVM spells them.
-      lanes: number of results of one instruction.
-      operands, result: registers of the operands and of the result.
-      call: LLVM code that sets %r from %x0, %x1, ...
-      declaration: LLVM's declaration of the intrinsic; "" without one.
-      unit: name of the matrix unit of fpsim that the instruction is; "" for none.
+    name: in capitals, followed by the rounding if the instruction has several. mnemonic: beginning of its name in
+    assembly text. features: required processor features, as LLVM spells them. call: LLVM code that sets %r from %x0,
+    %x1, ... declaration: LLVM's declaration of the intrinsic; "" without one. unit: name of the matrix unit that the
+    instruction is; "" for none.
     """
 
     name: str
@@ -54,13 +46,9 @@ class Instruction(NamedTuple):
 class TileInstruction(NamedTuple):
     """An AMX instruction on tile registers: d = c + a @ b, with c and d of 16 x 16 32-bit elements.
 
-    Attributes:
-      name: the mnemonic in capitals.
-      intrinsic: name of LLVM's intrinsic.
-      features: required processor features, as LLVM spells them.
-      dtype: NumPy dtype of bit patterns of elements of a and b, each 16 rows of 64 bytes.
-      group: elements in 32 bits, which are consecutive along K.
-      unit: name of the matrix unit of fpsim that the instruction is.
+    intrinsic: name of LLVM's intrinsic. features: required processor features, as LLVM spells them. dtype: of bit
+    patterns of elements of a and b, each 16 rows of 64 bytes. group: elements in 32 bits, consecutive along K. unit:
+    name of the matrix unit that the instruction is.
     """
 
     name: str
@@ -91,10 +79,7 @@ FROM_DOUBLE = "llvm.x86.avx512fp16.mask.vcvtpd2ph.512"
 
 
 def _called(result: str, name: str, operands: list[tuple[str, str]]) -> tuple[str, str]:
-    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration).
-
-    result: LLVM's type of the result. operands: (LLVM's type, value) of each operand.
-    """
+    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration); operands: (type, value)."""
     values = ", ".join(f"{kind} {value}" for kind, value in operands)
     return f"%r = call {result} @{name}({values})", f"declare {result} @{name}({', '.join(k for k, _ in operands)})"
 
@@ -190,10 +175,7 @@ OF_UNIT = {row.unit: row for row in INSTRUCTIONS.values() if row.unit}
 
 
 def named(name: str) -> AnyInstruction:
-    """Return the instruction with this name; capitals do not matter.
-
-    Raises:
-      ValueError: there is no instruction with this name.
+    """Return the instruction with this name, in any case; raise a ValueError if there is none.
 
     Example:
       >>> from fpsim.cpu.instructions import named
@@ -209,11 +191,7 @@ def named(name: str) -> AnyInstruction:
 
 
 def of_unit(unit: str) -> AnyInstruction:
-    """Return the instruction that the matrix unit with the name `unit` describes.
-
-    Raises:
-      ValueError: fp.cpu has no instruction for the unit.
-    """
+    """Return the instruction that a matrix unit, given by name, describes; raise a ValueError if there is none."""
     if unit not in OF_UNIT:
         raise ValueError(
             f"unit must be one of {', '.join(OF_UNIT)}, whose instructions fp.cpu can run; got {shown(unit)}. "

@@ -57,7 +57,7 @@ def _vector_text(row: Instruction) -> str:
 def _tile_text(row: TileInstruction) -> str:
     """Return LLVM code of the function `run`, which `text_of` describes, for an AMX instruction.
 
-    Tile 0 holds c, then d; tile 1 holds a, and tile 2 holds b. Rows of a tile are 64 bytes apart in memory.
+    Tile 0 holds c, then d; tile 1 holds a, and tile 2 holds b.
     """
     declared = ["void @llvm.x86.ldtilecfg(ptr)", "void @llvm.x86.tileloadd64(i8, ptr, i64)",
                 f"void @{row.intrinsic}(i8, i8, i8)", "void @llvm.x86.tilestored64(i8, ptr, i64)",
@@ -80,10 +80,8 @@ def _tile_text(row: TileInstruction) -> str:
 def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
     """Return the assembly text to which LLVM compiles an instruction's function; nothing is run.
 
-    triple: LLVM's name of the system to compile for, which this LLVM may lack; None for this system.
-
-    Raises:
-      CpuError: LLVM does not compile the code, or compiles it to other instructions.
+    triple: LLVM's name of the system to compile for; None for this system. Raises a CpuError if LLVM does not compile
+    the code, or compiles it to other instructions.
     """
     from llvmlite import binding
 
@@ -106,13 +104,10 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
 
 @cache
 def compiled(name: str) -> Function:
-    """Return the function `run` of the instruction with this name, compiled for this processor; cached.
+    """Return the function of `text_of` for the instruction with this name, compiled for this processor; cached.
 
-    Its arguments are addresses of the result and the operands (for AMX then of the tile configuration), and the number
-    of blocks, each of which fills one register.
-
-    Raises:
-      CpuError: the processor does not have the instruction, or LLVM does not compile the function.
+    Its arguments are addresses and the number of blocks. Raises a CpuError if the processor does not have the
+    instruction, or LLVM does not compile it.
     """
     instruction = named(name)
     require(instruction)  # before anything is compiled or run
@@ -135,7 +130,7 @@ def compiled(name: str) -> Function:
 def _target(instruction: AnyInstruction, triple: str | None = None) -> Any:
     """Return LLVM's target machine: a baseline x86-64 processor with the features that the instruction requires.
 
-    triple: LLVM's name of the system to compile for, as text; None for this system, whose code can be run.
+    triple: LLVM's name of the system to compile for; None for this system, whose code can be run.
     """
     from llvmlite import binding
 

@@ -68,12 +68,9 @@ def record(
 
 
 class RecordedInstruction(NamedTuple):
-    """The recorded operands and results of an instruction, one kind of inputs after the other.
+    """The recorded operands and results of an instruction, as for `fp.cpu.run`, one kind of inputs after the other.
 
-    Attributes:
-      name: name of the instruction.
-      counts: kind of inputs -> number of its results.
-      operands, result: bit patterns, as for `fp.cpu.run`.
+    counts: kind of inputs -> number of its results.
     """
 
     name: str
@@ -83,10 +80,7 @@ class RecordedInstruction(NamedTuple):
 
 
 def _thinned(operands: Operands, count: int, seed: int) -> Operands:
-    """Return operands for at most `count` results: all of them, or a random selection in their order.
-
-    operands: arrays with one row per result. seed: seed of the selection.
-    """
+    """Return operands for at most `count` results: all of them, or a random selection in their order."""
     size = len(operands[0])
     if size <= count:
         return operands
@@ -98,7 +92,7 @@ def store(path: str | Path, entries: Sequence[RecordedInstruction], about: dict[
     """Write recorded instructions, `entries`, to the .npz file `path`, whole or not at all.
 
     The file has the arrays "i.j" for operand j of entry i, "i.d" for its result, and "meta": JSON text as uint8 bytes
-    with the keys format, about and entries (pairs of name and counts). about: facts on the processor.
+    with the keys format, about and entries (pairs of name and counts).
     """
     data: dict[str, Any] = {}
     for i, entry in enumerate(entries):
@@ -145,10 +139,7 @@ def replay(path: str | Path) -> CpuReport:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of a recording, opened as `data` from `path`: a dict of format, about and entries.
-
-    Raises a ValueError if there is none, or if its format is another one.
-    """
+    """Return the metadata of an opened recording; raise a ValueError if it has none, or is in another format."""
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
     if meta.get("format") != FORMAT:
         got = f"its format is {meta['format']!r}" if "format" in meta else "it has no metadata"

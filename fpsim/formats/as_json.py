@@ -29,22 +29,15 @@ def format_fields(fmt: Format) -> Any:
 
 
 def format_from(fields: Any) -> Format:
-    """Return the format that `fields` describes: the name of a built-in format, or a dict of the fields of `Format`.
-
-    These are the values that `format_fields` returns.
-
-    Raises:
-      KeyError: no built-in format has that name.
-    """
+    """Return the format that `fields`, a value from `format_fields`, describes; KeyError for an unknown name."""
     return NAMED[fields] if isinstance(fields, str) else Format(**fields)
 
 
 def element_fields(fmt: Element) -> Any:
     """Return an element format as a value for JSON, which `element_from` reads back.
 
-    A float format becomes what `format_fields` returns: its name or a dict of its fields. The other formats become a
-    dict with one key: {"integer": fields}, {"logfmt": bits}, or {"table": name}, with the fields in place of the name
-    if the table is not built in.
+    A float format becomes what `format_fields` returns, the others a dict with one of the keys "integer", "logfmt" and
+    "table".
     """
     if isinstance(fmt, Format):
         return format_fields(fmt)
@@ -54,30 +47,19 @@ def element_fields(fmt: Element) -> Any:
 
 
 def _table_fields(fmt: TableFormat) -> dict[str, Any]:
-    """Return the fields of a table format as a dict for JSON.
-
-    The values of its codes are hexadecimal text, as `float.hex` writes it, because JSON has neither Inf nor NaN.
-    """
+    """Return the fields of a table format as a dict for JSON, with values in hexadecimal text, Inf and NaN included."""
     return {**dataclasses.asdict(fmt), "values": [value.hex() for value in fmt.values]}
 
 
 def _table_from(fields: Any) -> TableFormat:
-    """Return the table format that `fields` describes: the name of a built-in one, or a dict from `_table_fields`.
-
-    Raises:
-      KeyError: no built-in table format has that name.
-    """
+    """Return the table format that `fields` describes: the name of a built-in one, or a dict from `_table_fields`."""
     if isinstance(fields, str):
         return TABLES[fields]
     return TableFormat(**{**fields, "values": tuple(float.fromhex(text) for text in fields["values"])})
 
 
 def element_from(fields: Any) -> Element:
-    """Return the element format that `fields`, a value from `element_fields`, describes.
-
-    `fields` is the name of a built-in float format, a dict of the fields of `Format`, or a dict with one of the keys
-    "integer", "logfmt" and "table".
-    """
+    """Return the element format that `fields`, a value from `element_fields`, describes."""
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
     if isinstance(fields, dict) and "table" in fields:

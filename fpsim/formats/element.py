@@ -18,11 +18,7 @@ ElementLike = FormatLike | IntegerFormat | LogFMT  # types that `element_format`
 
 
 def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
-    """Return the element format that a name, dtype or object stands for, refusing table formats.
-
-    Raises:
-      ValueError: no element format has that name, or it is the name of a table format.
-    """
+    """Return the element format that a name, dtype or object stands for; raise a ValueError for table formats."""
     element = element_format(spec)
     if isinstance(element, TableFormat):
         refuse_table(element)
@@ -30,10 +26,7 @@ def coded_element(spec: Any) -> Format | IntegerFormat | LogFMT:
 
 
 def element_format(spec: Any) -> Element:
-    """Return the element format that a name, dtype or object stands for.
-
-    Raises:
-      ValueError: no element format has that name.
+    """Return the element format that a name, dtype or object stands for; raise a ValueError if there is none.
 
     Example:
       >>> from fpsim.formats.element import element_format
@@ -62,13 +55,7 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format that an argument of a public function stands for.
-
-    name: name of the argument, for the error. spec: its value: a name, a dtype or a format.
-
-    Raises:
-      ValueError: nothing has that name; the message begins with `name`.
-    """
+    """Return the element format that an argument of a public function stands for; errors begin with its `name`."""
     try:
         return element_format(spec)
     except ValueError as refusal:

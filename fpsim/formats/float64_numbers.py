@@ -13,10 +13,7 @@ LOWEST_EXPONENT = -1074  # of the smallest float64
 
 
 def exact_float(integer: int, exponent: int) -> float:
-    """Return integer * 2**exponent as a float, exactly, even if the processor flushes subnormals.
-
-    float64 must hold the product; this is not checked.
-    """
+    """Return integer * 2**exponent, which float64 must hold, as a float, even if the processor flushes subnormals."""
     if integer.bit_length() + exponent > -1022:
         return math.ldexp(integer, exponent)
     pattern: float = struct.unpack("<d", struct.pack("<Q", integer << (exponent - LOWEST_EXPONENT)))[0]
@@ -26,9 +23,8 @@ def exact_float(integer: int, exponent: int) -> float:
 def magnitude_values(
     codes: npt.NDArray[np.int64], mantissa_bits: int, bias: int, subnormals: bool
 ) -> npt.NDArray[np.float64]:
-    """Return the float64 values of finite codes of a format; each value is 0 or a normal float64.
+    """Return the float64 values of finite codes of a format, without sign bits; each value is 0 or a normal float64.
 
-    codes: int64, without sign bits. mantissa_bits, bias: width of the mantissa and bias of the exponent field.
     subnormals: True if exponent field 0 holds subnormals, False if it is an ordinary binade.
     """
     fields, mantissas = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
@@ -44,8 +40,8 @@ def spacing_at(
 ) -> npt.NDArray[np.float64]:
     """Return the spacing of a format at each of the float64 `values`, in float64; NaN at NaN and Inf.
 
-    min_exponent, max_exponent: exponents of the format's smallest normal and of its largest value. Below and above them
-    the spacing stays that of the first and the last binade. mantissa_bits: width of the format's mantissa.
+    min_exponent, max_exponent: exponents of the format's smallest normal and of its largest value, beyond which the
+    spacing stays the same.
     """
     bits = values.view(np.int64) & MAGNITUDE
     fields, mantissas = bits >> 52, bits & MANTISSA

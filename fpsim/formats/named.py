@@ -44,9 +44,8 @@ def _row(
 ) -> Format:  # fmt: skip
     """Return a new built-in format, registered under its name and its aliases.
 
-    exponent_bits, mantissa_bits, fields: fields of `Format`. dtype: NumPy's or ml_dtypes' dtype of its values, or None.
-    aliases: further names, separated by spaces. ambiguous: names that other formats have as well, separated by spaces;
-    `format` refuses these with a list of the formats.
+    fields: further fields of `Format`. dtype: NumPy's or ml_dtypes' dtype of its values, or None. aliases, ambiguous:
+    further names, separated by spaces; other formats have the latter as well, and `format` refuses them.
     """
     fmt = NAMED[name] = Format(name, exponent_bits, mantissa_bits, **fields)
     if dtype is not None:
@@ -139,11 +138,7 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 @cache
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
-    """Return the format of `p3109`, with the same arguments; cached. extended: the format has infinities.
-
-    Raises:
-      ValueError: there is no such format, or its values reach beyond float64.
-    """
+    """Return the format of `p3109`, with the same arguments; cached."""
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:
@@ -220,13 +215,7 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
 
 
 def format_argument(name: str, spec: Any) -> Format:
-    """Return the format that an argument of a public function stands for, as `format` does.
-
-    name: name of the argument, for the error. spec: its value: a name, a dtype or a Format.
-
-    Raises:
-      ValueError: no float format has that name; the message begins with `name`.
-    """
+    """Return the format that the argument `name` of a public function stands for; errors begin with its name."""
     try:
         return format(spec)
     except ValueError as refusal:

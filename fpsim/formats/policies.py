@@ -43,10 +43,7 @@ def _special(fmt: Format) -> Beyond:
 
 
 def _nonfinite(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` in which too large values become Inf.
-
-    They become NaN in a format without Inf, and the largest finite value in one without both.
-    """
+    """Return the results of casts to `fmt` in which too large values become Inf, or what `_special` has instead."""
     return Outcome(_special(fmt), _special(fmt), "nan" if fmt.has_nan else "lowest")
 
 
@@ -76,27 +73,17 @@ def _torch_before_2_12(fmt: Format) -> Outcome:
 
 
 def _torch_below(fmt: Format) -> Below:
-    """Return the result of torch's casts of negative values to an unsigned `fmt`: "magnitude", "nan" or "lowest".
-
-    "magnitude" casts the value without its sign; "lowest" is the lowest value of the format.
-    """
+    """Return the result of torch's casts of negative values to an unsigned `fmt`."""
     return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by P3109's SatPropagate.
-
-    Too large finite values become the largest finite value, and Inf stays Inf. In a format without Inf, it becomes the
-    largest finite value too.
-    """
+    """Return the results of casts to `fmt` by P3109's SatPropagate: overflow saturates; Inf stays, where it exists."""
     return Outcome("max", "infinity" if fmt.has_infinity else "max", "lowest")
 
 
 def _p3109_overflow_to_infinity(fmt: Format) -> Outcome:
-    """Return the results of casts to `fmt` by P3109's OvfInf: too large values become Inf.
-
-    In a format without Inf they become the largest finite value.
-    """
+    """Return the results of casts to `fmt` by P3109's OvfInf: overflow is Inf, or the largest value without Inf."""
     infinity: Beyond = "infinity" if fmt.has_infinity else "max"
     return Outcome(infinity, infinity, "lowest")
 
@@ -140,10 +127,7 @@ class Policy:
 
 
 def _row(overflow: str, source: str) -> Policy:
-    """Return a policy that rounds to nearest even and keeps subnormals.
-
-    overflow: name of its overflow mode, a key of OVERFLOWS. source: the publication or library that states it.
-    """
+    """Return a policy with this overflow mode that rounds to nearest even and keeps subnormals."""
     words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
     return Policy(MappingProxyType(words), source)
 
@@ -194,11 +178,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def overflow_outcome(word: str, fmt: Format) -> Outcome:
-    """Return the results of a cast to `fmt` under the overflow policy named `word`.
-
-    Raises:
-      ValueError: no overflow policy has that name, or `word` is the name of a policy for `fpsim.policy`.
-    """
+    """Return the results of a cast to `fmt` under an overflow policy; raise a ValueError if none has that name."""
     if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
         valid = ", ".join(OVERFLOWS)
         raise ValueError(f"overflow must be one of {valid}; {word!r} is a policy: pass **fp.policy({word!r}).")

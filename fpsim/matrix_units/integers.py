@@ -70,10 +70,7 @@ def _units() -> Iterator[IntegerUnit]:
 
 
 def _suffix(prefix: str, saturates: bool) -> str:
-    """Return the text that marks an instruction as saturating after its name, such as " .satfinite"; "" if it wraps.
-
-    prefix: the unit's architecture and instruction set, such as "x86_vnni". saturates: whether its sums saturate.
-    """
+    """Return the text that marks an instruction as saturating after its name, such as " .satfinite"; "" if it wraps."""
     suffixes = {"x86_vnni": "S", "blackwell": " with its saturate bit, .satfinite"}
     return suffixes.get(prefix, " .satfinite") if saturates else ""
 

@@ -229,7 +229,7 @@ def row(
     """Return a matrix unit made of one row of a vendor's table.
 
     elements: "<a> <b> <d>". numbers: "<terms> <fraction bits> <floor exponent> <result bits>". scale: "<element>/<terms
-    that share one>", "" for no scales. The other arguments are the fields of MatrixUnit of those names.
+    that share one>", "" for no scales.
     """
     a, b, d = (ELEMENTS[element] for element in elements.split())
     terms, fraction_bits, floor_exponent, result_bits = map(int, numbers.split())

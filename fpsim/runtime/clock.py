@@ -33,8 +33,6 @@ def seconds() -> float:
 def thread_seconds() -> float:
     """Return the seconds of this thread's processor time since an arbitrary start, without those in which it compiled.
 
-    Other processes that share the processor make no difference, and neither does the number of other threads.
-
     Example:
       >>> from fpsim.runtime.clock import compiling, thread_seconds
       >>> with compiling():
@@ -47,10 +45,7 @@ def thread_seconds() -> float:
 
 
 def spent() -> float:
-    """Return the seconds of real time in which this process has compiled or loaded kernels.
-
-    Seconds in which several threads did so count once.
-    """
+    """Return the seconds of real time in which this process has compiled or loaded kernels, in any thread."""
     with _lock:
         return _spent + (time.perf_counter() - _since if _compiling else 0.0)
 

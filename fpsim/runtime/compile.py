@@ -42,10 +42,7 @@ Dispatcher: Any = object if PRIVATE is None else PRIVATE.dispatcher
 
 
 class Helper(Dispatcher):  # type: ignore[misc]
-    """numba's dispatcher of a function inside kernels; Python calls it as plain Python.
-
-    Compiling it for calls from Python would take as long as compiling it for kernels.
-    """
+    """numba's dispatcher of a function inside kernels; Python calls it as plain Python, which needs no compiling."""
 
     def __call__(self, *args: Any) -> Any:
         """Run the function as plain Python, and return what it returns."""
@@ -56,10 +53,7 @@ class Kernel(Dispatcher):  # type: ignore[misc]
     """numba's dispatcher of a compiled loop that Python calls; Ctrl-C is deferred while it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        """Return the entry point of the machine code for some argument types, loaded from the disk or compiled.
-
-        signature: numba's types of the arguments, as a tuple or signature.
-        """
+        """Return the entry point for numba's types of arguments, of machine code from the disk or compiled."""
         assert PRIVATE is not None
         # within the compiler's lock, for which forks wait: else a child would have no garbage collection
         with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
@@ -69,8 +63,7 @@ class Kernel(Dispatcher):  # type: ignore[misc]
 def _helper(function: Any, **options: Any) -> Any:
     """Return numba's dispatcher of a function that kernels call, or the function itself if compiling is disabled.
 
-    function: a plain Python function. options: numba's compile options, all passed explicitly, as numba would otherwise
-    take a missing option from whichever caller compiles it first.
+    options: numba's compile options; numba would take a missing one from whichever caller compiles it first.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -82,19 +75,15 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
-    """Return numba's dispatcher of a scalar function that kernels call, cached; plain: the Python function.
-
-    LLVM inlines it where numba allows to force that.
-    """
+    """Return numba's dispatcher of a scalar function that kernels call, inlined by LLVM; cached."""
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 
 def scalar(function: Function) -> Function:
     """Compile a scalar function for calls inside kernels, on the CPU and on CUDA; return its dispatcher.
 
-    function: a Python function, or a dispatcher, of which the Python function is taken; it is returned unchanged if
-    numba's compiler is disabled. Compiling happens at the first call from a kernel; LLVM inlines it. numba could inline
-    it too, but would then copy and type it again for every call, which takes seconds.
+    function: a Python function or its dispatcher; returned unchanged if numba's compiler is disabled. LLVM inlines it.
+    numba could inline it too, but would then copy and type it again for every call, which takes seconds.
     """
     compiled: Function = _scalar(getattr(function, "py_func", function))
     return compiled
@@ -103,18 +92,17 @@ def scalar(function: Function) -> Function:
 def inner_loop(function: Function) -> Function:
     """Compile a loop over arrays for calls inside kernels, and return its dispatcher.
 
-    It is a separate function unless LLVM inlines it. A call takes some nanoseconds per array argument, so the loop
-    should have more than about a hundred elements.
+    A call takes some nanoseconds per array argument, so the loop should have more than about a hundred elements.
     """
     compiled: Function = _helper(function)
     return compiled
 
 
 def reordered_sums(function: Function) -> Function:
-    """Compile a loop for calls inside kernels whose sums LLVM may reorder and fuse with products.
+    """Compile a loop for calls inside kernels whose sums LLVM may reorder and fuse with products, to vectorise them.
 
-    Return its dispatcher. So the sums are vectorised. Functions that it calls keep their order: operations that must
-    not be rearranged, such as differences, belong there.
+    Return its dispatcher. Functions that it calls keep their order: operations that must not be rearranged belong
+    there.
     """
     compiled: Function = _helper(function, fastmath=SUMS)
     return compiled
@@ -123,8 +111,7 @@ def reordered_sums(function: Function) -> Function:
 def kernel(function: Function) -> Function:
     """Compile a loop over arrays that Python calls, without the GIL or fast-math; return its dispatcher.
 
-    It is compiled at its first call for each list of argument types, and kept on disk for later processes. If numba's
-    compiler is disabled, the function is returned unchanged.
+    It is compiled at its first call for each list of argument types, and kept on disk for later processes.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -142,11 +129,7 @@ def kernel(function: Function) -> Function:
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Return a context that tells a terminal, on stderr, that kernels are compiled, if that takes long.
-
-    The sentence is written once per process, when the seconds in this context and those for which the process has
-    compiled before exceed PATIENCE (2).
-    """
+    """Return a context that tells a terminal, once per process, that kernels are compiled, if that takes long."""
     if _said or not _is_terminal():
         yield
         return
@@ -208,8 +191,7 @@ if hasattr(os, "register_at_fork"):
 def interrupts_wait() -> Iterator[None]:
     """Return a context that defers Ctrl-C to its end; without effect outside the main thread.
 
-    llvmlite has one lock for all of LLVM. A signal during one of its calls would become an exception before the lock is
-    released, and other threads that compile would then wait forever.
+    An exception during a call of LLVM would leave llvmlite's lock acquired, and other threads waiting for it.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

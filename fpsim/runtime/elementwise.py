@@ -18,9 +18,9 @@ def run_elementwise(
 ) -> None:
     """Fill `targets`, of `shape`, from `sources`, which broadcast to it, by calling `run` on pieces of their memory.
 
-    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces of equal size, one of each array, of which it
-    fills the targets; first: flat index of their first element. whole: True if a thread may process its part of the
-    arrays in one call, False for pieces of at most PIECE elements. An exception of `run` is raised to the caller.
+    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces of equal size, of which it fills the targets;
+    first: flat index of their first element. whole: True if a thread may process its part of the arrays in one call,
+    False for pieces of at most PIECE elements.
     """
     if targets[0].size <= PIECE:
         plain_sources, plain_targets = _plain(sources, shape), _plain(targets, shape)
@@ -68,11 +68,7 @@ def _plain(arrays: tuple[Array, ...], shape: tuple[int, ...]) -> tuple[Array, ..
 
 
 def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
-    """Return an array as a 1-D view, of size 1 if it has one element; None if a view is not possible.
-
-    It is possible if the array is aligned and of native byte order and, with more than one element, has `shape` and is
-    C-contiguous.
-    """
+    """Return an array as a 1-D view, of size 1 if it has one element; None if a view is not possible."""
     if not (array.dtype.isnative and array.flags.aligned):
         return None
     if array.size == 1:
@@ -83,8 +79,7 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
     """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order.
 
-    run: `(sources, targets, first)` on tuples of 1-D pieces of equal size, of which it fills the targets; first: flat
-    index of their first element. targets: arrays of `shape`, filled in place; the sources broadcast to it.
+    The arguments are those of `run_elementwise`.
     """
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0

@@ -1,8 +1,4 @@
-"""Optional use of general loops, which handle every format, for small work instead of compiling a loop per format.
-
-A search tries hundreds of accumulators on a few small products. Compiling the loops of one takes seconds; the
-general loops need no further compiling, and compute the same bits.
-"""
+"""Optional use of general loops, which handle every format, for small work instead of compiling a loop per format."""
 
 from __future__ import annotations
 
@@ -19,11 +15,7 @@ _replaced: dict[Any, int] = {}  # loop -> multiply-adds that a general loop did 
 
 @contextmanager
 def general_loops() -> Iterator[None]:
-    """Return a context that allows general loops, which handle every format, to do small work.
-
-    They do it in place of the loops for the work's own format while these are not compiled; the results have the same
-    bits.
-    """
+    """Return a context that allows general loops to do small work in place of loops that are not compiled yet."""
     token = _allowed.set(True)
     try:
         yield
@@ -39,11 +31,7 @@ def allows_general_loops() -> bool:
 def replaces(loop: Any, work: int) -> bool:
     """Return whether a general loop may do `work` in place of `loop`, which is not compiled yet; if so, count the work.
 
-    True only inside a block of `general_loops`, and up to MOST (2**25) multiply-adds in all for each loop.
-
-    Args:
-      loop: a kernel.
-      work: number of multiply-adds.
+    True only inside `general_loops`, and up to MOST multiply-adds in all for each loop. work: multiply-adds.
 
     Example:
       >>> from fpsim.runtime.general_loops import general_loops, replaces

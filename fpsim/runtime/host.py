@@ -25,9 +25,7 @@ def host_name() -> str:
 
 @cache
 def host_features() -> frozenset[str]:
-    """Return LLVM's names of the features of this x86-64 processor that programs can use, such as "avx2".
-
-    Empty for other processors, or if LLVM cannot tell.
+    """Return LLVM's names of the features of this x86-64 processor that programs can use; empty for other processors.
 
     Example:
       >>> from fpsim.runtime.host import host_features

@@ -38,17 +38,7 @@ SPACING = 1 << 24  # numbers for each process, more than it can compile function
 
 
 class PrivateNames(NamedTuple):
-    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`.
-
-    Attributes:
-      dispatcher: the class CPUDispatcher, of compiled functions.
-      results: the class CompileResultCacheImpl, which takes compile results apart and puts them together.
-      dumps: the function that makes bytes of a taken-apart compile result.
-      runtime: `rtsys`, which machine code needs.
-      lock: the compiler's lock.
-      identity: the class FunctionIdentity, which numbers functions.
-      library: the class CodeLibrary, which knows whether machine code holds addresses of its process.
-    """
+    """The private objects of numba that fpsim uses; PLACES says which field is which object of `numba.core`."""
 
     dispatcher: Any
     results: Any
@@ -73,10 +63,9 @@ PLACES = {
 
 @cache
 def names() -> PrivateNames | None:
-    """Return numba's private objects that fpsim uses, cached.
+    """Return numba's private objects that fpsim uses; warn and return None if one is missing or numba is too new.
 
-    If one is missing or numba is too new, warn and return None. Its first call also makes forks wait for numba's
-    compiler lock.
+    Its first call, whose result is cached, also makes forks wait for numba's compiler lock.
     """
     try:
         private = _found()
@@ -96,11 +85,7 @@ def names() -> PrivateNames | None:
 
 
 def _found() -> PrivateNames:
-    """Return numba's private objects that fpsim uses.
-
-    Raises:
-      ImportError, AttributeError: an object is missing, or numba is too new; the text says which.
-    """
+    """Return numba's private objects; raise an ImportError or AttributeError if one is missing or numba is too new."""
     if version() >= UNTRIED:
         raise ImportError(f"it was not tried with numba {numba.__version__}")
     objects = {}
@@ -132,9 +117,8 @@ def _numbers() -> Iterator[int]:
 def own_numbers(private: PrivateNames) -> Iterator[None]:
     """Return a context in which numba gives functions numbers that no other process uses; it holds the compiler's lock.
 
-    private: numba's objects, as `names` returns them. numba names machine code by functions and their numbers, which
-    begin at 1 in every process. Two kernels loaded from disk whose helpers had the same names would both call the
-    helper that was loaded first, whatever its code.
+    numba names machine code by functions and their numbers, which begin at 1 in every process. Two kernels loaded from
+    disk whose helpers had the same names would both call the helper that was loaded first, whatever its code.
     """
     with private.lock:
         before = private.identity._unique_ids

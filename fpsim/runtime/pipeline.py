@@ -34,8 +34,7 @@ class Stage(NamedTuple):
 def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: int = 0) -> None:
     """Fill `target`, of the source's shape, by running the stages in sequence, each on the previous one's result.
 
-    source, target: arrays of any memory layout. first: flat index of the source's first element in the whole array, on
-    which random numbers depend.
+    first: flat index of the source's first element in the whole array, on which random numbers depend.
     """
     flags, native = target.flags, source.dtype.isnative and target.dtype.isnative
     if not (native and flags.aligned and flags.c_contiguous and source.flags.c_contiguous):
@@ -65,10 +64,7 @@ def run_stages(stages: tuple[Stage, ...], source: Array, target: Array, first: i
 
 
 def wrapping() -> AbstractContextManager[Any]:
-    """Return a context that silences NumPy's floating-point and overflow warnings if kernels run as plain Python.
-
-    They do if numba's compiler is disabled. Kernels rely on integers that wrap around.
-    """
+    """Return a context that silences NumPy's warnings of integers that wrap, if kernels run as plain Python."""
     return np.errstate(all="ignore") if _settings().DISABLE_JIT else AS_IT_IS
 
 
@@ -81,10 +77,7 @@ def _settings() -> Any:
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order.
-
-    target is filled in place. first: flat index of the source's first element in the whole array.
-    """
+    """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order."""
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     for index in blocks(source.shape):
@@ -101,10 +94,7 @@ def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
-    """Run the stages in sequence on one piece, from `source` through `buffers` to `target`.
-
-    All are 1-D arrays; buffers and target are overwritten. first: flat index of the piece's first element.
-    """
+    """Run the stages in sequence on one piece, from `source` through `buffers` to `target`, all 1-D."""
     for stage, buffer in zip(stages, buffers, strict=False):
         stage.run(source, buffer[: source.size], first)
         source = buffer[: source.size]
@@ -112,10 +102,7 @@ def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, t
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield indices of blocks of up to PIECE (2**17) elements that cover an array of `shape` in C order.
-
-    An index is a tuple of integers, slices and `...`. An array without elements has no blocks.
-    """
+    """Yield indices (integers, slices and `...`) of blocks of up to PIECE elements that cover an array in C order."""
     size = int(np.prod(shape, dtype=np.int64))
     if size == 0:
         return

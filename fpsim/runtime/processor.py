@@ -1,7 +1,4 @@
-"""Reading and setting of the processor's rounding mode and flushing of subnormals in this thread.
-
-Also: whether the processor has a fused multiply-add.
-"""
+"""The processor's rounding mode and flushing of subnormals in this thread, and whether it has a fused multiply-add."""
 
 from __future__ import annotations
 
@@ -47,19 +44,14 @@ def keeps_ieee() -> bool:
 def ieee_arithmetic() -> contextlib.AbstractContextManager[None]:
     """Return a context in which this thread's processor rounds to nearest even and keeps subnormals.
 
-    Raises:
-      RuntimeError: on entering the context, if the processor is in another mode that this process cannot change.
+    Entering it raises a RuntimeError if the processor is in another mode that this process cannot change.
     """
     return AS_IT_IS if keeps_ieee() else _set_to_ieee()
 
 
 @contextlib.contextmanager
 def _set_to_ieee() -> Iterator[None]:
-    """Set the processor to IEEE arithmetic inside a `with` block, then restore its mode.
-
-    Raises:
-      RuntimeError: it cannot be set.
-    """
+    """Set the processor to IEEE arithmetic inside a `with` block, then restore its mode; RuntimeError if it cannot."""
     if not has_control() or numba.config.DISABLE_JIT:
         raise RuntimeError(
             "the processor must round to nearest and keep subnormals; it is set to another mode. "
@@ -73,10 +65,7 @@ def _set_to_ieee() -> Iterator[None]:
 
 
 def under_ieee(function: Function) -> Function:
-    """Return `function` wrapped so that it runs while this thread's processor keeps IEEE 754's defaults.
-
-    These are rounding to nearest even, and subnormals that are not flushed. It is a decorator.
-    """
+    """Return `function` wrapped so that it runs in `ieee_arithmetic`; a decorator."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **keywords: Any) -> Any:
@@ -93,13 +82,7 @@ def _machine() -> str:
 
 
 class Control(NamedTuple):
-    """The control register of a processor's float unit: its width, and values that select rounding modes.
-
-    Attributes:
-      width: bits of the register.
-      ieee: value for IEEE arithmetic to nearest even with all exceptions masked.
-      directed: by name of another mode, "up", "down" or "toward_zero", the bits to set in addition.
-    """
+    """The control register of a processor's float unit: its width, and values that select rounding modes."""
 
     width: int
     ieee: int  # value for IEEE arithmetic to nearest even, with all exceptions masked
@@ -127,20 +110,14 @@ def has_fma() -> bool:
 
 
 def rounding_control(mode: str) -> int:
-    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero.
-
-    Only for processors for which `has_control` is True.
-    """
+    """Return the control register's value for IEEE arithmetic; mode: nearest_even, up, down or toward_zero."""
     control = CONTROL[_machine()]
     return control.ieee | (0 if mode == "nearest_even" else control.directed[mode])
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def exchange_control(_typing: Any, value: Any) -> Any:
-    """Write `value` to the control register of the processor's float unit, and return its former value.
-
-    Both are uint64. Only for processors for which `has_control` is True.
-    """
+    """Write a uint64 to the control register of the processor's float unit, and return its former value."""
 
     def build(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         width = CONTROL[_machine()].width
@@ -164,10 +141,7 @@ def exchange_control(_typing: Any, value: Any) -> Any:
 
 @cache
 def _exchange_control() -> Any:
-    """Return the compiled function `(value)`, which sets the control register and returns its former value.
-
-    Both are integers below 2**64.
-    """
+    """Return the compiled function `(value)`, which sets the control register and returns its former value."""
 
     def exchange(value: Any) -> Any:
         return exchange_control(np.uint64(value))

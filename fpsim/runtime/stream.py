@@ -1,8 +1,6 @@
 """Stores that bypass the caches, and prefetched loads, for arrays too large for the caches.
 
-An ordinary store first reads the cache line that it overwrites, a third to a half of a cast's memory traffic. Blocks
-are computed into a buffer in the L1 cache and written to memory from there, while a later block is prefetched.
-Measured: docs/performance.md.
+An ordinary store first reads the cache line that it overwrites. Measured: docs/performance.md.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ LINE = 64  # bytes of a cache line; the target of a block starts on one
 if numba.config.DISABLE_JIT:
 
     def stream_block(out: Any, start: int, block: Any) -> None:
-        """Set out[start : start + BLOCK] to `block`; BLOCK is 128."""
+        """Set out[start : start + BLOCK] to `block`."""
         out[start : start + BLOCK] = block
 
     def prefetch_block(sources: Any, start: int) -> None:
@@ -44,21 +42,14 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _prefetch(builder: Any, address: Any) -> None:
-        """Emit LLVM code that loads the cache line at `address`, an LLVM pointer, into the L1 cache.
-
-        builder: llvmlite's IRBuilder.
-        """
+        """Emit LLVM code that loads the cache line at `address`, an LLVM pointer, into the L1 cache."""
         read, keep, data = v.WORD(0), v.WORD(3), v.WORD(1)
         place = builder.bitcast(address, v.BYTE.as_pointer())
         v.call(builder, "llvm.prefetch.p0", ir.VoidType(), place, read, keep, data)
 
     @intrinsic  # type: ignore[untyped-decorator]
     def stream_block(_typing: Any, out: Any, start: Any, block: Any) -> Any:
-        """Set out[start : start + BLOCK] to `block`, bypassing the caches; BLOCK is 128.
-
-        out, block: contiguous 1-D arrays of one dtype, block of BLOCK elements. The address of out[start] must be the
-        start of a cache line (64 bytes).
-        """
+        """Set out[start : start + BLOCK], which must begin a cache line, to `block`, bypassing the caches."""
         signature = types.void(out, types.intp, block)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -78,10 +69,7 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK (128) elements that are AHEAD bytes after element `start` of each source.
-
-        They may be beyond the array's end. sources: a 1-D array, or a tuple of 1-D arrays.
-        """
+        """Prefetch BLOCK elements that are AHEAD bytes after element `start` of a 1-D array or of each in a tuple."""
         signature = types.void(sources, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -122,10 +110,7 @@ else:
 
 @scalar
 def aligned_empty(size: Any, like: Any) -> Any:
-    """Return an uninitialised 1-D array of `size` elements that starts on a cache line (64 bytes).
-
-    So no vector of 64 bytes spans two lines. like: an array of its dtype.
-    """
+    """Return an uninitialised 1-D array of `size` elements, of the dtype of `like`, that starts on a cache line."""
     space = np.empty(size + LINE // like.itemsize, like.dtype)
     start = (-space.ctypes.data) % LINE // like.itemsize
     return space[start : start + size]
@@ -133,10 +118,7 @@ def aligned_empty(size: Any, like: Any) -> Any:
 
 @scalar
 def streamable(out: Any) -> Any:
-    """Return (start, stop) of the part of a contiguous 1-D array that is streamed.
-
-    It consists of whole blocks of BLOCK (128) elements, from the first start of a cache line on.
-    """
+    """Return (start, stop) of the whole blocks of a contiguous 1-D array, from the first start of a cache line on."""
     start = min((-out.ctypes.data) % LINE // out.itemsize, out.size)
     return start, start + (out.size - start) // BLOCK * BLOCK
 
@@ -144,14 +126,10 @@ def streamable(out: Any) -> Any:
 def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
     """Return the scalar function `(sources, target, facts)` that fills a target from an array or a tuple of arrays.
 
-    sources: a 1-D array or a tuple of 1-D arrays; target: 1-D array, written in place; facts: passed on to `fill`.
-
-    Args:
-      fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
-        count - 1 into target[:count]; facts: constants of the computation, such as a layout; state: what the previous
-        call returned, 0 at first.
-      streamed: results bypass the caches, BLOCK at a time.
-      block: if not streamed, elements per call of `fill`; 0 for all at once.
+    fill: `(sources, start, count, target, facts, state) -> state` computes the results of elements start .. start +
+    count - 1 into target[:count]; facts: constants of the computation; state: what the previous call returned, 0 at
+    first. streamed: results bypass the caches, BLOCK at a time. block: if not streamed, elements per call of `fill`; 0
+    for all at once.
     """
     fill = scalar(fill)
 
@@ -180,8 +158,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 def element_loop(convert: Any, streamed: bool) -> Any:
     """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts) for all i.
 
-    source, target: 1-D arrays. convert: scalar function; facts: its second argument, such as a layout. streamed:
-    whether results bypass the caches.
+    streamed: whether results bypass the caches.
     """
     convert = scalar(convert)
 

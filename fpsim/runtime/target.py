@@ -12,7 +12,7 @@ from fpsim.runtime.forks import llvm_lock
 
 
 class CompileTarget(NamedTuple):
-    """LLVM's description of a processor: triple ("x86_64-unknown-linux-gnu"), name, features ("+avx2,-avx512f")."""
+    """LLVM's description of a processor, for which it compiles."""
 
     triple: str  # such as x86_64-unknown-linux-gnu
     name: str
@@ -33,10 +33,7 @@ def target() -> CompileTarget:
 
 @cache
 def _features(with_avx: bool) -> str:
-    """Return this processor's features as LLVM's text, such as "+avx2,-avx512f", or "" if unknown.
-
-    with_avx: False turns AVX features off.
-    """
+    """Return this processor's features as LLVM's text, "" if unknown; with_avx: False turns AVX features off."""
     try:
         features = binding.get_host_cpu_features()
     except RuntimeError:  # LLVM cannot tell

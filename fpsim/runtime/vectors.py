@@ -2,7 +2,7 @@
 
 Functions here emit LLVM instructions: they take numba's builder (llvmlite's IRBuilder) and LLVM values, and return LLVM
 values. A mask is a vector of bits. Vectors have 512 bits; on processors with only AVX2 (`has_avx2`) LLVM splits each
-into two. Functions that round in a mode of their own, whatever the processor's mode, need AVX-512 (`has_avx512`).
+into two. Functions that round in a mode of their own need AVX-512 (`has_avx512`). start: a pointer to bytes.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ def has_avx512() -> bool:
 
 @lru_cache(maxsize=1)
 def has_avx2() -> bool:
-    """Return whether numba's compile target has AVX2, and F16C, which converts FP16; cached.
-
-    False if numba's compiler is disabled.
-    """
+    """Return whether numba's compile target has AVX2 and F16C; cached; False if numba's compiler is disabled."""
     if numba.config.DISABLE_JIT:
         return False
     longer = any("vpmaxsb" in line and "xmm" not in line for line in _probe())
@@ -50,10 +47,7 @@ def widest_vectors() -> str:
 
 @lru_cache(maxsize=1)
 def _probe() -> list[str]:
-    """Return the lines of assembly of a function that takes maxima of bytes and converts FP16.
-
-    Their instructions show which of AVX-512, AVX2 and F16C the compile target has.
-    """
+    """Return the assembly of maxima of bytes and conversions of FP16, which shows AVX-512, AVX2 and F16C."""
     module = ir.Module()
     kind = ir.FunctionType(FLOATS, [BYTES.as_pointer(), vector(SMALL, WIDTH).as_pointer()])
     builder = ir.IRBuilder(ir.Function(module, kind, "larger_bytes_and_halves").append_basic_block())
@@ -74,29 +68,19 @@ def integer(bits: int) -> Any:
 
 
 def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
-    """Emit a call of the LLVM intrinsic `name` with the LLVM values `args`; return its result, of the LLVM type `kind`.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit a call of the LLVM intrinsic `name`; return its result, of the LLVM type `kind`."""
     signature = ir.FunctionType(kind, [arg.type for arg in args])
     return builder.call(builder.module.declare_intrinsic(name, (), signature), args)
 
 
 def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Emit and return the address of an array's first element as a pointer to bytes.
-
-    context, builder: those of numba's code generation; kind: the array's numba type; array: its LLVM value.
-    """
+    """Emit and return the address of the first element of an array, of numba's type `kind`, as a pointer to bytes."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(data, BYTE.as_pointer())
 
 
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """Emit and return the address of array[i, j] as a pointer to bytes.
-
-    context, builder: those of numba's code generation; kind: the array's numba type; array: its LLVM value; i, j: LLVM
-    int64.
-    """
+    """Emit and return the address of array[i, j], of an array of numba's type `kind`, as a pointer to bytes."""
     view = context.make_array(kind)(context, builder, array)
     offset = builder.add(
         *(builder.mul(index, builder.extract_value(view.strides, n)) for n, index in enumerate((i, j)))
@@ -105,45 +89,28 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -
 
 
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
-    """Emit and return the address of row `row`, as a pointer to bytes; rows of `size` bytes begin at `start`.
-
-    builder: llvmlite's IRBuilder; start: pointer to bytes; row: LLVM int64.
-    """
+    """Emit and return the address of row `row`, as a pointer to bytes; rows of `size` bytes begin at `start`."""
     return builder.gep(start, [builder.mul(row, LONG(size))])
 
 
 def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Emit and return the address `offset` bytes after `start`, as a pointer to the LLVM type `kind`.
-
-    builder: llvmlite's IRBuilder; start: pointer to bytes; offset: a Python int or LLVM int64.
-    """
+    """Emit and return the address `offset` bytes (an int or int64) after `start`, as a pointer to `kind`."""
     offset = LONG(offset) if isinstance(offset, int) else offset
     return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
 
 def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Emit the load of a value of the LLVM type `kind` from `offset` bytes after the address `start`, and return it.
-
-    builder: llvmlite's IRBuilder; start: pointer to bytes; offset: a Python int or LLVM int64. The address need not be
-    aligned.
-    """
+    """Emit and return a value of the type `kind`, loaded from `offset` bytes after `start`, aligned or not."""
     return builder.load(at(builder, start, offset, kind), align=1)
 
 
 def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
-    """Emit the store of an LLVM value at `offset` bytes after the address `start`.
-
-    builder: llvmlite's IRBuilder; start: pointer to bytes; offset: a Python int or LLVM int64. The address need not be
-    aligned.
-    """
+    """Emit the store of a value at `offset` bytes after `start`, aligned or not."""
     builder.store(value, at(builder, start, offset, value.type), align=1)
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Emit and return an LLVM vector of type `kind` with the LLVM scalar `value` in all elements.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return a vector of the type `kind` with the scalar `value` in all elements."""
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
@@ -155,85 +122,67 @@ def constant(value: Any, kind: Any) -> Any:
 
 
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
-    """Emit and return elements first .. first + count - 1 of an LLVM vector, as a shorter vector.
-
-    builder: llvmlite's IRBuilder; first, count: Python ints.
-    """
+    """Emit and return elements first .. first + count - 1 of a vector, as a shorter vector."""
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
 def joined(builder: Any, first: Any, second: Any) -> Any:
-    """Emit and return the concatenation of two LLVM vectors of one element type (builder: llvmlite's IRBuilder)."""
+    """Emit and return the concatenation of two vectors of one element type."""
     count = first.type.count + second.type.count
     return builder.shuffle_vector(first, second, ir.Constant(vector(WORD, count), list(range(count))))
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return the elementwise maximum of x and y, two LLVM vectors of signed integers (builder: IRBuilder)."""
+    """Emit and return the elementwise maximum of x and y, two vectors of signed integers."""
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return the elementwise minimum of x and y, two LLVM vectors of signed integers (builder: IRBuilder)."""
+    """Emit and return the elementwise minimum of x and y, two vectors of signed integers."""
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once in the processor's mode.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x * y + z of vectors of 16 float32, rounded once in the processor's mode."""
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once toward zero; needs AVX-512.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x * y + z of vectors of 16 float32, rounded once toward zero."""
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of LLVM vectors of 16 float32, rounded toward zero (builder: IRBuilder; needs AVX-512)."""
+    """Emit and return x + y of vectors of 16 float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
 def sum_down(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of LLVM vectors of 16 float32, rounded down (builder: IRBuilder; needs AVX-512)."""
+    """Emit and return x + y of vectors of 16 float32, rounded down."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
 
 
 def product_down(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x * y of LLVM vectors of 16 float32, rounded down (builder: IRBuilder; needs AVX-512)."""
+    """Emit and return x * y of vectors of 16 float32, rounded down."""
     return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 float32, rounded down, as a vector of 16 int32; needs AVX-512.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x, a vector of 16 float32, rounded down, as a vector of 16 int32."""
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
 
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of LLVM vectors of eight float64, rounded to odd; needs AVX-512.
-
-    Rounding that to fewer bits (51 at most) equals rounding the exact sum. builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x + y of vectors of eight float64, rounded to odd, which may be rounded again to 51 bits."""
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
     return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
 
 
 def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded to odd; needs AVX-512.
-
-    Rounding that to fewer bits (22 at most) equals rounding the exact result. builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x * y + z of vectors of 16 float32, rounded to odd, which may be rounded again to 22 bits."""
     name = "llvm.x86.avx512.vfmadd.ps.512"
     below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, INTS), constant(1, INTS))
@@ -241,27 +190,17 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Emit and return x shifted right arithmetically, element by element; x, places: LLVM vectors of 16 int32.
-
-    places: numbers of bits >= 0. A shift by 32 or more gives 0 or -1, by the sign. builder: llvmlite's IRBuilder. It
-    needs AVX-512.
-    """
+    """Emit and return x, a vector of 16 int32, shifted right arithmetically by `places`, any numbers >= 0 of bits."""
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Emit and return x shifted left, element by element; x, places: LLVM vectors of 16 int32.
-
-    places: numbers of bits >= 0. A shift by 32 or more gives 0. builder: llvmlite's IRBuilder. It needs AVX-512.
-    """
+    """Emit and return x, a vector of 16 int32, shifted left by `places`, any numbers >= 0 of bits."""
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return max(x - y, 0) of two LLVM vectors of 16 int32 whose elements are in 0 .. 2**16 - 1.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return max(x - y, 0) of two vectors of 16 int32 whose elements are in 0 .. 2**16 - 1."""
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -269,37 +208,23 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of 16 int32, as 16 float32, rounded toward zero; needs AVX-512.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x, a vector of 16 int32, as 16 float32, rounded toward zero."""
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, an LLVM vector of eight float64, as eight float32, rounded toward zero; needs AVX-512.
-
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return x, a vector of eight float64, as eight float32, rounded toward zero."""
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
 
 def bits_of(builder: Any, mask: Any) -> Any:
-    """Emit and return a mask as an LLVM vector of bits.
-
-    mask: such a vector, which is returned unchanged, or a vector of integers, whose negative elements give 1. builder:
-    llvmlite's IRBuilder.
-    """
+    """Emit and return a mask as a vector of bits; of a vector of integers, negative elements give 1."""
     return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Emit and return whether any bit of any mask is set, as an LLVM value of one bit.
-
-    masks: at least one; LLVM vectors of one type, of bits or of integers, whose negative elements count as set.
-    builder: llvmlite's IRBuilder.
-    """
+    """Emit and return whether any bit of at least one mask of one type is set; masks as for `bits_of`."""
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)
@@ -311,10 +236,7 @@ def any_of(builder: Any, masks: Sequence[Any]) -> Any:
 
 
 def _rolled(module: Any) -> Any:
-    """Return the metadata that keeps LLVM from unrolling a loop, so that benchmarks.counting can recognise it.
-
-    module: the LLVM module of the loop, to which it is added.
-    """
+    """Return the metadata that keeps LLVM from unrolling a loop, so that benchmarks.counting can recognise it."""
     rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     mark = module.add_metadata([rule, rule])
     mark.operands = (mark, rule)  # the first operand of a loop's metadata is the metadata itself
@@ -326,9 +248,8 @@ def repeated(
 ) -> list[Any]:
     """Emit a loop that runs at least once, and return the list of LLVM values after its last pass.
 
-    builder: llvmlite's IRBuilder. count: number of passes, a Python int or LLVM int64. carried: LLVM values before the
-    first pass. body(i, values): emits one pass and returns the next values, a list like `carried`; i: LLVM int64 from 0
-    to count - 1.
+    count: number of passes, a Python int or LLVM int64. carried: values before the first pass. body(i, values): emits
+    one pass and returns the next values, a list like `carried`; i: LLVM int64 from 0 to count - 1.
     """
     count = LONG(count) if isinstance(count, int) else count
     before, head = builder.block, builder.append_basic_block("loop")
@@ -349,10 +270,7 @@ def repeated(
 
 
 def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
-    """Emit a loop that runs body(i) for i from 0 to count - 1; i, count: LLVM int64; count may be 0 or negative.
-
-    builder: llvmlite's IRBuilder. body emits one pass.
-    """
+    """Emit a loop that runs body(i) for i from 0 to count - 1; i, count: LLVM int64; count may be 0 or negative."""
 
     def turn(i: Any, _values: list[Any]) -> list[Any]:
         body(i)
@@ -367,9 +285,8 @@ def over_bits(
 ) -> list[Any]:
     """Emit a loop over the set bits of an LLVM integer, from the lowest; return the LLVM values after its last pass.
 
-    builder: llvmlite's IRBuilder. carried: list of LLVM values before the first pass; they are returned if no bit is
-    set.
-    body(index, values): emits the pass for the bit at an index and returns the next values, a list like `carried`.
+    carried: values before the first pass, which are returned if no bit is set. body(index, values): emits the pass for
+    the bit at an index and returns the next values, a list like `carried`.
     """
     before, head = builder.block, builder.append_basic_block("bit")
     after = builder.append_basic_block("bits_end")

@@ -59,12 +59,7 @@ unit_fields = fields_of(UnitLayout)
 
 @reloadable
 class Layouts(NamedTuple):
-    """The formats of a matrix instruction, as constants for reading and for writing codes.
-
-    Attributes:
-      a, b, c, scale: UnpackLayouts of both operands, of the accumulator and of scales.
-      result: EncodeLayout of the result.
-    """
+    """The formats of a matrix instruction: layouts for reading operands, accumulator and scales, and writing sums."""
 
     a: UnpackLayout
     b: UnpackLayout
