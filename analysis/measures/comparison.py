@@ -234,7 +234,8 @@ def scaling_name(scaling: Scaling | str | float | None) -> str:
 def several(values: Any, name: str) -> list[Any]:
     """Return one setting or an iterable of settings as a list; raise a ValueError if there are none.
 
-    values: None, a string, a number, a dtype, or a format, rounding or scaling object counts as one setting.
+    values: None, a string, a number, a dtype, or a format, rounding or scaling object counts as one setting. name: name
+    of the argument in error messages.
     """
     alone = values is None or isinstance(values, (str, int, float, Element, Rounding, Scaling, type, np.dtype))
     if isinstance(values, np.ndarray) and values.ndim != 1:

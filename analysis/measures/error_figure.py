@@ -15,7 +15,7 @@ HEIGHT = 2.2  # inches
 
 
 def error_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw an ErrorReport's noise by cause, or the SQNR of its parts; return the axes (ax None: new ones)."""
+    """Draw an ErrorReport's noise by cause, or the SQNR of its parts, into `ax` (None: new axes); return the axes."""
     with figure_style():
         ax = axes_of(ax, HEIGHT)
         (_draw_causes if report.parts is None else _draw_parts)(report, ax)
@@ -48,8 +48,8 @@ def _draw_parts(report: Any, ax: Axes) -> None:
 
 
 def comparison_axes(comparison: Any, ax: Axes | None = None) -> Axes:
-    """Draw SQNR against bits per value for the rows of a Comparison, with its Pareto front; return the axes (None: new
-    ones).
+    """Draw SQNR against bits per value for the rows of a Comparison, with its Pareto front, into `ax` (None: new axes);
+    return the axes.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -328,7 +328,10 @@ class ErrorReport:
 
 
 def _merged_parts(mine: Parts | None, others: Parts | None) -> Parts | None:
-    """Return the metrics of each channel over the data of two reports; None unless both have the same channels."""
+    """Return the metrics of each channel over the data of two reports, given each report's parts.
+
+    Return None unless both reports have metrics of the same channels.
+    """
     if mine is None or others is None or mine.name == "block" or mine.places != others.places:
         return None
     return dataclasses.replace(mine, sums=mine.sums.merge(others.sums))

@@ -55,8 +55,9 @@ def exponent_figure(
 def exponent_axes(
     rows: Sequence[tuple[str, Any]], formats: Sequence[FormatLike] = tuple(COLORS), ax: Axes | None = None
 ) -> Axes:
-    """Draw a histogram for each of `rows`, (name, RangeReport), over the ranges of formats; return the axes (None: new
-    ones).
+    """Draw a histogram for each of `rows`, (name, RangeReport), over the ranges of formats; return the axes.
+
+    ax: axes to draw on; None makes new ones.
     """
     with figure_style():
         ax = axes_of(ax, 1.6 + 0.5 * len(rows))

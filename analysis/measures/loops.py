@@ -92,9 +92,7 @@ def single_difference(result: Any, x: Any) -> Any:
 
 @scalar
 def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return 1 / ulp of a float32 as `inverse_ulp_32`, but as float32 <= 2**127; exact if |value| >= 2**(precision -
-    126).
-    """
+    """Return 1 / ulp as `inverse_ulp_32` does, but as a float32 <= 2**127; exact if |value| >= 2**(precision - 126)."""
     field = u32(f32(value).view(u32) & u32(0x7F800000))
     field = u32(min(max(field, u32(lowest << i64(23))), u32(highest << i64(23))))
     inverse = u32(u32((i64(127 + 127) + precision) << i64(23)) - field)
@@ -103,7 +101,9 @@ def inverse_ulp_single(value: Any, lowest: Any, highest: Any, precision: Any) ->
 
 @scalar
 def ulp_64(value: Any, lowest: Any, highest: Any, precision: Any) -> Any:
-    """Return the ulp of a float64 as `inverse_ulp_32` clamps it, by float64's exponent fields; possibly subnormal."""
+    """Return the ulp of a float64 `value` in a format with `precision` mantissa bits, as a float64, possibly subnormal;
+    lowest, highest: the float64 exponent fields of the format's normal range, to which the value's field is clamped.
+    """
     field = i64(u64(f64(value).view(u64) & u64(0x7FF0000000000000)) >> u64(52))
     field = i64(min(max(field, lowest), highest) - precision)
     normal = u64(u64(max(field, i64(1))) << u64(52))

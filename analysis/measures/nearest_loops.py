@@ -274,8 +274,9 @@ def _make_measure(scaled: bool, truncates: bool) -> Any:
     """Return the loop that rounds a block, adds its errors to `sums` and `counts`, and sets `largest_errors`.
 
     Its arguments are (x, reciprocals, smallest, plan, room, sums, counts, largest_errors). smallest: smallest nonzero
-    magnitude of the block after division by the scale. room: scratch arrays for x / scale and the results. The others
-    are those of `_make_sum_block`. truncates: whether rounding is toward zero (True) or to nearest even (False).
+    magnitude of the block after division by the scale. room: scratch arrays for x / scale and the results. The other
+    arguments are those of `_make_sum_block`. scaled: whether values have a scale. truncates: whether rounding is toward
+    zero (True) or to nearest even (False).
     """
     round_normal, round_small = (_make_round_block(scaled, small, truncates) for small in (False, True))
     count_steps = _make_count_steps(truncates)

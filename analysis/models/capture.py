@@ -91,7 +91,11 @@ def text_bytes() -> Any:
 def _train(
     torch: Any, model: Any, data: Any, steps: int, seed: int, progress: Callable[[int, int, str], None] | None
 ) -> list[float]:
-    """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte."""
+    """Train the model for `steps` steps with AdamW, and return the loss of each step in nats per byte.
+
+    torch: the module torch. data: the bytes of the text, a 1-d int64 tensor. progress: called after each step with
+    (steps done, number of steps, text on the activity), or None.
+    """
     generator = torch.Generator().manual_seed(seed)
     decayed = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]

@@ -163,7 +163,10 @@ def share_of(coverage: Coverage, name: str) -> str:
 
 
 def judged_eagerly(model: Any, coverage: Coverage) -> tuple[str, ...]:
-    """Return a sentence for each compiled module, saying that a copy, with this coverage, was measured eagerly."""
+    """Return a sentence for each compiled module of `model`, which says that an uncompiled copy was measured instead.
+
+    coverage: the multiplications of that copy, from which the sentence tells the module's share.
+    """
     return tuple(
         f"{name or 'The model'} ({type(original(module)).__name__}) is compiled, and a copy ran as it is written: "
         f"its products{share_of(coverage, name)} are those of separate operations, which compiled graphs may fuse."

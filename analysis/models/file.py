@@ -102,7 +102,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
 def _stored(
     name: str, tensors: Mapping[tuple[int, str, str], Array], arrays: dict[str, Array]
 ) -> list[list[Any]]:  # fmt: skip
-    """Add tensors to a file's `arrays` as name_0, name_1, and so on; return lists [step, layer, tensor, format].
+    """Add tensors to a file's `arrays` as f"{name}_0" and so on; return lists [step, layer, tensor, format].
 
     Dtypes that files lack, such as bfloat16, are stored as codes. tensors: (step, layer, tensor) -> array.
     """
@@ -116,7 +116,10 @@ def _stored(
 
 
 def _loaded(name: str, described: list[list[Any]], arrays: Mapping[str, Array]) -> dict[tuple[int, str, str], Array]:
-    """Return (step, layer, tensor) -> array, for the tensors that `_stored` added and `described`."""
+    """Return (step, layer, tensor) -> array for the tensors that `_stored` added under `name`.
+
+    described: the lists that `_stored` returned.
+    """
     tensors = {}
     for i, (step, layer, which, fmt) in enumerate(described):
         x = arrays[f"{name}_{i}"]

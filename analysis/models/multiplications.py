@@ -36,7 +36,8 @@ def multiplies(func: Any) -> bool:
 
 
 def multiplications(func: Any, args: Any, kwargs: Any, output: Any) -> int:
-    """Return the number of multiplications of a call of `func`, a torch function; 0 if it adds up no products.
+    """Return the number of multiplications in output = func(*args, **kwargs), a torch function; 0 if it sums no
+    products.
 
     Example:
       >>> import torch
@@ -65,45 +66,50 @@ def _operand(args: Any, kwargs: Any, place: int, *names: str) -> torch.Tensor:
 
 
 def _by_last_axis(place: int, *names: str) -> Count:
-    """Return the counter of a function whose sums run over the last axis of one operand, found as by `_operand`."""
+    """Return a counter of multiplications for a torch function whose sums run over the last axis of one operand.
+
+    place: index of the operand among the positional arguments. names: its possible names as a keyword argument.
+    """
     return lambda args, kwargs, y: y.numel() * _operand(args, kwargs, place, *names).shape[-1]
 
 
 def _addbmm(args: Any, kwargs: Any, y: Any) -> int:
-    """Count torch.addbmm: size of the result times K times the size of the batch."""
+    """Count multiplications of torch.addbmm with result y: size of y times K times the size of the batch."""
     batch = _operand(args, kwargs, 1, "batch1")
     return int(y.numel() * batch.shape[-1] * batch.shape[0])  # the sum runs over the batch, too
 
 
 def _vecdot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count torch.linalg.vecdot: size of the result times length of axis `dim`."""
+    """Count multiplications of torch.linalg.vecdot with result y: size of y times length of axis `dim`."""
     return int(y.numel() * _operand(args, kwargs, 0, "x").shape[kwargs.get("dim", -1)])
 
 
 def _convolution(args: Any, kwargs: Any, y: Any) -> int:
-    """Count a convolution: size of the result times size of one output's filter."""
+    """Count multiplications of a convolution with result y: size of y times size of one output channel's filter."""
     return int(y.numel() * _operand(args, kwargs, 1, "weight")[0].numel())
 
 
 def _transposed(args: Any, kwargs: Any, _: Any) -> int:
-    """Count a transposed convolution: size of the input times size of its filter."""
+    """Count multiplications of a transposed convolution: size of the input times size of one input channel's filter."""
     return _operand(args, kwargs, 0, "input").numel() * _operand(args, kwargs, 1, "weight")[0].numel()
 
 
 def _bilinear(args: Any, kwargs: Any, y: Any) -> int:
-    """Count a bilinear layer: each row of the result uses every weight once."""
+    """Count multiplications of a bilinear layer with result y: each row of y uses every weight once."""
     weight = _operand(args, kwargs, 2, "weight")
     return int(y.numel() // weight.shape[0] * weight.numel())
 
 
 def _tensordot(args: Any, kwargs: Any, y: Any) -> int:
-    """Count MNK of torch.tensordot, from the sizes MK, KN and MN of its arrays."""
+    """Count the MNK multiplications of torch.tensordot from the sizes MK, KN of its operands and MN of its result y."""
     sizes = (_operand(args, kwargs, place, name).numel() for place, name in enumerate("ab"))
     return int(math.isqrt(math.prod(sizes) * y.numel()))  # MK, KN and MN: the product is the square of MNK
 
 
 def _attention(args: Any, kwargs: Any, y: Any) -> int:
-    """Count products of queries and keys, and of probabilities and values; masked keys count too."""
+    """Count multiplications of scaled_dot_product_attention with result y: of queries by keys, and of probabilities by
+    values; masked keys count too.
+    """
     keys = _operand(args, kwargs, 1, "key").shape[-2]
     return int((_operand(args, kwargs, 0, "query").numel() + y.numel()) * keys)
 
@@ -125,7 +131,7 @@ def _rows(x: torch.Tensor) -> int:
 
 
 def _power(args: Any, kwargs: Any, y: Any) -> int:
-    """Count torch.matrix_power by repeated squaring: b - 1 squarings and k - 1 further products of matrices.
+    """Count multiplications of torch.matrix_power with result y: b - 1 squarings and k - 1 further matrix products.
 
     The exponent has b binary digits with k ones.
     """
@@ -166,7 +172,7 @@ def _einsum(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _labelled(args: Any) -> tuple[list[torch.Tensor], list[list[Any]], list[Any]]:
-    """Return the operands of an einsum, the labels of each operand's axes, and the labels of the result's axes."""
+    """Return the operands of torch.einsum(*args), the labels of each operand's axes, and those of the result's axes."""
     if not isinstance(args[0], str):
         pairs = list(zip(args[::2], args[1::2], strict=False))
         operands, inputs = [x for x, _ in pairs], [_spread(list(labels), x.dim()) for x, labels in pairs]
@@ -199,7 +205,10 @@ def _spread(labels: list[Any], axes: int, inputs: Sequence[Sequence[Any]] = ()) 
 
 
 def _left_over(inputs: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the result's labels for an equation without "->": those that occur once or belong to an ellipsis."""
+    """Return the result's labels for an einsum without "->": those that occur once or belong to an ellipsis.
+
+    inputs: the labels of each operand's axes.
+    """
     every = list(chain.from_iterable(inputs))
     return [label for label in dict.fromkeys(every) if every.count(label) == 1 or isinstance(label, tuple)]
 

@@ -158,7 +158,7 @@ def settings_of_layer(layer: Any) -> dict[str, Any]:
 
 
 def padded(layer: Any, x: torch.Tensor) -> torch.Tensor:
-    """Return the input x padded as a convolution's padding_mode demands, such as "reflect"; unchanged for "zeros"."""
+    """Return the input x padded as the padding_mode of `layer`, a torch convolution, demands; unchanged for "zeros"."""
     if layer.padding_mode == "zeros":
         return x
     return functional.pad(x, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)

@@ -98,7 +98,11 @@ class Products(TorchFunctionMode):
         return output
 
     def _matmul(self, func: Any, args: Any, output: Any, count: int) -> None:
-        """Pass x @ W to `seen` if W is a parameter matrix or a view of one; pass other products to `unseen`."""
+        """Pass x @ W to the callback `seen` if W is a parameter matrix or a view of one, else to the callback `unseen`.
+
+        func, args, output: the torch function, its positional arguments and its result. count: number of
+        multiplications.
+        """
         pair: Any = args[::-1] if func is torch.Tensor.__rmatmul__ else args[-2:]
         x: Any = None
         weight: Any = None
@@ -111,8 +115,8 @@ class Products(TorchFunctionMode):
             self._missed(name_of(func), count)
 
     def _multi_head(self, args: Any, kwargs: Any) -> Any:
-        """Run torch's multi-head attention operation by operation, so that this mode sees its products; return its
-        result.
+        """Run multi_head_attention_forward(*args, **kwargs) operation by operation, so that this mode sees its
+        products; return its result.
         """
         self._batched, self._scores = True, None
         dropout = args[10] if len(args) > 10 else kwargs["dropout_p"]
@@ -126,7 +130,8 @@ class Products(TorchFunctionMode):
     def _multiplied(self, operands: Any, output: torch.Tensor, mask: torch.Tensor | None, count: int) -> None:
         """Store the first batched product of torch's multi-head attention; after the second, report both together.
 
-        The first product is queries by keys, the second probabilities by values. mask: the mask that the product adds.
+        The first product is queries by keys, the second probabilities by values. operands, output, count: operands,
+        result and number of multiplications of this product. mask: the mask that the product adds, or None.
         """
         if self._scores is None:
             self._scores, self._of_scores = (*operands, mask), count
@@ -148,7 +153,7 @@ def attention_in_parts() -> Callable[..., Any]:
 
 
 def _attention_settings(args: Any, kwargs: Any) -> tuple[dict[str, Any], torch.Tensor | None]:
-    """Return the settings of a call of scaled_dot_product_attention, as in `RecordedProduct`; its mask, or None."""
+    """Return the settings of a call of scaled_dot_product_attention, as in `RecordedProduct`, and its mask or None."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
     scale = arguments.get("scale")

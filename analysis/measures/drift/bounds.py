@@ -64,7 +64,10 @@ def unit_roundoff(fmt: Format, rounding: Rounding) -> float:
 
 
 def smallest_step(fmt: Format, rounding: Rounding, subnormals: str) -> float:
-    """Return the largest absolute error of one rounding of a value below the format's smallest normal value."""
+    """Return the largest absolute error of one rounding of a value below the format's smallest normal value.
+
+    subnormals: "flush" if results below the smallest normal value become 0, else "keep".
+    """
     if subnormals == "flush" or not fmt.subnormals:
         return fmt.smallest_normal
     return fmt.smallest_subnormal * (0.5 if rounding.is_nearest else 1.0)
@@ -112,7 +115,7 @@ def accumulator_bounds(accumulator: Accumulator, terms: Terms, length: int, chan
 
 
 def _paths(accumulator: Accumulator, length: int, products: bool) -> list[Roundings]:
-    """Return the roundings on the longest path from a term to the sum, an entry for each format.
+    """Return the roundings on the longest path from a term to a sum of `length` terms, an entry for each format.
 
     products: whether terms are products, which are rounded unless the accumulator fuses them.
     """
@@ -277,7 +280,10 @@ def cuts_of(unit: MatrixUnit) -> Cuts:
 def _aligning_unit_bounds(
     unit: MatrixUnit, plan: SchedulePlan, terms: Terms, chance: Chance, random_signs: bool
 ) -> Bounds:  # fmt: skip
-    """Return the error bounds of a unit that aligns and truncates its terms; arguments as in `matrix_unit_bounds`."""
+    """Return the error bounds of a unit that aligns and truncates its terms; arguments as in `matrix_unit_bounds`.
+
+    random_signs: whether the products have independent random signs; if not, the probabilistic bounds are NaN.
+    """
     exponents = _product_exponents(unit, terms)
     parts = [_slice_part(unit, plan, part, terms.products, exponents) for part in plan.slices]
     total = _joined(parts) if len(parts) > 1 else parts[0]

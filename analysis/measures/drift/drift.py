@@ -236,7 +236,9 @@ def _as_codes(x: Array, fmt: Format) -> Array:
 
 
 def _last_addition(adder: DriftAdder, length: int) -> tuple[Array | None, str]:
-    """Return (indices of the terms that the last addition of a sum adds, ""), or (None, why there is no last one)."""
+    """Return (indices of the terms that the last addition adds, "") for a sum of `length` terms, or (None, the reason
+    why there is no last addition).
+    """
     start = length - 1  # Sequential, FusedMultiplyAdd
     if isinstance(adder.accumulator, Exact):
         return None, "Exact adds all terms at once"
@@ -281,7 +283,7 @@ def _is_rest_of_pair(x: object) -> bool:
 
 
 def _adder(x: Any) -> DriftAdder:
-    """Return one item of the argument `accumulators` of `drift` as a DriftAdder.
+    """Return `x`, one item of the argument `accumulators` of `drift`, as a DriftAdder.
 
     Raises a TypeError for objects of other types. Raises a ValueError for an unknown unit, one that adds integers, and
     an interval of promotions that is no positive multiple of the terms of the unit's instruction.

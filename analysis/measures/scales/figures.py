@@ -14,7 +14,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw an UnderflowReport's shares against 2**k, and mark the best scale; return the axes (ax None: new ones)."""
+    """Draw an UnderflowReport's shares against 2**k and its best scale into `ax` (None: new axes); return the axes."""
     with figure_style():
         ax = axes_of(ax, 2.6)
         order = sorted(range(len(report.scales)), key=lambda i: report.scales[i])
@@ -44,8 +44,8 @@ def underflow_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def loss_scaling_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the scales of a LossScalingReport against the steps, with marks for overflows; return the axes (ax None: new
-    ones).
+    """Draw the scales of a LossScalingReport against the steps, with marks for overflows, on `ax` (None: new axes);
+    return the axes.
     """
     with figure_style():
         ax = axes_of(ax, 1.9 + 0.22 * len(report.policies))

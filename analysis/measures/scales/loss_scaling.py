@@ -258,7 +258,7 @@ def _cast(gradients: Sequence[Array], scale: float, fmt: Format) -> _ScaledGradi
 
 
 def _gradients(element: Any, number: int) -> list[Array]:
-    """Return the gradients of a training step, item `number` of a stream, as a list of arrays of floats."""
+    """Return the gradients in `element`, item `number` of a stream of training steps, as a list of arrays of floats."""
     parts: Iterator[tuple[str, Any]]
     if isinstance(element, Mapping):
         parts = ((f"stream[{number}][{key!r}]", x) for key, x in element.items())

@@ -144,9 +144,10 @@ class WatchedModules:
         return run
 
     def _unseen(self, module: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a module outside the torch function mode, so that torch may fuse it, and return its output.
+        """Return forward(*args, **kwargs), a module's forward pass, run outside the torch function mode so that torch
+        may fuse it.
 
-        A note is added, and its products are counted as not seen.
+        A note is added, and the module's products are counted as not seen.
         """
         name = self.selection.modules[id(module)] or "the model"
         kind = type(module).__name__

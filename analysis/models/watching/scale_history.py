@@ -41,7 +41,10 @@ class ScaleHistory:
         return True
 
     def add(self, step: int, *, with_loss: bool = True) -> None:
-        """Add the loss scale, unless `skipped` has added it, and the delayed scales of all quantized layers."""
+        """Add the loss scale and the delayed scales of all quantized layers at the end of training step `step`.
+
+        with_loss: False leaves out the loss scale, which `skipped` has added.
+        """
         if with_loss and self._scaler is not None:
             self.scales.append(Scale(step, "loss", float(self._scaler.get_scale()), False))
         for name, module in self._model.named_modules():

@@ -45,7 +45,10 @@ class Tally:
         )
 
     def missed(self, module: Any, name: str, function: str, multiplications: int) -> None:
-        """Count, as not seen, a product by a torch function that is never recorded, such as "einsum"."""
+        """Count, as not seen, a product by a torch function that is never recorded, such as "einsum".
+
+        module, name: the module that called the function, and its name. multiplications: their number in the product.
+        """
         kind = type(module).__name__
         said = kind if type(module).__module__.startswith("torch.nn.modules.") else f"{kind}, by {function}"
         add_part(self._parts, CoveredPart(name, said, (), multiplications, False))
@@ -117,7 +120,10 @@ class Tally:
         return Coverage(sizes, (*parts, *self._modules_of(unread, modules)))
 
     def _modules_of(self, unread: Mapping[str, list[str]], modules: Mapping[str, Any]) -> Iterable[CoveredPart]:
-        """Yield a part that is not seen for each module in `unread`, unless a counted part has its name."""
+        """Yield a part that is not seen for each module in `unread`, unless a counted part has its name.
+
+        unread: name of a module -> its weights that no product read. modules: name -> module.
+        """
         counted = {part.name for part in self._parts.values() if not part.seen}
         for owner, names in unread.items():
             if owner not in counted:

@@ -61,7 +61,7 @@ class Updates:
 
 
 def _before(name: str, weight: torch.Tensor, gradient: torch.Tensor) -> Before:
-    """Return the `Before` of a parameter; gradient: a dense tensor in the shape of `weight`."""
+    """Return the `Before` of a parameter called `name`; gradient: a dense tensor in the shape of `weight`."""
     gradient = gradient.to_dense() if gradient.layout != torch.strided else gradient  # as an embedding's
     nonzero = np.empty(weight.numel(), bool)
     squares, nonzeros, start = 0.0, 0, 0

@@ -150,7 +150,10 @@ class Watch:
             self._modules.attach()
 
     def _after(self, module: Any, _: Any, output: Any) -> None:
-        """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass."""
+        """End a forward pass of the model, and the step if no optimizer will; torch calls this hook after the pass.
+
+        output: the model's result, which is stored if the recording keeps outputs.
+        """
         if module is not self.model or in_backward():
             return
         self._depth -= 1
