@@ -10,7 +10,10 @@ EXPERIMENTS = ("validate", "bench", "record", "train")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the experiment that the first argument names; return its exit code, or 2 if there is no such experiment."""
+    """Run the experiment that the first argument names; return its exit code, or 2 if there is no such experiment.
+
+    arguments: the command line after the program's name; None for that of this process.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in EXPERIMENTS:
         named = f"got {words[0]!r}" if words else "none was named"

@@ -55,7 +55,7 @@ def tabulated_kernel(mode: int) -> Any:
 
 @cache
 def float32_kernel(name: str) -> Any:
-    """Return the GPU kernel (x, results, flags, before) -> None of a function of float32, such as "exp".
+    """Return the GPU kernel (x, results, flags, before) -> None of the float32 function `name`, such as "exp".
 
     x, results: 1-D uint32 bits of float32; results are written. flags: uint8, written unless empty. before: 1 if
     tininess is detected before rounding, 0 if after.

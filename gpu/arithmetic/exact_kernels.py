@@ -31,11 +31,11 @@ STOCHASTIC = int(Rounding.STOCHASTIC)
 
 @cache
 def rounding_kernel(name: str, mode: int) -> Any:
-    """Return the GPU kernel (a, b, c, steps, codes, flags, layouts, rules, seed) -> None of "add", "sqrt" and others.
+    """Return the GPU kernel (a, b, c, steps, codes, flags, layouts, rules, seed) -> None of the operation `name`.
 
-    Operands that the operation does not have are not read. steps: for each operand, the distance from one element to
-    the next: 1, or 0 for a single element. layouts: rows of integers: the UnpackLayouts of a, b and c, and the
-    EncodeLayout of the result.
+    name: such as "add" or "sqrt". mode: the Rounding, as an integer. Operands that the operation does not have are not
+    read. steps: for each operand, the distance from one element to the next: 1, or 0 for a single element. layouts:
+    rows of integers: the UnpackLayouts of a, b and c, and the EncodeLayout of the result.
     """
     is_unary, is_binary = name in UNARY, name in BINARY
     unary: Any = UNARY.get(name)
@@ -132,8 +132,8 @@ def sign_kernel(name: str) -> Any:
 def from_integer_kernel(mode: int) -> Any:
     """Return the GPU kernel (n, codes, flags, sign, out, rules, seed) -> None that rounds integers to a format.
 
-    n: 1-D bits of integers of up to 64 bits, unsigned or in two's complement. sign: uint64, the integers' sign bit; 0
-    if they are unsigned.
+    mode: the Rounding, as an integer. n: 1-D bits of integers of up to 64 bits, unsigned or in two's complement. sign:
+    uint64, the integers' sign bit; 0 if they are unsigned.
     """
 
     def compute(n: Any, codes: Any, flags: Any, sign: Any, out: Any, rules: Any, seed: Any) -> None:
@@ -158,8 +158,9 @@ def from_integer_kernel(mode: int) -> Any:
 def to_integer_kernel(mode: int) -> Any:
     """Return the GPU kernel (a, n, flags, la, lowest, highest, random_mask, mask, seed) -> None of to_int.
 
-    n: receives the bits of integers of 8 to 64 bits. lowest, highest: largest magnitudes of negative and of positive
-    results. random_mask: mask of the random bits that stochastic rounding uses. mask: mask of the bits of a result.
+    mode: the Rounding, as an integer. n: receives the bits of integers of 8 to 64 bits. lowest, highest: largest
+    magnitudes of negative and of positive results. random_mask: mask of the random bits that stochastic rounding uses.
+    mask: mask of the bits of a result.
     """
 
     def compute(

@@ -125,9 +125,10 @@ def format_of_codes(x: GpuArray, wanted: Any, label: str) -> Format:
 
 
 def result_for(inputs: GpuOperands, fmt: Format, out: Any) -> tuple[Any, Any, GpuOperands]:
-    """Return `result_of` for codes of `fmt`.
+    """Return (array for codes of `fmt`, its memory as 1-D unsigned integers, operands that do not overlap it).
 
-    A new array has the format's dtype if all operands have float dtypes, else the unsigned dtype of codes.
+    out: the caller's array, or None for a new one. Operands that overlap `out` are replaced by copies. A new array has
+    the format's dtype if all operands have float dtypes, else the unsigned dtype of codes.
     """
     dtype = result_dtype(fmt)
     taken = dtype_name(out) if hasattr(out, "dtype") else None

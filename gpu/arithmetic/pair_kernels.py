@@ -23,7 +23,10 @@ PAIRS_AT_ONCE = 16  # elements of 8 bits that a thread takes at once
 
 
 def elements_at_once(bits: int, target_bits: int) -> Any:
-    """Return the Grouping of elements that a thread loads at once, for operands and results of these widths."""
+    """Return the Grouping of elements that a thread loads at once.
+
+    bits, target_bits: widths in bits of an operand's elements and of the result's.
+    """
     return grouping(bits, target_bits, elements=PAIRS_AT_ONCE if max(bits, target_bits) == 8 else 8)
 
 

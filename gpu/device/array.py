@@ -53,7 +53,7 @@ def gpu_array(x: Any, name: str) -> GpuArray:
 def _flat(array: Any, like: Any, name: str) -> Any:
     """Return a numba GPU array as a flat one, copied on the GPU if its memory is not contiguous in C order.
 
-    like: the caller's array, on whose library's stream the copy runs.
+    like: the caller's array, on whose library's stream the copy runs. name: the array's name in errors.
     """
     if array.is_c_contiguous():
         return array.reshape(math.prod(array.shape))
@@ -66,7 +66,10 @@ def _flat(array: Any, like: Any, name: str) -> Any:
 
 
 def _on_other_device(name: str, device: str) -> str:
-    """Return the error text for an array on another GPU, such as "1" or "cuda:1", than numba's current one."""
+    """Return the error text for the argument `name`, an array that is not on numba's current GPU.
+
+    device: the GPU of the array, such as "1" or "cuda:1".
+    """
     return (
         f"{name} must be on numba's current GPU, {device_number()}; got one on {device}. Work under "
         f"numba.cuda.gpus[{device.rpartition(':')[2]}], or move it."
@@ -76,7 +79,7 @@ def _on_other_device(name: str, device: str) -> str:
 def _through_dlpack(x: Any, name: str) -> GpuArray:
     """Return a `GpuArray` of an array that offers its memory only by DLPack, imported by torch or else by cupy.
 
-    The import synchronises the streams of both libraries.
+    The import synchronises the streams of both libraries. name: x's name in errors.
     """
     for library in ("torch", "cupy"):
         if library in sys.modules or importlib.util.find_spec(library):
@@ -91,8 +94,8 @@ def _through_dlpack(x: Any, name: str) -> GpuArray:
 def _torch_array(x: Any, name: str) -> GpuArray:
     """Return a torch CUDA tensor as a `GpuArray`, detached from autograd, and copied if it is not contiguous.
 
-    Raises a TypeError for a tensor on the CPU or on a GPU that is not the current one of torch and of numba, for a
-    sparse one, and for complex numbers, bools and floats of no known format.
+    name: x's name in errors: a TypeError for a tensor on the CPU or on a GPU that is not the current one of torch and
+    of numba, for a sparse one, and for complex numbers, bools and floats of no known format.
     """
     from numba import cuda
 

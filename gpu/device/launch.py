@@ -71,7 +71,10 @@ def _configured(kernel: Any, *configuration: Any) -> Any:
 
 
 def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: int, *arguments: Any) -> None:
-    """Run a kernel in `blocks` blocks of `threads` threads, as `launch` does; do nothing if `blocks` is 0."""
+    """Run a kernel in `blocks` blocks of `threads` threads; do nothing if `blocks` is 0.
+
+    like: an array, on whose library's stream the kernel runs.
+    """
     if blocks == 0:
         return
     with one_sentence(f"a kernel in {blocks} blocks of {threads} threads"):
@@ -81,11 +84,12 @@ def launch_blocks(kernel: Callable[..., Any], like: Any, blocks: int, threads: i
 def launch_shared(
     kernel: Callable[..., Any], like: Any, size: int, shared: int, *arguments: Any, each: int = 1
 ) -> bool:
-    """Run a kernel, as `launch` does, with `shared` bytes of dynamic shared memory per block.
+    """Run a kernel over `size` elements, with `shared` bytes of dynamic shared memory per block.
 
-    Return False, without running it, if the GPU does not allow so much. Every block first fills its shared memory, so
-    there are only as many blocks as the multiprocessors hold at once. Raises a GpuError if a launch with at most 48 KiB
-    fails.
+    Return False, without running it, if the GPU does not allow so much; True otherwise, also for 0 elements, for which
+    nothing runs. Every block first fills its shared memory, so there are only as many blocks as the multiprocessors
+    hold at once. Raises a GpuError if a launch with at most 48 KiB fails. like: an array, on whose library's stream the
+    kernel runs. each: number of elements that a thread processes at once.
     """
     if size == 0:
         return True

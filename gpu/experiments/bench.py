@@ -106,7 +106,8 @@ def run(silicon: Any, works: Sequence[BenchWork], deadline: float, add: Callable
 def _measured(silicon: Any, work: BenchWork, seconds: float, beside: Speed | None) -> Speed:
     """Return the speed of a call at the full size or, if `seconds` are too few for that, at the small size.
 
-    beside: the speed of the call that it is compared with, or None.
+    silicon: an object with the functions `measure` and `room` of `fpsim.gpu.hardware`. beside: the speed of the call
+    that it is compared with, or None.
     """
     small, size = (SMALL_SIDE, SIDE) if work.is_product else (SMALL_ELEMENTS, ELEMENTS)
     free = 0 if work.is_product else silicon.room()

@@ -95,7 +95,7 @@ def _sweep(lab: Lab, kind: str) -> ValidationRow:
 
 
 def _twin(lab: Lab, name: str, kind: str, *operands: Any, **options: Any) -> ValidationRow:
-    """Compare the result of a function of fp.gpu, in the format `kind`, with the CPU's, bit by bit."""
+    """Compare the result of the function `name` of fp.gpu, in the format `kind`, with the CPU's, bit by bit."""
     want = as_words(getattr(public(), name)(*operands, **options))
     return row_of_difference(difference(lab.hardware.twin(name, *operands, **options), want, kind))
 
@@ -103,7 +103,7 @@ def _twin(lab: Lab, name: str, kind: str, *operands: Any, **options: Any) -> Val
 def _best(
     lab: Lab, function: str, x: Any, kind: str, overflows: tuple[str, ...], expected: tuple[str, ...]
 ) -> ValidationRow:
-    """Compare a cast of the hardware with fp.encode under each overflow mode, and return the row of the closest one.
+    """Compare the hardware's cast of x with fp.encode under each overflow mode, and return the row of the closest one.
 
     function: name of the cast, such as "torch_cast". kind: name of the format, in NAMES. overflows: the modes to try.
     expected: the predicted modes.
@@ -225,7 +225,10 @@ def codes_of(lab: Lab, fmt: Format, count: int) -> tuple[str, tuple[Words, ...]]
 
 
 def _operation(lab: Lab, name: str, fmt: Format, codes: tuple[Words, ...], options: dict[str, Any]) -> ValidationRow:
-    """Compare an operation of fp.gpu and its flags with the CPU's, bit by bit; return the report row."""
+    """Compare the operation `name` of fp.gpu and its flags with the CPU's, bit by bit; return the report row.
+
+    options: keyword arguments of the operation.
+    """
     want, raised = getattr(public(), name)(*codes, fmt=fmt, flags=True, **options)
     got, flags = lab.hardware.twin(name, *codes, fmt=fmt, flags=True, **options)
     of_results = difference(got, as_words(want), "integer")

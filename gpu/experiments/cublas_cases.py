@@ -115,7 +115,8 @@ def cublaslt(lab: Lab) -> Iterator[ProductCase]:
 def _lt(lab: Lab, shape: Shape, pair: Pair, out: str, fast: bool, layout: str = "nn") -> ProductCase:
     """Return the case of a product by cublasLtMatmul.
 
-    fast: True for fast accumulation of FP8. layout: "nn", or "tn" for both operands contiguous along K.
+    out: format of the result, such as "bf16". fast: True for fast accumulation of FP8. layout: "nn", or "tn" for both
+    operands contiguous along K.
     """
     fp8 = pair[0] in ("e4m3", "e5m2")
     scales = {"scale_a": np.float32(0.7), "scale_b": np.float32(1.3)} if fp8 else {}

@@ -127,8 +127,9 @@ def _scaled(
 ) -> ProductCase:  # fmt: skip
     """Return the case of a product by torch._scaled_mm.
 
-    recipe: granularity of the scales, as for `fpsim.gpu.hardware.scaled_mm`. fast: True for fast accumulation. out:
-    format of the result. more: scale_a, scale_b and bias of the product.
+    part: the part of the validation, such as "tensorwise". recipe: the elements that share a scale, such as "tensor",
+    "row" or "1x128_128x128". fast: True for fast accumulation. out: format of the result. more: scale_a, scale_b and
+    bias of the product.
     """
 
     def call(problem: ProductProblem) -> tuple[Words, Any]:
@@ -188,7 +189,10 @@ def blockwise(lab: Lab) -> Iterator[ProductCase]:
 
 
 def _block_models(lab: Lab, k: int) -> list[LibraryModel]:
-    """Return models of block-scaled products with every order of the scales, with K whole and in slices."""
+    """Return models of block-scaled products with every order of the scales, with K whole and in slices.
+
+    k: number of terms, K.
+    """
     cublas_models = [LibraryModel(f"cublas({lab.arch!r}, family='block_scaled')")]
     cublas_models += [cublas_models[0]._replace(scale_order=order) for order in ORDERS]
     others = [LibraryModel(f"cutlass_blockwise({order!r})") for order in ORDERS] + [LibraryModel("deepgemm('1d2d')")]

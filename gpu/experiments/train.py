@@ -197,7 +197,10 @@ def _logged(
 
 
 def _summed(result: TrainingRow, rows: list[dict[str, Any]]) -> TrainingRow:
-    """Return the report row `result`, completed with loss, digests, time and memory of the logs of a run's steps."""
+    """Return the report row `result`, completed with loss, digests, time and memory of the logs of a run's steps.
+
+    rows: for each step, a dict with "loss", "digest" and "seconds"; without any, `result` is returned unchanged.
+    """
     if not rows:
         return result
     losses = [row["loss"] for row in rows[-LAST:]]
@@ -221,7 +224,8 @@ def _megabytes(backend: str) -> float:
 def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, steps: int) -> TrainingRow:
     """Return the report row of a run by torch itself, with losses, times and memory, or with the error it raised.
 
-    name: the row's backend, such as "torch BF16". trainer: of TRAINERS. steps: at least 1 is taken.
+    name: the row's backend, such as "torch BF16". trainer: a function of TRAINERS. text: path of a text to train on;
+    None for Python's help topics. steps: number of training steps; 0 counts as 1.
     """
     result = TrainingRow(case.name, name)
     try:
@@ -238,9 +242,10 @@ def _torch_row(case: TrainingCase, name: str, trainer: Any, text: str | None, st
 def _command(
     name: str, minutes: float, backends: Sequence[str], text: str | None, steps: int | None, file: Path
 ) -> list[str]:
-    """Return the command line that runs one case in a process, which appends its report rows to `file`.
+    """Return the command line that runs the case `name` in a process, which appends its report rows to `file`.
 
-    text: path of a text to train on; None for Python's help topics. steps: None for the case's own.
+    minutes: time limit. text: path of a text to train on; None for Python's help topics. steps: number of training
+    steps; None for the case's own.
     """
     return [
         sys.executable, "-m", "fpsim.gpu", "train", "--case", name, "--minutes", f"{minutes:.3f}", "--backends",

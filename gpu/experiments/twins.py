@@ -185,7 +185,10 @@ def stacks(lab: Lab) -> Iterator[Check]:
 
 
 def _twin(lab: Lab, name: str, operands: Sequence[Any], **options: Any) -> ValidationRow:
-    """Compare all results of a function of fp.gpu with those of the same function on the CPU; return the report row."""
+    """Compare all results of the function `name` of fp.gpu with those of the same function on the CPU.
+
+    Return the report row. operands, options: arguments and keyword arguments of the function.
+    """
     want = arrays_of(getattr(public(), name)(*operands, **options))
     got = lab.hardware.twin(name, *operands, **options)
     results = got if isinstance(got, tuple) else (got,)

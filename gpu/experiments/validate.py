@@ -152,7 +152,8 @@ def run_part(
 def _rows_of(case: ProductCase | Check, deadline: float, keep: Path | None) -> Iterator[ValidationRow]:
     """Run one case and yield its comparisons; a check that raises an exception yields one with the error.
 
-    keep: a file in which to store products whose bits no model predicts, or None.
+    deadline: value of time.monotonic() at which the case ends. keep: a file in which to store products whose bits no
+    model predicts, or None.
     """
     if isinstance(case, ProductCase):
         judgement = judged(case, deadline)
@@ -225,7 +226,10 @@ def _in_processes(
 
 
 def _command(part: str, seconds: float, lab: Lab, keep: Path | None, file: Path) -> list[str]:
-    """Return the command line that runs a part in a process, which appends its results to `file`."""
+    """Return the command line that runs a part in a process, which appends its results to `file`.
+
+    seconds: time limit of the part. keep: folder in which to store products whose bits no model predicts, or None.
+    """
     python, rows = [sys.executable, "-m"], ["--rows", str(file), "--hardware", lab.hardware]
     if part == SPEED:
         return [*python, "fpsim.gpu", "bench", "--short", "--minutes", f"{seconds / 60:.3f}", *rows]

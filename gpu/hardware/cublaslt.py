@@ -127,7 +127,10 @@ def _made(kind: str, *arguments: Any) -> Iterator[Any]:
 
 
 def _set(kind: str, where: Any, attribute: int, value: Any) -> None:
-    """Set an attribute, by its number, of a cuBLASLt descriptor of a type such as "MatmulDesc" to a ctypes value."""
+    """Set an attribute, by its number, of the cuBLASLt descriptor `where` to a ctypes value.
+
+    kind: type of the descriptor, such as "MatmulDesc".
+    """
     _call(f"cublasLt{kind}SetAttribute", where, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 

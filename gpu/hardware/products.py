@@ -146,7 +146,10 @@ def _block_scales(scales: Any, kind: str) -> Any:
 
 
 def _refuse(a: Any, b: Any, pair: Pair, recipe: str, out: str, fast_accum: bool, bias: Any) -> None:
-    """Raise ValueError for arguments of `scaled_mm` that torch does not support."""
+    """Raise ValueError for arguments of `scaled_mm` that torch does not support.
+
+    recipe: the elements that share a scale, such as "tensor" or "1x128_128x128". out: format of the result.
+    """
     for kind, name in zip(pair, ("a's format", "b's format"), strict=True):
         known(kind, FP8, name)
     known(recipe, tuple(RECIPES), "recipe")

@@ -69,7 +69,10 @@ def parts_of(result: Any) -> list[Any]:
 
 
 def column_major(x: Any, kind: str) -> Any:
-    """Return a (K, N) matrix, as for `tensor`, as a tensor on the GPU that is stored column after column."""
+    """Return a (K, N) matrix x as a tensor on the GPU that is stored column after column.
+
+    x: NumPy array or torch tensor, whose bits are reinterpreted as the format `kind`, a name in DTYPES.
+    """
     return tensor(x.t().contiguous() if is_torch(x) else np.ascontiguousarray(np.asarray(x).T), kind).t()
 
 

@@ -33,14 +33,14 @@ class TorchArrays:
         return torch.randn(shape, device=DEVICE, dtype=getattr(torch, kind))
 
     def codes(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of uniformly random codes, uint8 for formats of up to 8 bits, else uint16."""
+        """Return a tensor of uniformly random codes of the format named `fmt`, uint8 for up to 8 bits, else uint16."""
         torch, bits = torch_module(), find_format(fmt).bits
         if bits <= 8:
             return torch.randint(0, 1 << bits, shape, device=DEVICE, dtype=torch.uint8)
         return torch.randint(-(1 << 15), 1 << 15, shape, device=DEVICE, dtype=torch.int16).view(torch.uint16)
 
     def values(self, fmt: str, shape: tuple[int, ...]) -> Any:
-        """Return a tensor of N(0, 1) values in the torch dtype of a format of KINDS."""
+        """Return a tensor of N(0, 1) values in the torch dtype of a format: "E4M3", "E5M2", "FP16" or "BF16"."""
         torch = torch_module()
         return torch.randn(shape, device=DEVICE).to(getattr(torch, DTYPES[KINDS[fmt]]))
 

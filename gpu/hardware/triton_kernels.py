@@ -127,7 +127,12 @@ CONVERSIONS = {
 def dot(
     a: Any, b: Any, c: Any, d: Any, *, block_m: int, block_n: int, block_k: int, imprecise: int, num_warps: int
 ) -> None:
-    """Launch `dot_kernel`, whose arguments these are, on torch CUDA tensors."""
+    """Launch `dot_kernel`, which writes d = c + a @ b, on torch CUDA tensors.
+
+    a: (m, k), row-major. b: (k, n), column-major. c, d: (m, n) float32. block_m, block_n, block_k: Triton's block
+    sizes, which divide m, n and k. imprecise: max_num_imprecise_acc of `tl.dot`; 0 for Triton's default. num_warps:
+    warps of a Triton program.
+    """
     m, k = a.shape
     n = b.shape[1]
     dot_kernel[(m // block_m, n // block_n)](
@@ -137,9 +142,12 @@ def dot(
 
 
 def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: bool, fused: bool) -> None:
-    """Launch `scaled_dot_kernel`, whose arguments these are, on torch CUDA tensors.
+    """Launch `scaled_dot_kernel`, which adds the scaled product of a and b to d in place, on torch CUDA tensors.
 
-    m and n must be multiples of 64, and k of 128, the terms of a block.
+    a: (m, k), row-major. b: (k, n), column-major. scale_a, scale_b: (m, k / 128) and (k / 128, n) float32 scales of
+    sums of 128 terms. d: (m, n) float32. m and n must be multiples of 64, and k of 128. a_first: multiply a sum by
+    scale_a, then by scale_b, instead of by their product. fused: multiply by the last factor and add to d with one
+    rounding.
     """
     m, k = a.shape
     n, tile = b.shape[1], 64
@@ -150,6 +158,9 @@ def scaled_dot(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any, *, a_first: b
 
 
 def convert(source: Any, codes: Any, target: str) -> None:
-    """Launch `convert_kernel` with the instruction `cvt.rn` (FP8 saturates) to the format `target`, on CUDA tensors."""
+    """Launch `convert_kernel` with the instruction `cvt.rn` (FP8 saturates) to the format `target`, on CUDA tensors.
+
+    source: flat float32. codes: flat int32, which receives the codes.
+    """
     size, block = source.numel(), 1024
     convert_kernel[(-(-size // block),)](source, codes, size, block=block, asm=CONVERSIONS[target])

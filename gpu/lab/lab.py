@@ -84,7 +84,7 @@ def always(models: Sequence[LibraryModel]) -> Models:
 
 
 def splits_of(k: int, grain: int) -> list[int]:
-    """Return those numbers in SPLITS, always 1, of slices of K that have at least `grain` terms."""
+    """Return the numbers of slices in SPLITS into which k terms divide with at least `grain` terms each, and 1."""
     return [s for s in SPLITS if s <= max(k // grain, 1)]
 
 
@@ -118,7 +118,10 @@ def cublas_model(lab: Lab, split: int, fast: bool) -> LibraryModel:
 
 
 def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool = False) -> Lab:
-    """Return the settings of a validation by the functions of `silicon`, with the chip that `about` names."""
+    """Return the settings of a validation by the functions of `silicon`, with the chip that `about` names.
+
+    seed: of the random inputs. small: True for few and small products.
+    """
     capability = about.get("capability", "")
     if not capability:
         return Lab(silicon, seed=seed, small=small)
@@ -127,7 +130,10 @@ def laboratory(silicon: Any, about: dict[str, str], seed: int = 0, small: bool =
 
 
 def about_of(silicon: Any) -> dict[str, str]:
-    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports."""
+    """Return {name: text} on the GPU, the versions of packages and the date, for the head of reports.
+
+    silicon: an object with the function `about` of `fpsim.gpu.hardware`.
+    """
     about = dict(silicon.about())
     capability = about.get("capability", "")
     named = find(capability)

@@ -199,7 +199,7 @@ class ValidationReport:
 
 
 def row_of(plain: dict[str, Any]) -> ValidationRow:
-    """Return a comparison from its dict in a report's JSON: the attributes of ValidationRow, and "equal"."""
+    """Return a comparison from `plain`, its dict in a report's JSON: the attributes of ValidationRow, and "equal"."""
     return ValidationRow(**{name: value for name, value in plain.items() if name != "equal"})
 
 

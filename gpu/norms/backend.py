@@ -32,7 +32,10 @@ class GpuNorms:
     """
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype)."""
+        """Return (x as an operand, whether x has a float dtype).
+
+        fmt: format of x if it holds codes; None if x has a float dtype. name: x's name in errors.
+        """
         array, of_codes = code_operand(x, fmt, name)
         return Values(array._replace(fmt=of_codes), of_codes), array.fmt is not None
 
@@ -41,13 +44,17 @@ class GpuNorms:
         return x._replace(codes=x.codes._replace(shape=shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation, rounded to nearest even to the format `fmt`."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to the format `fmt`."""
         if fmt == FP32:  # float32 arithmetic computes operations whose operands and results are all FP32
             operands = tuple(_as_float32(operand) for operand in operands)
         return _held(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of an operation, rounded with `options`, as an array of the first operand's library."""
+        """Return the result of the operation `name`, such as "divide", as an array of the first operand's library.
+
+        options: format and rounding of the result. typed: True for an array of the format's dtype, if the library has
+        one; False for codes.
+        """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         x = operands[0].codes
@@ -99,7 +106,10 @@ def _held(array: Any, fmt: Format) -> Values:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of an operation; keywords: out_fmt (format of the result), out, and options of its rounding."""
+    """Return the result of the elementwise operation `name`, such as "divide".
+
+    keywords: out_fmt (format of the result), out (array for the result), and options of its rounding.
+    """
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

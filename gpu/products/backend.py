@@ -82,16 +82,25 @@ class Gpu(IntegerMatrices):
         self.owner = owner
 
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
-        """Return an operand of a matrix unit, or its addend c, as a matrix of codes on the GPU."""
+        """Return an operand of a matrix unit, or its addend c, as a matrix of codes on the GPU.
+
+        x: codes of the format of `element`, or floats of its dtype. name: x's name in errors.
+        """
         return operand(x, element, unit, name).matrix
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
-        """Return an operand of a generic accumulator as a matrix of codes on the GPU, and the format of the codes."""
+        """Return an operand of a generic accumulator as a matrix of codes on the GPU, and the format of the codes.
+
+        fmt: format of x if it holds codes; None if x has a float dtype. name: x's name in errors.
+        """
         codes, of_codes = code_operand(x, fmt, name)
         return codes.matrix, of_codes
 
     def scaled(self, x: Any, name: str) -> ScaledOperand | None:
-        """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands."""
+        """Return x if it is a Scaled operand, with codes on the GPU and scales on the CPU; None for other operands.
+
+        name: x's name in errors.
+        """
         if not isinstance(x, (Scaled, CpuScaled)):
             return None
         codes = codes_of(x, name)
@@ -100,11 +109,18 @@ class Gpu(IntegerMatrices):
         return ScaledOperand(codes.matrix, host_array(x.scales), x.fmt, x.scaling, x.scale_codes, tensor, points)
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> GpuProduct:
-        """Return the product over all terms of K, in ascending order; nothing is computed yet."""
+        """Return the record of a product over all terms of K, in ascending order; nothing is computed yet.
+
+        a, b: codes, (M, K) and (K, N). scale_a, scale_b: codes of block scales; not read for units without them.
+        """
         return GpuProduct(unit, a, b, scale_a, scale_b, np.arange(a.shape[1], dtype=np.int32))
 
     def result(self, out: Any, shape: Shape, dtype: np.dtype[Any], a: Any, *others: Any) -> tuple[Any, Any]:
-        """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels)."""
+        """Return (result as an array for the caller, its memory as a matrix of unsigned integers for kernels).
+
+        out: the caller's array; None for a new one of `shape` and `dtype`. a, others: operands and scales, which `out`
+        must not overlap on the GPU.
+        """
         result, words = result_like(self.owner, shape, dtype, out)
         if out is not None:  # float32 scales were copied from the GPU
             there = [x for x in others if not isinstance(x, np.ndarray)]
@@ -117,12 +133,18 @@ class Gpu(IntegerMatrices):
         return self.filled(shape, word, out)
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Any = None) -> Any:
-        """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums)."""
+        """Return the values of c, at which a unit's sums start, as float32 bits (float64 for FP64 sums).
+
+        out: the matrix for the bits; None for a new one.
+        """
         codes = operand(c, unit.d, unit, "c")
         return self.copied(self._widened(codes, unit.d.fmt, shape), out)
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Any:
-        """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64)."""
+        """Return the values of the matrix C that an epilogue adds, as float32 bits (float64 bits for C in float64).
+
+        c: codes or floats of the unit's result format, or floats of another dtype than float64.
+        """
         codes = gpu_array(c, "c")
         fmt = codes.fmt
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -151,13 +173,18 @@ class Gpu(IntegerMatrices):
         add_product(total, product, self)
 
     def lane_product(self, product: GpuProduct, lanes: Lanes, run: int, terms: Span) -> Any:
-        """Return the sum of a product over some terms of K, added in lanes without matrix units, as float32 bits."""
+        """Return the sum of a product over the range `terms` of K, added without matrix units, as float32 bits.
+
+        lanes: which partial sum (lane) adds which terms. run: number of consecutive terms that a lane adds before the
+        next lane.
+        """
         return lane_product(product, lanes, run, terms, self)
 
     def deliver(self, total: Any, fmt: Format, nan: int | None, overflow: str, target: Any) -> None:
         """Round `total`, float bits, to the format `fmt`, once to nearest even, and write the codes to `target`.
 
-        `target` may be `total` for FP32 and FP64, which are not rounded.
+        `target` may be `total` for FP32 and FP64, which are not rounded. nan: the code that every NaN becomes; None to
+        leave NaNs to the cast. overflow: as in `fpsim.encode`.
         """
         words = target.reshape(math.prod(target.shape))
         if fmt in (FP32, FP64):

@@ -111,7 +111,7 @@ class FloatMatrices:
         self.like = like
 
     def _operand(self, x: Any) -> tuple[Any, tuple[int, int]]:
-        """Return (1-D float32 bits on the GPU, shape): of a GPU matrix without a copy, of anything else as a copy."""
+        """Return (1-D float32 bits on the GPU, shape) of x: a GPU matrix without a copy, or NumPy numbers as a copy."""
         if not getattr(x, "__cuda_ndarray__", False):
             host = np.atleast_2d(np.asarray(x, np.float32)).view(u32)
             return self.sent(host.reshape(-1)), host.shape
@@ -122,19 +122,22 @@ class FloatMatrices:
         return cuda.to_device(np.ascontiguousarray(host), stream=stream_of(self.like))
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y as float32 bits, rounded once to nearest even."""
+        """Return x + y as float32 bits, rounded once to nearest even; out: result matrix, None for a new one."""
         return self._run("add", (x, y), out)
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y as float32 bits, rounded once to nearest even."""
+        """Return x * y as float32 bits, rounded once to nearest even; out: result matrix, None for a new one."""
         return self._run("multiply", (x, y), out)
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z as float32 bits, rounded once to nearest even."""
+        """Return x * y + z as float32 bits, rounded once to nearest even; out: result matrix, None for a new one."""
         return self._run("fma", (x, y, z), out)
 
     def _run(self, name: str, arguments: tuple[Any, ...], out: Any) -> Any:
-        """Return the result of "add", "multiply" or "fma" on two or three operands."""
+        """Return the result of the operation `name`, "add", "multiply" or "fma", as float32 bits.
+
+        arguments: two or three operands that broadcast. out: the matrix for the result, or None for a new one.
+        """
         operands = [self._operand(x) for x in arguments]
         shape = np.broadcast_shapes(*(of_operand for _, of_operand in operands))
         result = scratch(shape, u32) if out is None else out
@@ -168,7 +171,10 @@ class FloatMatrices:
         self.copied(widened_codes(self._flat(codes, fmt), fmt, FP32).words.reshape(*out.shape), out)
 
     def filled(self, shape: tuple[int, int], word: Any, out: Any = None) -> Any:
-        """Return a GPU matrix filled with one bit pattern, a NumPy unsigned integer, whose dtype a new matrix has."""
+        """Return a GPU matrix filled with the bit pattern `word`, a NumPy unsigned integer.
+
+        out: the matrix to fill, or None for a new one of the dtype of `word`.
+        """
         result = scratch(shape, word.dtype) if out is None else out
         size = math.prod(shape)
         launch(fill_kernel(), self.like, size, result.reshape(size), word)

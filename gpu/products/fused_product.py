@@ -70,7 +70,8 @@ def add_tiles(total: Any, p: GpuProduct, like: Any, tile: Tile | None = None) ->
     """Add p to `total`, as `add_fused` does, where float32 arithmetic gives the unit's bits; mark the other results.
 
     Return (marks, any_mark) on the GPU: marks, (M, N) uint8, is 1 for results that are unchanged; any_mark, one int32,
-    is 1 if a mark is set. tile: the results that a block of threads computes; None for the unit's default.
+    is 1 if a mark is set. tile: the results that a block of threads computes; None for the unit's default. like: the
+    array on whose stream kernels run.
     """
     unit, plan = p.unit, _plan(p.unit)
     if tile is None:  # as many results as the registers of a thread allow
@@ -89,7 +90,10 @@ def add_tiles(total: Any, p: GpuProduct, like: Any, tile: Tile | None = None) ->
 
 
 def add_marked(total: Any, marks: Any, p: GpuProduct, like: Any) -> None:
-    """Add p to those results of `total`, as `add_fused` does, with mark 1 in `marks`, by integer arithmetic."""
+    """Add p to the results of `total` that have the mark 1 in `marks`, by integer arithmetic.
+
+    like: the array on whose stream the kernel runs.
+    """
     unit, plan = p.unit, unit_plan(p.unit)
     rows, columns, mode = _factors(p)
     launch(

@@ -129,7 +129,7 @@ def scaled_operand(pattern: Any, exponent: Any, scale: Any, inside: Any) -> Any:
 
 @scalar
 def accumulator_exponent(c: Any, least: Any) -> Any:
-    """Return the exponent of an accumulator, float32 bits as int32, at least `least`; NO_TERM if it is zero."""
+    """Return the exponent of the accumulator c, float32 bits as int32, at least `least`; NO_TERM if it is zero."""
     exponent = max(i32(i32(i32(c >> MANTISSA_BITS) & FIELD) - BIAS), least)
     return i32(exponent) if i32(c & MAGNITUDE) != i32(0) else NO_TERM
 
@@ -156,7 +156,10 @@ def cut(value: Any, power: Any) -> Any:
 
 @scalar
 def cut_accumulator(c: Any, power: Any) -> Any:
-    """Return the accumulator, float32 bits, times 2**p, truncated to an int32; 0 if power, as for `cut`, is 0."""
+    """Return the accumulator c, float32 bits, times 2**p, truncated to an int32; 0 if power is 0.
+
+    power: the float32 bits of 2**p, from `power_of_step`.
+    """
     return cut(i32(c if power != i32(0) else i32(0)).view(f32), power)
 
 
@@ -179,7 +182,10 @@ def result_of_short(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 bits of total / 2**p, rounded toward zero, of an int32 sum; as `result_of_short` otherwise."""
+    """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
+
+    total: int32 sum. power: the float32 bits of 2**p. u: its mask u.kept is applied to the result.
+    """
     magnitude = i32(abs(i32(total)))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
     near = f32(i32(magnitude & ~i32(magnitude >> i32(24))))
@@ -189,7 +195,10 @@ def result_of_sum(total: Any, power: Any, u: StepNumbers) -> Any:
 
 @scalar
 def result_of_long(total: Any, power: Any, u: StepNumbers) -> Any:
-    """Return the float32 bits of total / 2**p, rounded toward zero, of an int64 sum; as `result_of_short` otherwise."""
+    """Return the float32 bits of total / 2**p, rounded toward zero; NAN_PATTERN if power is 0.
+
+    total: int64 sum. power: the float32 bits of 2**p. u: its mask u.kept is applied to the result.
+    """
     magnitude = i64(abs(i64(total)))
     near = f32(i64(magnitude & ~i64(magnitude >> i64(24))))
     new = restored(near, total < i64(0), power)

@@ -151,7 +151,10 @@ class IntegerMatrices(FloatMatrices):
     """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits."""
+        """Return an operand of an integer unit as a GPU matrix of unsigned integers with the same bits.
+
+        x: array on the GPU of the element's dtype. name: x's name in errors.
+        """
         return integers_on_gpu(x, element, unit, name).matrix
 
     def integer_start(self, c: Any, unit: IntegerUnit, shape: tuple[int, int]) -> Any:
@@ -168,7 +171,10 @@ class IntegerMatrices(FloatMatrices):
         add_integer_products(a, b, total.reshape(math.prod(total.shape)), unit, self.like, paired=False)
 
     def take_zero_points(self, total: Any, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it."""
+        """Subtract from `total`, in place modulo 2^32, the terms that the zero points of both operands added to it.
+
+        left, right: the operands, with the attributes `codes` and `zero_points` (None: without).
+        """
         if left.zero_points is None and right.zero_points is None:
             return
         (m, n), k = total.shape, left.codes.shape[1]
@@ -184,7 +190,10 @@ class IntegerMatrices(FloatMatrices):
         launch(zero_point_kernel(), self.like, flat.size, flat, of_rows, of_columns, *points, u64(k))
 
     def floats_of_integers(self, total: Any, signed: bool) -> Any:
-        """Return integer sums as float32 bits, rounded to nearest even; signed: int32, else uint32."""
+        """Return integer sums as float32 bits, rounded to nearest even.
+
+        total: GPU matrix of the bits of int32 sums if `signed`, else of uint32 sums.
+        """
         result, size = scratch(total.shape, u32), math.prod(total.shape)
         plan = pack_plan(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32, "after")
         launch(

@@ -159,7 +159,10 @@ def run_specification(product: GpuProduct, c: Any, out: Any, like: Any, *, paire
 
 
 def _widened(codes: Any, element: Element, unit: MatrixUnit, like: Any) -> Any:
-    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16."""
+    """Return codes in the format that the unit's instruction reads: for `Rule.TWO_PASSES` FP8 as FP16.
+
+    like: the array on whose stream the kernel runs.
+    """
     if unit.rule is not Rule.TWO_PASSES or element.fmt == FP16:
         return codes
     flat = GpuArray(codes.reshape(math.prod(codes.shape)), codes.shape, element.fmt, like)

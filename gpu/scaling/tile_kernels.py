@@ -104,7 +104,9 @@ def raiser(width: int, affine: bool) -> Any:
 def top_finder(width: int, widened: bool, affine: bool) -> Any:
     """Return the scalar function `(source, walk, layout) -> (top, low, specials)` of a thread's elements.
 
-    top, low: as for `raiser`. source, layout: as for `loader`.
+    top: bits of the largest finite magnitude; with `affine`, of the positive elements, and low of the negative ones.
+    specials: flags of NaN and Inf. walk: the elements of the thread. source: flat unsigned integers: if `widened`, codes
+    of a narrower format, which the DecodeLayout `layout` decodes; else bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)
@@ -155,8 +157,10 @@ def largest_of_tile(shared: Any, thread: Any, g: Any) -> None:
 def tops_kernel(width: int, widened: bool, affine: bool) -> Any:
     """Return the GPU kernel `(source, source_layout, areas, tops, lows, specials)`, which updates the last three.
 
-    They have one element per tile, all zero before: bits of top and low as for `raiser`, and flags. areas: the fields
-    of an Areas. source_layout: as for `loader`.
+    They have one element per tile, all zero before. tops: bits of the largest finite magnitude; with `affine`, of the
+    positive elements, and lows of the negative ones. specials: flags of NaN and Inf. areas: the fields of an Areas.
+    source: flat unsigned integers: if `widened`, codes of a narrower format, which the DecodeLayout `source_layout`
+    decodes; else bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     threads = block_threads()
@@ -304,8 +308,9 @@ def elements_kernel(e: ElementKernels) -> Any:
     ) -> Any:
         """Return the code of an element, or the bits of its value if the kernel is for values.
 
-        bits: the element, a float of e.width bits. factor, scale, zero_point: those of its tile. f, back: the
-        EncodeLayout and the DecodeLayout of the format.
+        bits: the element, a float of e.width bits. factor, scale, zero_point: those of its tile. random: a random
+        number. lowest, highest: smallest and largest integer of the format. f, back: the EncodeLayout and the
+        DecodeLayout of the format.
         """
         if affine:
             code = to_integer(bits, factor, random, f) + zero_point

@@ -34,7 +34,10 @@ def values_kernel(width: int, target: int) -> Any:
 
     @scalar
     def exact_bits(code: Any, scale: Any, sign_bit: Any, back: Any) -> Any:
-        """Return the bits, uint64, of the float64 code * scale."""
+        """Return the bits, uint64, of the float64 code * scale.
+
+        sign_bit: mask of the sign in a code, which a NaN result keeps. back: the DecodeLayout of the codes.
+        """
         value = f64(u64(decode_bits_64(u64(code), back)).view(f64) * f64(scale))
         signed = u64(nan | sign) if word(code & sign_bit) != word(0) else nan
         return f64(value).view(u64) if value == value else signed

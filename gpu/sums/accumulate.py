@@ -78,7 +78,10 @@ def _fill_words() -> Function:
 
 @cache
 def _lanes(wide: bool) -> LaneSteps:
-    """Return the GPU functions that multiply, add, and multiply-add codes, each with one rounding."""
+    """Return the GPU functions that multiply, add, and multiply-add codes, each with one rounding.
+
+    wide: True if factors may have more than 31 significant bits.
+    """
     return LaneSteps(*map(scalar, code_lanes(wide)))
 
 
@@ -86,10 +89,10 @@ def _lanes(wide: bool) -> LaneSteps:
 def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, chunk, layouts, r) -> None of sums in ascending order of terms.
 
-    chained: whether all terms are added to c (or +0) one by one; else each chunk of `chunk` terms is added up from +0,
-    and the chunks' sums are added to c (or +0) in order. fused: whether products are not rounded before they are added.
-    layouts: rows of constants that decode a and b, and encode sums within a chunk and of the chunks. r: its mode is not
-    read.
+    mode: the Rounding, as an integer. chained: whether all terms are added to c (or +0) one by one; else each chunk of
+    `chunk` terms is added up from +0, and the chunks' sums are added to c (or +0) in order. fused: whether products are
+    not rounded before they are added. wide: True if factors may have more than 31 significant bits. layouts: rows of
+    constants that decode a and b, and encode sums within a chunk and of the chunks. r: its mode is not read.
     """
     steps = _lanes(wide)
     one_sum = scalar(tile_in_order(steps, steps.add, _fill_words()))
@@ -114,8 +117,8 @@ def sequence_kernel(mode: int, chained: bool, fused: bool, wide: bool) -> Any:
 def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, layouts, r) -> None of pairwise sums, to which c is added last.
 
-    depth: number of partial sums that a thread can store. layouts: rows of constants that decode a and b and encode
-    sums.
+    mode: the Rounding, as an integer. depth: number of partial sums that a thread can store. wide: True if factors may
+    have more than 31 significant bits. layouts: rows of constants that decode a and b and encode sums.
     """
     one_sum = scalar(tile_by_pairs(_lanes(wide), _fill_words()))
 
@@ -140,9 +143,10 @@ def pairwise_kernel(mode: int, depth: int, wide: bool) -> Any:
 def exact_kernel(mode: int, room: int, products: bool) -> Any:
     """Return the GPU kernel (a, b, rows, c, out, origin, layouts, rules, r) -> None of exact sums, rounded once.
 
-    room: number of 64-bit digits of an exact sum. products: True to add a * b, False to add the elements of b alone.
-    origin: exponent of the lowest digit. layouts: rows of constants that decode a, b and c and encode the result.
-    rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of fpsim/core/pack.py.
+    mode: the Rounding, as an integer. room: number of 64-bit digits of an exact sum. products: True to add a * b, False
+    to add the elements of b alone. origin: exponent of the lowest digit. layouts: rows of constants that decode a, b
+    and c and encode the result. rules: sum of LOSES_INFINITY, LOSES_NAN, TINY_BEFORE and UNSIGNED of
+    fpsim/core/pack.py.
     """
 
     def exact(
@@ -194,7 +198,10 @@ def fill_sums(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
-    """Write the sums without terms to `out`: c with canonical NaNs, or +0 if c is empty. fmt: the format of both."""
+    """Write the sums without terms to `out`: c with canonical NaNs, or +0 if c is empty.
+
+    fmt: the format of c and `out`. like: the array on whose library's stream the kernel runs.
+    """
     size, most = math.prod(out.shape), (1 << 64) - 1
     has_nan = fmt.nan_code is not None
     infinity = most if fmt.infinity_code is None else fmt.infinity_code
@@ -205,7 +212,10 @@ def _nothing(fmt: Format, c: Any, out: Any, like: Any) -> None:
 
 
 def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a Sequential, FusedMultiplyAdd or Chunked accumulator to `out`."""
+    """Write the sums of a Sequential, FusedMultiplyAdd or Chunked accumulator to `out`.
+
+    like: the array on whose library's stream the kernel runs.
+    """
     terms, chunked = problem.terms, isinstance(accumulator, Chunked)
     fused = isinstance(accumulator, FusedMultiplyAdd) or problem.formats[0] is None
     kernel = sequence_kernel(int(accumulator.rounding), not chunked, fused, _is_wide(problem))
@@ -216,7 +226,10 @@ def _in_order(accumulator: Accumulator, problem: GpuSumProblem, out: Any, like: 
 
 
 def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of a Pairwise accumulator to `out`; a thread stores one sum of each level, a term, and c."""
+    """Write the sums of a Pairwise accumulator to `out`.
+
+    like: the array on whose library's stream the kernel runs.
+    """
     depth = -(-(problem.terms.bit_length() + 2) // ROOM) * ROOM
     kernel = pairwise_kernel(int(accumulator.rounding), depth, _is_wide(problem))
     layouts = uploaded_rows(*_layouts(problem), target(options_of(accumulator, accumulator.fmt), False))
@@ -224,7 +237,10 @@ def _pairwise(accumulator: Pairwise, problem: GpuSumProblem, out: Any, like: Any
 
 
 def _exact(accumulator: Exact, problem: GpuSumProblem, out: Any, like: Any) -> None:
-    """Write the sums of an Exact accumulator to `out`."""
+    """Write the sums of an Exact accumulator to `out`.
+
+    like: the array on whose library's stream the kernel runs.
+    """
     plan = exact_plan(accumulator, problem.formats, math.prod(problem.c.shape) > 0)
     kernel = exact_kernel(int(accumulator.rounding), -(-plan.digits // ROOM) * ROOM, problem.formats[0] is not None)
     r = randomness(accumulator, problem.terms)

@@ -102,8 +102,9 @@ def _rows_of(
 ) -> tuple[list[AccumulationRow], Array]:  # fmt: skip
     """Return the report's rows for one way of adding gradients, and its mean of all micro-batches, flat float32.
 
-    way: (format of gradients or None, accumulator). terms: gradients (micro-batches, elements) float32. weights: a
-    number for each micro-batch. exact: count -> float64 mean of the first `count` gradients.
+    name: name of the way in the report. way: (format of gradients or None, accumulator). terms: gradients
+    (micro-batches, elements) float32. weights: a number for each micro-batch. divide: "after" or "before" adding.
+    exact: count -> float64 mean of the first `count` gradients.
     """
     fmt, adds = way
     total = weights.sum(dtype=np.float64)
@@ -231,8 +232,9 @@ def _checked_weights(weights: Any, count: int) -> Array:
 def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]:
     """Return (gradients (micro-batches, elements), gradient of all examples as one batch, examples by micro-batch).
 
-    Gradients are flat float32 arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None,
-    ValueError if there are no batches.
+    model: a torch.nn.Module. loss: a function of (model, batch), or a torch criterion. Gradients are flat float32
+    arrays, and numbers of examples float64. Raises TypeError if `batches` or `loss` is None, ValueError if there are no
+    batches.
     """
     from fpsim.analysis.models.losses import loss_of, refuse_swapped
 
@@ -256,9 +258,10 @@ def _of_model(model: Any, batches: Any, loss: Any) -> tuple[Array, Array, Array]
 
 
 def _gradient(model: Any, batch: Any, function: Any) -> Array:
-    """Return the gradient of all trainable parameters, flat float32, without changing the parameters' `.grad`.
+    """Return the gradient of function(model, batch) with respect to all trainable parameters, flat float32.
 
-    Raises ValueError if no parameter requires a gradient.
+    model: a torch.nn.Module; the `.grad` of its parameters does not change. function: returns the loss. Raises
+    ValueError if no parameter requires a gradient.
     """
     import torch
 

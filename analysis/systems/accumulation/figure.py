@@ -15,7 +15,7 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 def accumulation_axes(report: Any, ax: Axes | None = None) -> Axes:
     """Draw the relative error against the number of micro-batches, a curve for each way of adding gradients.
 
-    A way with one row, such as "large batch", is a dashed horizontal line.
+    A way with one row, such as "large batch", is a dashed horizontal line. report: an AccumulationReport.
     """
     with figure_style():
         ax = axes_of(ax, 3.2)

@@ -139,8 +139,9 @@ def accumulation_row(
 ) -> AccumulationRow:  # fmt: skip
     """Compare the mean gradient of the first `count` micro-batches with float64's, and return an AccumulationRow.
 
-    mean, exact: flat means in float32 and float64. before: the sum before the last addition, divided by the same number
-    as `mean`; None if there was no addition. last: the last micro-batch's gradient.
+    way: name of the way of adding gradients. mean, exact: flat means in float32 and float64. before: the sum before the
+    last addition, divided by the same number as `mean`; None if there was no addition. last: the last micro-batch's
+    gradient.
     """
     finite = np.isfinite(mean)
     overflowed = 1 - float(np.mean(finite))

@@ -107,7 +107,8 @@ def _known(chosen: list[Claim], keys: dict[str, str], cells: Cells) -> dict[str,
 def _run(missing: list[Claim], workers: int | None, progress: Progress | None) -> Iterable[ClaimResult]:
     """Run the experiments of the claims `missing`, and yield each result when it is finished.
 
-    The other arguments are those of `claims`.
+    workers: number of processes; None for one per core. progress: function called with (share done, name of the claim)
+    after each result; None draws a bar in the terminal.
     """
     names = [claim.name for claim in missing]
     results = run_over(names, _figures, workers=1 if len(names) < 2 else workers)

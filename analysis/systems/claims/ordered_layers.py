@@ -14,11 +14,12 @@ from fpsim.products.matmul import matmul
 
 
 def log_probabilities(fmt: Format, slices: int, layers: int) -> Floats:
-    """Return float64 log-probabilities (32 tokens, 256 classes) of a random residual network in BF16 or FP16.
+    """Return float64 log-probabilities (32 tokens, 256 classes) of a random residual network with `layers` layers.
 
-    Products add their terms in slices of K: Hopper's matrix unit sums each slice, and float32 additions add the sums.
-    Inputs x (32, 256) and weights are random, with a fixed seed. A layer adds max(0, normed(x) @ w1) @ w2 to x, with
-    512 inner channels; the logits are normed(x) @ w3. All these results are rounded to the format.
+    fmt: BF16 or FP16. Products add their terms in `slices` slices of K: Hopper's matrix unit sums each slice, and
+    float32 additions add the sums. Inputs x (32, 256) and weights are random, with a fixed seed. A layer adds max(0,
+    normed(x) @ w1) @ w2 to x, with 512 inner channels; the logits are normed(x) @ w3. All these results are rounded to
+    the format.
     """
     rng = np.random.default_rng(0)
     unit = "hopper_bf16_f32" if fmt == BF16 else "hopper_f16_f32"

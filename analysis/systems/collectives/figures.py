@@ -11,7 +11,10 @@ SHADES = (*COLORS.values(), *OTHER_COLORS)
 
 
 def report_axes(report: Any, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line."""
+    """Draw the relative error of each algorithm as a bar, and its range over the tried orders of ranks as a line.
+
+    report: a CollectiveReport.
+    """
     rows = list(report.rows)
     with figure_style():
         ax = axes_of(ax, 0.6 + 0.32 * len(rows))
@@ -36,7 +39,7 @@ def report_axes(report: Any, ax: Axes | None = None) -> Axes:
 
 
 def growth_axes(growth: Any, ax: Axes | None = None) -> Axes:
-    """Draw the relative error of each algorithm against the number of ranks, with names at the ends of the curves."""
+    """Draw the relative error of a CollectiveGrowth's algorithms against the number of ranks, one curve each."""
     with figure_style():
         ax = axes_of(ax, 2.9)
         ends = []

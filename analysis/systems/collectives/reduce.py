@@ -80,7 +80,8 @@ def _around_rings(buffers: list[RingBuffer], rows: CodeRows, adder: Adder, total
     """Write the codes of the sums that rings compute into `total`, in two passes over the positions of the rings.
 
     The sum of a chunk begins at one position of its ring, and adds the contributions of all positions from there on.
-    The first pass makes the additions up to the last position, the second pass the additions from position 0 on.
+    The first pass makes the additions up to the last position, the second pass the additions from position 0 on. node:
+    number of ranks whose sum a row is; 1 if rows are contributions of ranks.
     """
     for turn in (0, 1):
         for position in range(rows.count):

@@ -89,7 +89,10 @@ class Adder:
             self._add(total, codes, total, rank)
 
     def _add(self, a: Array, b: Array, out: Array, rank: int) -> None:
-        """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`."""
+        """Write a + b, all codes of `fmt`, to `out`, with the roundings of one addition; update `overflowed`.
+
+        rank: the rank whose contribution is added, or the first rank of the sum that is added; it selects random bits.
+        """
         flags = Flags.NONE
         if self.wide is not None:
             wide = add(a, b, fmt=self.fmt, out_fmt=self.wide)
@@ -166,7 +169,8 @@ class Adder:
     def scaled(self, codes: Array, average: str, ranks: int, rank: int, rounding: int) -> Array:
         """Return codes of `fmt` multiplied by the rounded 1 / ranks ("multiply_before") or else divided by `ranks`.
 
-        The product or quotient is rounded once. rank, rounding: as for `step_seed`.
+        The product or quotient is rounded once. average: "multiply_before", "divide_before" or "divide_after". rank,
+        rounding: the rank that rounds, and the number of the rounding (AVERAGE); they select random bits.
         """
         options = self.options(rank, rounding)
         if average == "multiply_before":

@@ -54,7 +54,7 @@ class ChipRow:
         return {"chip": self.chip, "target": self.target, "capability": capability, **marks, **self.products}
 
     def mark(self, name: str) -> str:
-        """Return the mark of a format: "yes", "with scales" if its units need block scales, or "" without a unit."""
+        """Return the mark of the format `name`: "yes", "with scales" for block-scaled units, or "" without a unit."""
         return "yes" if name in self.operands else "with scales" if name in self.block_scaled else ""
 
 

@@ -125,10 +125,10 @@ def compare_runs(
 
 
 def _run(x: Any, name: str) -> RunTensors:
-    """Return the tensors of a run as `compare_runs` accepts it.
+    """Return the tensors of a run x: a Recording, a TensorLog, the path of a file, or a mapping of keys to arrays.
 
-    name: name of the run in reports; a run from a file gets the file's name instead. Raises TypeError for other types
-    and keys, ValueError for a file that holds no run.
+    The keys of a mapping are (step, layer, tensor). name: name of the run in reports; a run from a file gets the file's
+    name instead. Raises TypeError for other types and keys, ValueError for a file that holds no run.
     """
     if isinstance(x, Recording):
         arrays = {**x.operands, **x.outputs}
@@ -225,7 +225,10 @@ def _missing(run: RunTensors, other: RunTensors) -> tuple[str, ...]:
 
 
 def _of_arrays(key: Key, x: Array, y: Array, tolerance: float) -> TensorDifference:
-    """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ."""
+    """Compare the arrays x and y of one tensor in two runs: by bits, or by values if their dtypes differ.
+
+    tolerance: relative difference up to which tensors count as equal; 0 for none.
+    """
     p, q = x.astype(np.float64), y.astype(np.float64)
     amax = [float(np.abs(z[np.isfinite(z)]).max(initial=0.0)) for z in (p, q)]
     if x.shape != y.shape:

@@ -49,13 +49,19 @@ class Activation:
 
 
 def _kept(name: str, part: str, shape: tuple[int, int], fmt: Any, scaling: Scaling | None = None) -> Activation:
-    """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales)."""
+    """Return an activation that is kept in the format `fmt` (None: float32) with a scaling (None: no scales).
+
+    name, part: name of the module, and role of the tensor in it, such as "input".
+    """
     text = str(FP32 if fmt is None else fmt)
     return Activation(name, part, text, shape, stored_bits(fmt, scaling, shape))
 
 
 def _plain(name: str, part: str, shape: tuple[int, int], dtype: str, bits: int) -> Activation:
-    """Return an activation whose dtype does not depend on the recipe, such as a mask; bits: bits of an element."""
+    """Return an activation whose dtype does not depend on the recipe, such as a mask.
+
+    name, part: name of the module, and role of the tensor in it. bits: bits of an element.
+    """
     count = math.prod(shape)
     return Activation(name, part, dtype, shape, StoredBits(count, bits * count, 0, 0))
 
@@ -91,7 +97,7 @@ class _Saved:
             yield _kept(name, "weight", (1, width), numerics.norm)
 
     def core(self, name: str, config: Config, length: int) -> Iterator[Activation]:
-        """Yield the tensors that attention keeps: queries, keys, values, softmax, and in some cases a bool mask.
+        """Yield what the attention `name` keeps: queries, keys, values, softmax, and in some cases a bool mask.
 
         torch's operations keep the mask (length, length) always, fpsim's if the recipe rounds softmax. length: tokens
         of a sequence.
@@ -126,7 +132,7 @@ class _Saved:
             yield _kept("loss", "number of targets", (1, 1), None)
 
     def _stored(self, name: str) -> tuple[Any, Any]:
-        """Return the (format, scaling) in which the recipe has a module store its activations.
+        """Return the (format, scaling) in which the recipe has the module `name` store its activations.
 
         (None, None) means that the recipe does not change the format.
         """

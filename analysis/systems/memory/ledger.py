@@ -144,7 +144,7 @@ class _StateEntry:
 
 
 def _weights_of(model: Any) -> _ModelWeights:
-    """Return the parameter count and layer shapes of a module, a Config, or a number of parameters."""
+    """Return the parameter count and layer shapes of `model`: a torch.nn.Module, Config, or a number of parameters."""
     if isinstance(model, float) and model.is_integer():  # 7.5e9
         model = int(model)
     if is_integer(model):

@@ -43,9 +43,12 @@ class ModelActivations:
 def activations_of(
     model: Any, recipe: Recipe, tokens: int, micro_batches: int, again: Recompute, saved: SavedTensors | None
 ) -> ModelActivations:
-    """Return the activations that a micro-batch of a model keeps; arguments are those of `fp.analysis.ledger`.
+    """Return the activations that a micro-batch of a model keeps.
 
-    Raises ValueError if the arguments do not determine the activations of the model.
+    model: a Config, a torch.nn.Module, or a number of parameters. tokens: tokens of a training step on one rank; 0
+    counts no activations. again: which activations are recomputed. saved: what `fp.analysis.saved_tensors` returns;
+    None for the formulas of the reference models. Raises ValueError if the arguments do not determine the activations
+    of the model.
     """
     config = model if isinstance(model, Config) else model.config if isinstance(model, Transformer) else None
     specified = model.operations.specified if isinstance(model, (Perceptron, Transformer)) else True
@@ -75,7 +78,8 @@ def activations_of(
 def _perceptron(recipe: Recipe, tokens: int, again: Recompute, specified: bool) -> ModelActivations:
     """Return the activations of the reference perceptron, which counts as one block, and the cost of recomputation.
 
-    The arguments are those of `blockwise`.
+    tokens: vectors of the micro-batch. specified: True for the operations of `fpsim.train.operations`, False for
+    torch's.
     """
     listed = perceptron_activations(recipe, tokens, specified)
     peak = perceptron_peak(listed, tokens)
@@ -158,7 +162,8 @@ def _without_results(
     """Return the rows of activations if results of layers are recomputed, in slices or whole, instead of kept.
 
     There is a LedgerRow for each tensor that is kept, and one for the recomputation that takes the most bytes beyond
-    the memory that is free by then. listed: all activations without recomputation. config: None for the perceptron.
+    the memory that is free by then. listed: all activations of a micro-batch of `tokens` without recomputation. config:
+    None for the perceptron.
     """
     sliced = sliced_activations(listed, config, again)
     rows = [_row(kept) for kept in sliced.kept]
@@ -179,7 +184,10 @@ def _without_results(
 
 
 def _more(part: str, tensors: Sequence[Activation], freed: int) -> list[LedgerRow]:
-    """Return [a LedgerRow with the bytes by which recomputed tensors exceed `freed` bytes], or [] if they don't."""
+    """Return a LedgerRow of the bytes by which recomputed tensors exceed `freed` bytes, in a list; [] if they don't.
+
+    part: text of the row.
+    """
     more = sum(kept.bits.bytes for kept in tensors) - freed
     elements = sum(kept.elements for kept in tensors)
     return [LedgerRow("activations", part, "several", elements, more, more)] if more > 0 else []
@@ -207,14 +215,15 @@ def _measured(recipe: Recipe, saved: SavedTensors) -> ModelActivations:
 def forward_multiplications(config: Any, tokens: int, blocks: int) -> int:
     """Return the number of multiplications of linear layers and attention in the forward pass of transformer blocks.
 
-    tokens: tokens of a micro-batch: whole sequences of the context, or one shorter sequence.
+    config: shape of the transformer, a Config. tokens: tokens of a micro-batch: whole sequences of the context, or one
+    shorter sequence.
     """
     linear = 4 * config.width**2 + 3 * config.width * config.hidden  # qkv, proj, gate_up, down
     return int(blocks * tokens * (linear + 2 * config.width * min(tokens, config.context)))  # scores and mixing
 
 
 def recomputed_multiplications(config: Any, tokens: int, recompute: Recompute) -> int:
-    """Return the number of multiplications that recomputation adds to a transformer's backward pass of a micro-batch.
+    """Return the number of multiplications that recomputation adds to a transformer's backward pass of `tokens` tokens.
 
     Example:
       >>> from fpsim.train import Recompute

@@ -120,8 +120,8 @@ def saved_tensors(model: torch.nn.Module, batch: object, loss: Callable[..., Any
 def _named_calls(model: Any, stack: list[str], inputs: dict[int, tuple[str, Any]]) -> Iterator[None]:
     """Track the names of running modules in `stack`, and record the inputs of linear layers, inside a `with` block.
 
-    stack: names of the modules that run, the innermost last. inputs: address of an input's storage -> (name of the
-    layer, input). Both are changed in place.
+    model: a torch.nn.Module. stack: names of the modules that run, the innermost last. inputs: address of an input's
+    storage -> (name of the layer, input). Both are changed in place.
     """
     handles = []
 

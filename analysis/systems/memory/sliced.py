@@ -69,7 +69,10 @@ def sliced_activations(
 
 
 def _readers(name: str, config: Config | None) -> tuple[str, ...]:
-    """Return names of the modules that read a layer's result, and need not keep it if it is recomputed."""
+    """Return names of the modules that read a layer's result, and need not keep it if it is recomputed.
+
+    config: shape of the transformer; None for the perceptron.
+    """
     if config is None:
         return PERCEPTRON[name][2]
     block, end = name.rpartition(".")[0].rpartition(".")[0], name.rpartition(".")[2]

@@ -85,7 +85,8 @@ def processes(
 def _run(ways: list[str], ranks: int, backend: str, seconds: float) -> ProcessesReport:
     """Train on `ranks` processes that torchrun starts, and return the report that rank 0 wrote.
 
-    Raises RuntimeError if the processes fail or take longer than `seconds`.
+    Raises RuntimeError if the processes fail or take longer than `seconds`. ways: names of the ways of training, such
+    as "ddp". backend: "gloo" or "nccl".
     """
     root = str(Path(public().__file__).resolve().parent.parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))}

@@ -36,7 +36,8 @@ class ProcessRow:
 def row_of(way: str, ranks: int, tensor: str, got: Array, wanted: Array, reason: str) -> ProcessRow:
     """Compare two flat float32 arrays bit by bit, and return the row of a ProcessesReport; all NaNs count as equal.
 
-    got, wanted: elements computed by several processes, and by one.
+    way, ranks, tensor, reason: fields of the row: way of training, such as "ddp", number of processes, "gradients" or
+    "weights", and a remark. got, wanted: elements computed by several processes, and by one.
     """
     unlike = (got.view(np.uint32) != wanted.view(np.uint32)) & ~(np.isnan(got) & np.isnan(wanted))
     with np.errstate(all="ignore"):

@@ -34,7 +34,10 @@ LEARNING_RATE = 1e-2
 
 
 def small_model(device: str) -> torch.nn.Module:
-    """Return the perceptron that is trained, with the same initial weights in every call; reseeds torch's generator."""
+    """Return a small perceptron, with the same initial weights in every call; reseeds torch's generator.
+
+    device: torch's name of the device, such as "cpu" or "cuda:0".
+    """
     torch.manual_seed(0)
     layers = torch.nn.Linear(WIDTH, HIDDEN), torch.nn.GELU(), torch.nn.Linear(HIDDEN, WIDTH)
     return torch.nn.Sequential(*layers).to(device)
@@ -87,7 +90,10 @@ def data_parallel(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
-    """Return `data_parallel`'s results by ZeRO's first stage: ranks share AdamW's state."""
+    """Return (gradients, weights) by name after an AdamW step with ZeRO's first stage, in which ranks share the state.
+
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on.
+    """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model = small_model(device)
@@ -97,9 +103,10 @@ def zero_redundancy(device: str, rank: int) -> tuple[Tensors, Tensors]:
 
 
 def fully_sharded(device: str, rank: int, reduce_dtype: torch.dtype | None = None) -> tuple[Tensors, Tensors]:
-    """Return `data_parallel`'s results by FSDP2, which shards parameters, gradients and state.
+    """Return (gradients, weights) by name after an AdamW step with FSDP2, which shards parameters, gradients and state.
 
-    reduce_dtype: dtype in which gradients are added over ranks; None for the parameters' dtype.
+    device: torch's name of the device. rank: this process's rank, whose micro-batch it trains on. reduce_dtype: dtype
+    in which gradients are added over ranks; None for the parameters' dtype.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -117,7 +124,10 @@ WAYS: dict[str, Callable[[str, int], tuple[Tensors, Tensors]]] = {
 
 
 def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
-    """Return parameter name -> (ranks, n) float32: the gradient of each rank's micro-batch, gathered from all ranks."""
+    """Return parameter name -> (ranks, n) float32: the gradient of each rank's micro-batch, gathered from all ranks.
+
+    device: torch's name of the device. rank, world: this process's rank, and the number of ranks.
+    """
     model = small_model(device)
     loss_of(model, rank, device).backward()  # type: ignore[no-untyped-call]
     gradients = {}
@@ -129,7 +139,10 @@ def contributions(device: str, rank: int, world: int) -> dict[str, Array]:
 
 
 def updated(gradients: Tensors, device: str) -> Tensors:
-    """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients."""
+    """Return parameter name -> values of `small_model` after one process's AdamW step with these gradients.
+
+    device: torch's name of the device, such as "cpu" or "cuda:0".
+    """
     model = small_model(device)
     for name, parameter in model.named_parameters():
         parameter.grad = gradients[name].clone()
@@ -142,7 +155,9 @@ def compared(
 ) -> list[ProcessRow]:  # fmt: skip
     """Return the report's two rows for a way of training: its gradients and weights compared with one process's.
 
-    parts: parameter name -> contributions (ranks, n) of all ranks. gradients, weights: results of the way of training.
+    way: name of the way of training, such as "ddp". parts: parameter name -> contributions (ranks, n) of all ranks.
+    gradients, weights: results of the way of training. device: torch's name of the device on which one process takes
+    AdamW's step.
     """
     wide = np.concatenate([parts[name] for name in gradients], axis=1)
     ranks, fmt = len(wide), BF16 if way.endswith("bf16") else FP32

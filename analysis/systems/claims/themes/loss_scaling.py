@@ -121,9 +121,9 @@ def loss_factor() -> Figures:
 
 
 def _logit_zeros(classes: int, divisor: float, scale: float = 1.0) -> float:
-    """Return the share of zeros among the cross entropy's FP16 gradients with respect to logits, for 64 random samples.
+    """Return the share of zeros among the cross entropy's FP16 gradients of the logits, for 64 random samples.
 
-    divisor: number by which the loss is divided for its mean. scale: loss scale.
+    classes: number of logits of a sample. divisor: number by which the loss is divided for its mean. scale: loss scale.
     """
     probability = softmax(normal(64, classes))
     probability[:, 0] -= 1
