@@ -105,8 +105,8 @@ def top_finder(width: int, widened: bool, affine: bool) -> Any:
     """Return the scalar function `(source, walk, layout) -> (top, low, specials)` of a thread's elements.
 
     top: bits of the largest finite magnitude; with `affine`, of the positive elements, and low of the negative ones.
-    specials: flags of NaN and Inf. walk: the elements of the thread. source: flat unsigned integers: if `widened`, codes
-    of a narrower format, which the DecodeLayout `layout` decodes; else bits of floats of `width` bits.
+    specials: flags of NaN and Inf. walk: the elements of the thread. source: flat unsigned integers: if `widened`,
+    codes of a narrower format, which the DecodeLayout `layout` decodes; else bits of floats of `width` bits.
     """
     word: Any = word_of(width)
     load, raised = loader(width, widened), raiser(width, affine)

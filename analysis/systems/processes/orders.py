@@ -113,8 +113,8 @@ def explained(contributions: Array, mean: Array, fmt: Format = FP32) -> Explaine
 def _fewest(fits: dict[str, Array], divided: str) -> ExplainedMean:
     """Choose orders one by one, each time the order that reproduces most of the elements not yet reproduced.
 
-    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: "after", "before" or
-    "multiplied", where `fits` divides by the number of ranks; the result states it.
+    fits: name of an order -> (n,) bool, whether the order reproduces an element. divided: how sums are divided by the
+    number of ranks, "after", "before" or "multiplied", for the result.
     """
     open_elements = np.ones_like(next(iter(fits.values())))
     chosen: dict[str, int] = {}
