@@ -82,7 +82,7 @@ def _diagnosed(path: str) -> tuple[Any, Any, Any]:
 
 
 def _print_diagnosis(console: Console, diagnosis: Any, files: list[Path]) -> None:
-    """Print the answer, a table with a row for each layer, and the names of `files`, of which the first is the page."""
+    """Print a `fp.analysis.diagnose` result: its sentences, a row for each layer, and names of `files`, page first."""
     for i, line in enumerate(diagnosis.sentences):
         console.print(Text(shown(line), style="" if i else "bold"))
     table = new_table()

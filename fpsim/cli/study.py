@@ -112,9 +112,9 @@ def study(
 
 
 def _print_study(console: Console, report: Any) -> None:
-    """Print the answer of a StudyReport, recommendations for groups of tensors, and the operands hardest to store.
+    """Print a StudyReport's `answer`, recommendations for groups of tensors, and the operands hardest to store.
 
-    These have no good format, or the SQNR that is farthest below that of normally distributed numbers.
+    The latter have no good format, or the SQNR that is farthest below that of normally distributed numbers.
     """
     from fpsim.analysis.studies.candidates import short_name
     from fpsim.analysis.studies.summaries import hardest, specials

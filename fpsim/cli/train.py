@@ -124,7 +124,7 @@ def _silent(rank: int) -> Iterator[None]:
 
 
 def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
-    """Print the result of `fp.train.compare`: a row for each recipe, the answer, and the report's path in `out`."""
+    """Print a `fp.train.compare` result: a row for each recipe, its text `answer`, and the report's path in `out`."""
     colors = {"higher": "red", "lower": "green", "same": "", "open": "yellow", "unknown": "dim", "diverged": "red"}
     rows = comparison.rows()
     columns: dict[str, list[str | Text]] = {
@@ -151,7 +151,7 @@ def _print_comparison(console: Console, comparison: Any, out: Path) -> None:
 
 
 def _above(comparison: Any, row: dict[str, Any]) -> str:
-    """Return a recipe's loss minus the baseline's as text, or "baseline" or "diverged"; row: its row of the table."""
+    """Return as text the loss of a recipe, `row` of a comparison, minus the baseline's, or "baseline" or "diverged"."""
     from fpsim.train.comparisons.answer import signed
 
     if row["verdict"] == "diverged":

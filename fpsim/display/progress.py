@@ -61,7 +61,10 @@ class _Lines:
 
 @contextmanager
 def _drawn(title: str) -> Iterator[Progress]:
-    """Return a context manager for a function (share done, activity) that draws a bar on stderr, erased at the end."""
+    """Return a context manager for a function (share done, activity) that draws a bar on stderr, erased at the end.
+
+    title: the text before every activity; "" for none.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars

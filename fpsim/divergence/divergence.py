@@ -254,7 +254,10 @@ def _largest(x: Array, y: Array) -> float:
 
 
 def _of_order(x: Product | None, y: Product | None, names: tuple[str, str], step: int | None) -> Divergence | None:
-    """Return a divergence of cause "order" if products x and y differ in name or shape, or one is None; else None."""
+    """Return a divergence of cause "order" if products x and y differ in name or shape, or one is None; else None.
+
+    step: the training step; None if the runs have no steps.
+    """
     descriptions = [_said(product) for product in (x, y)]
     if descriptions[0] == descriptions[1]:
         return None
@@ -274,7 +277,11 @@ def _said(x: Product | None) -> str:
 
 
 def _of_pair(x: Product, y: Product, names: tuple[str, str], step: int | None, after: str) -> Divergence | None:
-    """Return the first difference between two products of one name and shape, or None; see `first_divergence`."""
+    """Return the first difference between two products of one name and shape, or None if they are equal.
+
+    step: the training step; None if the runs have no steps. after: name of the last product or tensor before these,
+    which was equal in both runs; "" if there is none.
+    """
     operands = list(zip(x.operands, (x.a, x.b), (y.a, y.b), strict=True))
     for name, p, q in operands:
         if not same_bits(p.source, q.source):

@@ -213,7 +213,7 @@ class FirstTerm(NamedTuple):
 
 
 def first_term(first: Product, second: Product, row: int, column: int) -> FirstTerm | None:
-    """Return the first k for which the sums of terms 0..k of one element differ, with both sums; None if all are equal.
+    """Return the first k for which sums of terms 0..k of element (row, column) differ, with both sums; None if none do.
 
     With more than 4096 terms, sums are compared every 256 terms first, as their number times K grows as K squared.
     """

@@ -42,7 +42,7 @@ def integer_operand(x: npt.ArrayLike, element: IntegerElement, unit: IntegerUnit
 
 
 def refuse_unit_of_integers(x: Any, unit_name: str, name: str) -> None:
-    """Raise a ValueError if x, the operand `name` of a float unit, is an array of int8 or of small integers."""
+    """Raise a ValueError if x, operand `name` of the float unit `unit_name`, is an array of int8 or small integers."""
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):
         is_integer = (dtype.kind == "i" and dtype.itemsize == 1) or is_small_integer(dtype)
@@ -63,7 +63,7 @@ def refuse_scales(unit: IntegerUnit, scale_a: Any, scale_b: Any) -> None:
 
 
 def _no_integers(x: Any, array: Array, element: IntegerElement, unit: IntegerUnit, name: str) -> str:
-    """Return the error sentence for an operand x, array as a NumPy array, that does not hold integers."""
+    """Return the error sentence for operand x, `name`, that does not hold integers; array: x as a NumPy array."""
     wanted = f"{unit.name} multiplies integers: {name} must be an array of {element.dtype}"
     if array.dtype.kind in "OUS":
         return f"{wanted}; got {shown(x)}. Pass integers {element.lowest} .. {element.highest}."

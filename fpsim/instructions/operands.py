@@ -79,7 +79,10 @@ def block_count(k: int, unit: MatrixUnit) -> int:
 
 
 def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
-    """Return whether a unit has block scales; a ValueError if codes of scales are missing (None) or unwanted."""
+    """Return whether a unit has block scales; a ValueError if codes of scales are missing (None) or unwanted.
+
+    name: the argument that holds the codes, such as "scale_a", for errors.
+    """
     if unit.scale is None and codes is not None:
         raise ValueError(
             f"{unit.name} takes no block scales; got {name}. Scales of a Scaled operand belong to "
@@ -91,7 +94,10 @@ def takes_scales(codes: Any, unit: MatrixUnit, name: str) -> bool:
 
 
 def block_scales(codes: Any, shape: tuple[int, ...], unit: MatrixUnit, name: str) -> Array:
-    """Return scale codes of the expected shape; zeros (uint8) for units without block scales, which take None."""
+    """Return scale codes of the expected shape; zeros (uint8) for units without block scales, which take None.
+
+    name: the argument that holds the codes, such as "scale_a", for errors.
+    """
     if not takes_scales(codes, unit, name):
         return np.zeros(shape, np.uint8)
     fmt: Any = unit.scale_format

@@ -25,7 +25,10 @@ class CpuNorms:
     """The CPU as a backend of softmax and norms; `NormBackend` describes the methods."""
 
     def read(self, x: Any, fmt: Format | None, name: str) -> tuple[Values, bool]:
-        """Return (x as an operand, whether x has a float dtype)."""
+        """Return (x as an operand, whether x has a float dtype).
+
+        fmt: the format of codes; None if x has a float dtype. name: the argument's name in errors.
+        """
         codes, of_codes, typed = read_operand(x, fmt, name)
         return Values(codes, of_codes), typed
 
@@ -34,11 +37,14 @@ class CpuNorms:
         return x._replace(codes=x.codes.reshape(shape))
 
     def step(self, name: str, operands: tuple[Values, ...], fmt: Format) -> Values:
-        """Return the result of an operation, rounded to nearest even to a format."""
+        """Return the result of the operation `name`, such as "divide", rounded to nearest even to a format."""
         return Values(_evaluated(name, operands, {"out_fmt": fmt}), fmt)
 
     def last(self, name: str, operands: tuple[Values, ...], options: CastOptions, typed: bool) -> Any:
-        """Return the result of an operation, rounded with `options`, as a NumPy array."""
+        """Return the result of the operation `name`, such as "divide", rounded with `options`, as a NumPy array.
+
+        typed: True for an array of the result format's dtype, if NumPy has one; False for codes.
+        """
         keywords = options.keywords()
         fmt = keywords.pop("fmt")
         codes = _evaluated(name, operands, {"out_fmt": fmt, **keywords})
@@ -59,14 +65,14 @@ class CpuNorms:
         return Values(encode(largest, x.fmt), x.fmt)
 
     def lane_sums(self, accumulate: LaneSum, x: Values, axis: int, squares: bool) -> Values:
-        """Return the FP32 sums along an axis in lanes."""
+        """Return the FP32 sums of x, or of its squares if `squares`, along an axis in lanes."""
         values = np.moveaxis(decode(x.codes, x.fmt), axis, -1)
         rows = values.reshape(-1, values.shape[-1])
         sums = accumulate.sum_of_squares(rows) if squares else accumulate.sum(rows)
         return Values(sums.view(np.uint32).reshape(values.shape[:-1]), FP32)
 
     def sums(self, accumulate: Accumulator, x: Values, axis: int, squares: bool) -> Values:
-        """Return the sums along an axis, in the accumulator's result format."""
+        """Return the sums of x, or of its squares if `squares`, along an axis, in the accumulator's result format."""
         if squares:
             rows = np.moveaxis(x.codes, axis, -1)
             sums = dot(rows, rows, accumulate=accumulate, fmt=x.fmt)
@@ -77,7 +83,7 @@ class CpuNorms:
 
 
 def _evaluated(name: str, operands: tuple[Values, ...], keywords: dict[str, Any]) -> Any:
-    """Return the result of an operation as codes; keywords: out_fmt and the options of a cast."""
+    """Return the result of the operation `name` as codes; keywords: out_fmt and the options of a cast."""
     formats = tuple(operand.fmt for operand in operands)
     return evaluate(name, tuple(operand.codes for operand in operands), {"fmt": formats, **keywords})
 

@@ -68,12 +68,18 @@ def layer_norm(
 
 
 def rms_norm_steps(method: Method, scale: Values | None, eps: float) -> Any:
-    """Return rms_norm of `method.x`, a checked call, as an array of the caller's library; scale: the weight or None."""
+    """Return rms_norm of `method.x`, x of a checked call, as an array of the caller's library.
+
+    scale: the weight or None. eps: added to the mean square.
+    """
     return _normalised(method, method.x, scale, None, eps)
 
 
 def layer_norm_steps(method: Method, scale: Values | None, shift: Values | None, eps: float) -> Any:
-    """Return layer_norm of `method.x`, a checked call; scale, shift: weight and bias, or None for each."""
+    """Return layer_norm of `method.x`, x of a checked call, as an array of the caller's library.
+
+    scale, shift: weight and bias, or None for each. eps: added to the variance.
+    """
     mean = method.divided_by_count(method.sum(method.x))
     return _normalised(method, method.step("subtract", method.x, mean), scale, shift, eps)
 

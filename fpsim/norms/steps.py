@@ -42,11 +42,11 @@ class Method(NamedTuple):
         return self.x.shape[self.axis]
 
     def step(self, name: str, *operands: Values) -> Values:
-        """Return the result of an operation, such as "divide", rounded to nearest even to the intermediate format."""
+        """Return the result of the operation `name`, such as "divide", in the intermediate format (nearest even)."""
         return self.backend.step(name, operands, self.intermediate)
 
     def last(self, name: str, *operands: Values) -> Any:
-        """Return the result of the last operation, rounded with the call's options, as an array for the caller."""
+        """Return the result of the last operation, `name`, rounded with the call's options, as the caller's array."""
         return self.backend.last(name, operands, self.result, self.typed)
 
     def sum(self, terms: Values) -> Values:
@@ -89,7 +89,8 @@ def read(
 ) -> tuple[Method, list[Values | None]]:
     """Check the arguments of a call of softmax or a norm; return (the checked call, [weight and bias, if any]).
 
-    operands: x first, then weight and bias, None if they are not passed. name: that of the function in errors.
+    name: the function's name in errors. operands: x first, then weight and bias, None if they are not passed.
+    keywords: axis, fmt, out_fmt, intermediate, accumulate, and those of a cast.
     """
     rest = dict(keywords)
     axis, fmt, out_fmt, intermediate, accumulate = (

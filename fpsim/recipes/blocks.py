@@ -14,7 +14,7 @@ STRICT = "fp.train and Transformer Engine"
 def block_of(linear: LinearRecipe, product: str) -> int:
     """Return the number of consecutive terms of K that share a scale or that a transform mixes; 1 for none.
 
-    If the two operands of "fprop", "dgrad" or "wgrad" differ, it is the least common multiple.
+    product: "fprop", "dgrad" or "wgrad". For operands with different numbers, it is their least common multiple.
 
     Example:
       >>> from fpsim.recipes.blocks import block_of

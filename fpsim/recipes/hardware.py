@@ -119,7 +119,7 @@ def _filled(recipe: LinearRecipe, arch: str, called: str = "") -> Placed:
     """Return a recipe in which an architecture's units compute products that torch computed, with notes on exceptions.
 
     A product with an operand that is uncast, or that has no float format, stays torch's, with a note unless both are
-    uncast. called: the chip's name for messages; "" for the architecture's.
+    uncast. arch: the architecture, such as "hopper". called: the chip's name in messages; "" for the architecture's.
     """
     notes: list[Note] = []
 

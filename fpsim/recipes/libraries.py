@@ -20,7 +20,9 @@ SCALINGS = {
 
 
 def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit) -> Schedule:
-    """Return the schedule by which a library on a chip computes a product; a ValueError if its order is not known.
+    """Return the schedule by which a library on a chip computes the product `name`, such as "wgrad", of a recipe.
+
+    A ValueError is raised if the library's order is not known.
 
     Example:
       >>> from fpsim.matrix_units.chips import resolve
@@ -35,7 +37,9 @@ def library_schedule(named: NamedChip, recipe: Any, name: str, unit: MatrixUnit)
 
 
 def scales_of(recipe: Any, name: str) -> str:
-    """Return the granularity of a product's scales: of an operand with scales within K, else "a scale per row" if any.
+    """Return the granularity of scales of the product `name`, such as "fprop", of a recipe.
+
+    It is that of an operand with scales within K, else "a scale per row" if an operand has these.
 
     Example:
       >>> from fpsim.recipes.libraries import scales_of
@@ -59,7 +63,10 @@ def scaling_in(recipe: Any, field: str) -> Scaling | None:
 
 
 def _kind(scaling: Scaling | None, axis: int) -> str:
-    """Return the granularity of an operand's scales as `scales_of` words it; axis: that of K in the operand."""
+    """Return the granularity of an operand's scales as `scales_of` words it.
+
+    scaling: the operand's; None if it has no scales. axis: the operand's axis of K, 0 or 1.
+    """
     if scaling is None:
         return TENSOR
     missing = [-1 if scaling.block[0] == -1 else 1] * (2 - len(scaling.block))

@@ -23,7 +23,8 @@ def _row(name: str, *first: Any, **fields: Any) -> LinearRecipe:
 def _products(accumulate: str, forward: dict[str, Any], backward: dict[str, Any]) -> dict[str, Product]:
     """Return {"fprop", "dgrad", "wgrad": Product} on a chip, with y and dx rounded to BF16 and dw in float32.
 
-    forward, backward: further keyword arguments of `Product` for fprop, and for dgrad and wgrad.
+    accumulate: the chip's name, such as "hopper". forward, backward: further keyword arguments of `Product` for fprop,
+    and for dgrad and wgrad.
     """
     return {
         "fprop": Product(accumulate, out_fmt=BF16, **forward),

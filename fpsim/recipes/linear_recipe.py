@@ -360,9 +360,10 @@ def _short(value: Any) -> str:
 
 
 def key_of(seed: int, name: str, role: str) -> int:
-    """Return the random key of an operand of a layer: 62 bits, so that key + steps never overflows int64.
+    """Return the random key of an operand of the layer `name`: 62 bits, so that key + steps never overflows int64.
 
-    role: "input", "weight" or "grad", with " back" for a separate cast in its second product; or "hadamard", for signs.
+    seed: the recipe's. role: "input", "weight" or "grad", with " back" for a separate cast in its second product; or
+    "hadamard", for signs.
     """
     digest = hashlib.blake2b(f"{seed} {role} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2

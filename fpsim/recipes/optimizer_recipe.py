@@ -126,7 +126,10 @@ class OptimizerRecipe:
 
 
 def require_number(name: str, value: object, *, highest: float = math.inf, positive: bool = False) -> None:
-    """Raise a TypeError or ValueError unless a value is a finite number in 0 to highest (above 0 if `positive`)."""
+    """Raise a TypeError or ValueError unless a value is a finite number in 0 to highest (above 0 if `positive`).
+
+    name: the argument's name in the message.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number; got {shown(value)}.")
     if not (value > 0 or (value == 0 and not positive)) or not (value <= highest and value < math.inf):
@@ -146,7 +149,8 @@ def _checked_betas(betas: Any) -> tuple[float, float]:
 def kept_format(name: str, word: FormatLike | None) -> Format | None:
     """Return the format for storing weights, moments or gradients, the field `name`, between steps; None for float32.
 
-    It needs a zero, a sign except in "second_moment", and values that float32 holds, else a ValueError is raised.
+    word: the format by name, dtype or object, or None. It needs a zero, a sign except in "second_moment", and values
+    that float32 holds, else a ValueError is raised.
     """
     if word is None:
         return None

@@ -54,7 +54,7 @@ def isa_here() -> Isa:
 
 
 def by_torch_mm(recipe: LinearRecipe, name: str, library: ShapedSchedule) -> Product:
-    """Return a product ("fprop", "dgrad" or "wgrad") of a recipe as a library on a processor computes it.
+    """Return the product `name` ("fprop", "dgrad" or "wgrad") of a recipe as a library on a processor computes it.
 
     Products of uncast operands are not changed; a ValueError refuses operands other than BF16 or FP16 without scales.
 

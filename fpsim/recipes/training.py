@@ -17,13 +17,19 @@ TRAINING: dict[str, Recipe] = {}
 
 
 def _row(name: str, source: str, of: str | Any = "FP32", **fields: Any) -> Recipe:
-    """Add a training recipe to the table TRAINING and return it; of: its linear recipe, or the name of one."""
+    """Add a training recipe to the table TRAINING and return it.
+
+    source: the library or paper it comes from. of: its linear recipe, or the name of one.
+    """
     TRAINING[name] = Recipe(name, of, source=source, **fields)
     return TRAINING[name]
 
 
 def _autocast(name: str, source: str, of: str, **fields: Any) -> Recipe:
-    """Add a 16-bit recipe that casts the head too, as torch.autocast does, to the table TRAINING and return it."""
+    """Add a 16-bit recipe that casts the head too, as torch.autocast does, to the table TRAINING and return it.
+
+    name, source: its name, and the library or paper it comes from. of: the name of its linear recipe.
+    """
     return _row(name, source, of, keep=(), **fields)
 
 

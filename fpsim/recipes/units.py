@@ -15,10 +15,11 @@ from fpsim.scaling.scaling import Scaling
 def unit_for(
     arch: str, fmts: Sequence[Element | None], scaling: Any, subject: str = "a product", *, result: str = "f32"
 ) -> MatrixUnit:
-    """Return the matrix unit of an architecture that multiplies two formats and has results in a given format.
+    """Return the matrix unit of an architecture that multiplies two formats and has results of type `result`.
 
-    A unit that reads block scales of the first operand's scaling is preferred. A ValueError, which begins with
-    `subject`, is raised if there is none, as for None, an uncast operand.
+    arch: the architecture, such as "hopper". fmts: formats of both operands; None, for an uncast operand, matches no
+    unit. A unit that reads block scales of `scaling`, that of the first operand, is preferred. A ValueError, which
+    begins with `subject`, is raised if there is no unit.
 
     Example:
       >>> from fpsim.recipes.units import unit_for
@@ -42,7 +43,8 @@ def _found_unit(
 ) -> MatrixUnit | None:
     """Return the unit of an architecture for two formats and a result type such as "f32"; None if there is none.
 
-    block_scales: (format, size) of block scales of a preferred unit; None for units without block scales only.
+    arch: such as "hopper". fmts: formats of the operands; None matches no unit. block_scales: (format, size) of block
+    scales of a preferred unit; None for units without block scales only.
     """
     units = [
         unit for unit in UNITS.values()
@@ -54,7 +56,10 @@ def _found_unit(
 
 
 def _as_wide(arch: str, fmts: Sequence[Element | None], result: str) -> str:
-    """Return the end of an error text that lists other pairs of formats, as wide as `fmts`, that units multiply."""
+    """Return the end of an error text that lists pairs of formats, as wide as `fmts`, that units of `arch` multiply.
+
+    Only units without scales whose results have the type `result`, such as "f32", count; "" if there are none.
+    """
     bits = tuple(None if fmt is None else fmt.bits for fmt in fmts)
     others = [
         f"{unit.a.fmt} x {unit.b.fmt}" for unit in UNITS.values()

@@ -69,7 +69,7 @@ def read(source: Any) -> dict[str, Any]:
 
 
 def structured(table: Any, cls: type[Made]) -> Made:
-    """Return an object of the dataclass `cls` for a dict of its fields as plain values, else raise an error."""
+    """Return an object of the dataclass `cls` for `table`, a dict of its fields as plain values, or raise an error."""
     made: Made = _structure(cls)(table, cls)
     return made
 

@@ -20,7 +20,7 @@ SUM_BITS = 31  # bits of a 32-bit accumulator without the sign
 
 
 def slice_bits(k: int) -> int:
-    """Return the most bits, without the sign, that slices may have so that sums of K products fit 32 bits.
+    """Return the most bits, without the sign, that slices may have so that sums of k products fit 32 bits.
 
     Example:
       >>> from fpsim.splits.ozaki import slice_bits
@@ -95,10 +95,10 @@ def _finite(x: npt.ArrayLike, name: str) -> Array:
 
 
 def _slices(x: Array, axis: int, count: int, bits: int) -> tuple[list[Array], npt.NDArray[Any]]:
-    """Return (slices of a float64 matrix, integers, the leading first; exponents of the divisors of rows or columns).
+    """Return (`count` integer slices of a float64 matrix, leading first; exponents of the divisors of rows or columns).
 
-    axis: that of K, along which numbers share an exponent; exponents have the length 1 there. bits: of a slice without
-    the sign.
+    axis: the axis of K, along which numbers share an exponent; exponents have the length 1 there. bits: bits of a
+    slice without the sign.
     """
     largest = np.abs(x).max(axis=axis, initial=0.0, keepdims=True)
     exponents = np.frexp(largest)[1]

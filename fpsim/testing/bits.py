@@ -89,7 +89,10 @@ def assert_bits_equal(got: object, want: object, *, fmt: FormatLike | None = Non
 
 
 def _side(x: Any, name: str, fmt: Element | None) -> ComparedSide:
-    """Return the argument `name` of `assert_bits_equal` split into its arrays; fmt: the format of a plain array."""
+    """Return x, the argument `name` of `assert_bits_equal`, split into its arrays.
+
+    fmt: the format of a plain array's elements, or None.
+    """
     if isinstance(x, EncodedArray):
         return ComparedSide("an EncodedArray", x.fmt, None, {"": (x.codes, x.fmt)})
     if isinstance(x, ScaledArrays):

@@ -17,7 +17,7 @@ LIBRARIES = ("cuBLAS", "PyTorch")  # libraries whose products torch computes
 
 
 def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Call `fp.gpu.matmul` for NumPy arrays or `fp.Scaled`, (M, K) and (K, N); return its result as a NumPy array."""
+    """Call `fp.gpu.matmul` with `keywords` for NumPy arrays or `fp.Scaled` (M, K) and (K, N); return a NumPy array."""
     public("fpsim.gpu.device.device").require_device()
     from numba import cuda
 
@@ -30,7 +30,7 @@ def on_gpu(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
 
 
 def on_hardware(a: Any, b: Any, keywords: dict[str, Any]) -> Array:
-    """Multiply two operands on this machine's tensor cores, and return a NumPy array as `fpsim.matmul` does.
+    """Multiply a (M, K) by b (K, N), NumPy arrays or `fp.Scaled`, on this machine's tensor cores; return a NumPy array.
 
     With a schedule of cuBLAS or PyTorch, torch multiplies; with any other schedule or none, the GPU's instructions run
     in the schedule's order. A ValueError is raised for another chip's unit, or operands that torch does not multiply.

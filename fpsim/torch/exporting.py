@@ -181,8 +181,8 @@ def _chosen(
 ) -> tuple[list[str], dict[str, str]]:
     """Return (names of the weights to quantise, {name of any other tensor: why it is not quantised}).
 
-    linear: names of linear layers' weights, or None without a model. A pattern in `keep` raises a TypeError if it is
-    not a str, and a ValueError if it matches nothing (except "lm_head").
+    linear: names of linear layers' weights, or None without a model. layout: the layout's name. A pattern in `keep`
+    raises a TypeError if it is not a str, and a ValueError if it matches nothing (except "lm_head").
     """
     quantised: list[str] = []
     kept: dict[str, str] = {}

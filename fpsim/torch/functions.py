@@ -284,7 +284,7 @@ def encode_scaled(
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor by `fp.encode_scaled`; keywords: its other arguments."""
+    """Return the codes and scales of a tensor in a format by `fp.encode_scaled`; keywords: its other arguments."""
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]
@@ -349,7 +349,10 @@ def _refuse_other(x: object) -> None:
 def _cast(
     function: Callable[..., Any], fmt: Any, scaling: Scaling | str | None, keywords: CastOfTensor
 ) -> tuple[str, Tensor | None]:
-    """Return (a cast as JSON text, its seed as a tensor or None) after checking the keywords of a public `function`."""
+    """Return (a cast as JSON text, its seed as a tensor or None) after checking the keywords of a public `function`.
+
+    fmt, scaling: the element format, and the scaling; None for a cast without scales.
+    """
     check_keywords(function, keywords, DEFAULTS)
     rounding = keywords.get("rounding", "nearest_even")
     spec = _spec(

@@ -84,7 +84,10 @@ class QuantLinear(torch.nn.Linear):
 
     @classmethod
     def _take_over(cls, linear: torch.nn.Linear, recipe: LinearRecipe, name: str, backend: str) -> QuantLinear:
-        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it."""
+        """Turn a `torch.nn.Linear` object into a quantised layer in place, and return it.
+
+        name: the layer's, on which stochastic draws depend. backend: the backend that multiplies, such as "emulated".
+        """
         _refuse_no_recipe(recipe)
         linear.__class__ = cls
         assert isinstance(linear, cls)
@@ -173,7 +176,10 @@ class QuantLinear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe!r}"
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them."""
+        """Load a state dict as any module does; keep the layer's own steps and scales if the dict lacks them.
+
+        prefix: the beginning of the layer's names in state_dict, such as "mlp.up."; rest: torch's other arguments.
+        """
         for name in ("steps", "scales"):
             if getattr(self, name) is not None and f"{prefix}{name}" not in state_dict:
                 state_dict = {**state_dict, f"{prefix}{name}": getattr(self, name)}

@@ -42,7 +42,7 @@ product_op = operator(
 
 @product_op.register_fake
 def _(x: Tensor, weight: Tensor, bias: Any, step: Any, state: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
-    """Return uninitialised tensors like the results of `_product`, for torch.compile."""
+    """Return uninitialised tensors like the results of `_product` for the same arguments, for torch.compile."""
     return x.new_empty((x.shape[0], weight.shape[0])), x.new_empty(() if state is None else state.shape)
 
 
@@ -56,6 +56,7 @@ def _gradients(
       dy: gradient of the result, (tokens, out).
       step, state: as they were in the forward pass, whose operands are x (tokens, in) and weight (out, in).
       live: the layer's present state of delayed scales, or None. The returned copy has a new row for dy.
+      plan: a LayerPlan as JSON, `LayerPlan.text`.
       of_x, of_weight: whether dx and dw are needed.
     """
     casts = plan_from(plan)
@@ -93,7 +94,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor, step: Tensor | None, state: Tensor | None, live: Tensor | None, plan: str,
     of_x: bool, of_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return uninitialised tensors like the results of `_gradients`, for torch.compile."""
+    """Return uninitialised tensors like the results of `_gradients` for the same arguments, for torch.compile."""
     dtype = _product_dtype(dy)
     dx = dy.new_empty(x.shape, dtype=dtype) if of_x else dy.new_empty(())
     dw = dy.new_empty(weight.shape, dtype=dtype) if of_weight else dy.new_empty(())
@@ -147,7 +148,7 @@ def _with_rows(state: Tensor | None, rows: dict[int, Tensor | None]) -> Tensor:
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save in torch's context what the backward pass needs: inputs of the forward operator."""
+    """Save in ctx, torch's context, what the backward pass needs of the forward operator's inputs; output is unused."""
     x, weight, bias, step, state, ctx.live, ctx.plan = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(x, weight, step, state)
@@ -157,7 +158,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _backward(ctx: Any, dy: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients of x, weight and bias, None if not needed, and None for the other four arguments.
 
-    dy: gradient of the layer's result (tokens, out), or None. The layer's delayed scales are updated in place.
+    ctx: torch's context, filled by `_setup`. dy: gradient of the layer's result (tokens, out), or None. The layer's
+    delayed scales are updated in place.
     """
     x, weight, step, state = ctx.saved_tensors
     of_x, of_weight, of_bias = ctx.needs_input_grad[:3]

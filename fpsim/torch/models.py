@@ -108,7 +108,10 @@ def quantize_linears(
 
 
 def _filled_up(layer: torch.nn.Linear, name: str, products: Sequence[LinearRecipe]) -> list[str]:
-    """Return a clause for fprop and dgrad of a layer if its K is no multiple of the recipe's block, so zeros pad it."""
+    """Return a clause for each of fprop and dgrad whose K is no multiple of its recipe's block, so that zeros pad K.
+
+    name: the layer's. products: recipes of fprop and dgrad; further ones are ignored.
+    """
     said = []
     for product, recipe, length in zip(PRODUCTS, products, (layer.in_features, layer.out_features), strict=False):
         block = block_of(recipe, product)
@@ -139,7 +142,7 @@ def _refuse_overrides(recipe: Recipe, names: Sequence[str]) -> None:
 
 
 def _patterns(patterns: str | Sequence[str], label: str) -> list[str]:
-    """Return one shell pattern or several as a list; raise a TypeError for anything else."""
+    """Return one shell pattern or several as a list; a TypeError on the argument `label` for anything else."""
     globs = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(globs, Sequence) or not all(isinstance(glob, str) for glob in globs):
         raise TypeError(f"{label} must be a shell pattern or several, such as 'blocks.*.mlp.*'; got {shown(patterns)}.")

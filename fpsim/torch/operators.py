@@ -101,7 +101,7 @@ def _has_tangent(tensor: Tensor) -> bool:
 
 
 def operator(name: str, function: Callable[..., Any], schema: str) -> CustomOpDef:
-    """Register a torch operator that changes none of its arguments, and return it.
+    """Register a torch operator `name`, "namespace::name", that changes none of its arguments, and return it.
 
     torch imports its compiler, to guard an operator's function, at the first call, which takes longer than importing
     torch. This operator skips the guard until something else has imported the compiler. schema: in torch's schema
@@ -146,7 +146,7 @@ def _quantized(x: Tensor, spec: str, seed: Tensor | None, scales: Tensor | None)
 
 
 def _like_values(x: Tensor, spec: str) -> Tensor:
-    """Return an uninitialised tensor like the result of `_quantized`, for torch.compile."""
+    """Return an uninitialised tensor like the result of a cast, `spec` as JSON text, of x, for torch.compile."""
     is_wide = x.dtype == torch.float64 and spec_from(spec).scaling is None
     return x.new_empty(x.shape, dtype=torch.float64 if is_wide else torch.float32)
 
@@ -164,7 +164,10 @@ quantize_op.register_autograd(_refuse_gradient)
 
 
 def _kept(x: Tensor, spec: str, scales: Tensor | None) -> Tensor:
-    """Return a bool tensor that is True for elements of x that a cast does not clip, as in `fake_quantize`."""
+    """Return a bool tensor that is True for elements of x that a cast does not clip, as in `fake_quantize`.
+
+    spec: the cast as JSON text. scales: decode scales; None to compute them.
+    """
     cast = spec_from(spec)
     cast_words: dict[str, Any] = {"subnormals": cast.subnormals, "seed": 0}
     if cast.overflow is not None:
@@ -186,13 +189,16 @@ fake_quantize_op.register_fake(lambda x, spec, *_: _like_values(x, spec))
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Save in torch's context what `_straight_through` needs."""
+    """Save in ctx, torch's context, what `_straight_through` needs of `inputs`, the operator's arguments."""
     x, ctx.spec, _, scales, ctx.backward, backward_seed = inputs
     ctx.save_for_backward(x, scales, backward_seed)
 
 
 def _straight_through(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Return the incoming gradient, cast if requested, but 0 for clipped elements; None for other arguments."""
+    """Return the incoming gradient, cast if requested, but 0 for clipped elements; None for other arguments.
+
+    ctx: torch's context, filled by `_setup`.
+    """
     x, scales, backward_seed = ctx.saved_tensors
     if ctx.backward:
         grad = fake_quantize_op(grad, ctx.backward, backward_seed, None, "", None)
@@ -205,7 +211,7 @@ fake_quantize_op.register_autograd(_straight_through, setup_context=_setup)
 
 
 def _encoded(x: Tensor, spec: str, seed: Tensor | None) -> Tensor:
-    """Return the codes of a tensor by a cast without scales; seed: a tensor of 64 bits, None without draws."""
+    """Return the codes of a tensor by a cast without scales, `spec` as JSON; seed: 64 bits, None without draws."""
     how = spec_from(spec)
     fmt: Any = how.element
     return tensor_of(encode(array_of(x), fmt, **how.keywords(_seed_number(seed))))

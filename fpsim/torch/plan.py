@@ -119,7 +119,10 @@ def plan_from(text: str) -> LayerPlan:
 
 
 def plan_of(recipe: LinearRecipe, name: str, backend: str = "emulated") -> LayerPlan:
-    """Return the plan of a layer that follows a recipe; name: that of the layer, from which keys of draws follow."""
+    """Return the plan of a layer that follows a recipe.
+
+    name: the layer's, which determines its random keys. backend: the backend that multiplies.
+    """
     require_word("backend", backend, BACKENDS)
 
     def cast(operand: str, *, back: bool) -> OperandCast:

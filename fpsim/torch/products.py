@@ -75,7 +75,7 @@ def multiply(
     """Return the product (M, N) of two operands as a float32 tensor; float64 if torch multiplies float64 values.
 
     turned: "b" for a @ b^T + bias, "a" for a^T @ b, "" for a @ b. bias: (N,), added to the sums in float32 before they
-    are rounded to the result's format; or None.
+    are rounded to the result's format; or None. backend: the backend that multiplies, such as "gpu" or "emulated".
     """
     if how.is_torch:
         return _by_torch(a, b, turned, how, bias)
@@ -109,8 +109,9 @@ def multiply(
 def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = False) -> ProductPlan:
     """Return the arithmetic `how` with the unit and schedule that its library uses for the operands' shape.
 
-    With a schedule that does not depend on the shape, `how` is returned. A ValueError is raised if the library's order,
-    or that of adding a bias, is not known, or layers cannot compute it.
+    has_bias: whether the library also adds a bias. With a schedule that does not depend on the shape, `how` is
+    returned. A ValueError is raised if the library's order, or that of adding a bias, is not known, or layers cannot
+    compute it.
     """
     library = adds_of(how).schedule
     if not isinstance(library, ShapedSchedule):
@@ -128,7 +129,10 @@ def resolved(how: ProductPlan, a: CastOperand, b: CastOperand, has_bias: bool = 
 
 
 def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
-    """Return the product of the operands' values by torch, plus bias for a @ b^T, rounded to the result's format."""
+    """Return the product of the operands' values by torch, plus bias for a @ b^T, rounded to the result's format.
+
+    turned: the operand to transpose, "a", "b" or "".
+    """
     left, right = tensor_of(a.values), tensor_of(b.values)
     right = right.to(left.dtype)
     with torch.autocast("cpu", enabled=False):
@@ -143,7 +147,8 @@ def _by_torch(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bia
 def _by_this_cpu(a: CastOperand, b: CastOperand, turned: str, how: ProductPlan, bias: Tensor | None) -> Tensor:
     """Return the float32 product of BF16 or FP16 operands by torch.mm on this processor, without bias.
 
-    A ValueError is raised unless the schedule is `torch_mm(...)` for it and the result's format the operands'.
+    turned: the operand to transpose, "a", "b" or "". A ValueError is raised unless the schedule is `torch_mm(...)` for
+    this processor, and the result's format that of the operands.
     """
     adds = adds_of(how)
     library, fmt, dtype = adds.schedule, a.fmt, None if a.fmt is None else dtype_of(a.fmt)
@@ -174,7 +179,10 @@ def as_float(product: Array, fmt: Format) -> Array:
 
 
 def _codes(x: CastOperand, unit: MatrixUnit, side: str) -> Any:
-    """Return operand "a" or "b" as the unit reads it: codes, a `fp.Scaled` with whole blocks, or values for TF32."""
+    """Return operand x as the unit reads it: codes, a `fp.Scaled` with whole blocks, or values for TF32.
+
+    side: which operand it is, "a" or "b".
+    """
     element = unit.a if side == "a" else unit.b
     if x.fmt is not None and x.fmt != element.carrier:
         return x.values.astype(np.float32, copy=False)  # TF32: units read bit patterns of float32

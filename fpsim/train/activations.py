@@ -57,7 +57,7 @@ def quantizer(spec: str) -> Stash:
 
 
 def store_activations(model: Any, row: Stored) -> None:
-    """Make the `Storing` modules that a row's pattern names save their activations in its format and scaling."""
+    """Make those `Storing` modules of a model that a row's pattern names save activations in its format and scaling."""
     spec = spec_text(row.fmt, row.scaling, "nearest_even", None, "keep", 32)
     for name, module in model.named_modules():
         if isinstance(module, Storing) and fnmatchcase(name, row.modules):
@@ -68,7 +68,7 @@ def store_activations(model: Any, row: Stored) -> None:
 
 
 def recompute_block(block: Any) -> None:
-    """Make a module save only its input for the backward pass, which runs the module's forward pass again.
+    """Make a module, `block`, save only its input for the backward pass, which runs the module's forward pass again.
 
     Both runs draw the same random numbers and use the same delayed scales, because only the second run, in which
     gradients are enabled, advances step counters and scales. Products of the second run are hidden from watchers.
@@ -229,7 +229,7 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def offload_block(block: Any, offload: Offload) -> None:
-    """Make a torch module save in files what its backward pass needs.
+    """Make a torch module, `block`, save in files what its backward pass needs.
 
     Parameters, buffers, tensors without axes and tensors that are not on the CPU stay in memory.
     """

@@ -143,7 +143,9 @@ class Checkpoints:
 def save(
     folder: str | Path, step: int, arrays: Mapping[str, Array], facts: Mapping[str, Any], *, keep: int = 1
 ) -> Path:
-    """Save a checkpoint in a folder, which is locked during this call only; see `Checkpoints.save`.
+    """Save a checkpoint in a folder, which is locked during this call only, and return the path of its own folder.
+
+    facts: name -> a value that `fpsim.exact_json.to_json` accepts. keep: the number of checkpoints that remain.
 
     Example:
       >>> import tempfile
@@ -194,6 +196,8 @@ def steps(folder: str | Path) -> list[int]:
 def require_same(fields: Mapping[str, Any], wanted: Mapping[str, Any], noun: str = "recipe") -> None:
     """Raise a ValueError unless a checkpoint's fields, dicts of facts, equal the wanted fields, bit for bit.
 
+    noun: what the fields describe, for the message.
+
     Example:
       >>> from fpsim.train.checkpoint import require_same
       >>> require_same({"lr": 0.003, "model": {"layers": 2}}, {"lr": 0.003, "model": {"layers": 4}, "seed": 1})
@@ -228,7 +232,10 @@ def _flat(fields: Mapping[str, Any], before: str = "") -> dict[str, str]:
 
 
 def _said(name: str, fields: Mapping[str, str], named: bool = True) -> str:
-    """Return "NAME VALUE", or "no NAME" if `fields` lacks it; named: False for "VALUE" or "none"."""
+    """Return "NAME VALUE" for the field `name`, or "no NAME" if `fields` lacks it.
+
+    fields: dotted name -> value as JSON text. named: False for "VALUE" or "none".
+    """
     if name not in fields:
         return f"no {name}" if named else "none"
     value = shown(from_json(json.loads(fields[name])))

@@ -49,7 +49,10 @@ class Data(Protocol):
         """
 
     def validation(self, batches: int, batch: int, context: int) -> Sequence[Pair]:
-        """Return `batches` pairs as `batch` returns them, from data that is not trained on, the same at each call."""
+        """Return `batches` pairs as the method `batch` returns them, from data not trained on, the same at each call.
+
+        batch, context: the number of passages or vectors in each pair, and of tokens in each passage.
+        """
 
 
 # ---- texts
@@ -93,7 +96,9 @@ class Corpus:
         return _passages(self.train, places, context)
 
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
-        """Return passages spread evenly over the last tenth of the text, as `batch` returns them, always the same.
+        """Return `batches` pairs like those of the method `batch`, spread evenly over the last tenth of the text.
+
+        They are the same at each call. batch, context: the number of passages in each pair, and of tokens in each passage.
 
         Raises:
           TypeError, ValueError: an argument is not a positive integer, or the text has fewer different passages.
@@ -199,7 +204,9 @@ class Examples:
     def batch(self, seed: int, step: int, micro: int = 0, *, batch: int, context: int = 0) -> tuple[Floats, Integers]:
         """Return vectors and classes drawn at random with replacement, which depend only on the arguments.
 
-        They are float32 (batch, 128) and int64 (batch,). `context` is ignored; others as for `Corpus.batch`.
+        They are float32 (batch, 128) and int64 (batch,). `context` is ignored.
+
+        seed, step, micro: integers in 0 .. 2**64 - 1; `micro` counts micro-batches of the step over all processes.
 
         Example:
           >>> from fpsim.train.data import teacher_student
@@ -211,7 +218,10 @@ class Examples:
         return self.train[places], self.train_classes[places]
 
     def validation(self, batches: int, batch: int, context: int = 0) -> list[tuple[Floats, Integers]]:
-        """Return `batches` pairs (vectors, classes) spread evenly over the validation set; `context` is ignored.
+        """Return `batches` pairs (vectors, classes) spread evenly over the validation set, `batch` vectors in each.
+
+        context: ignored.
+
         Raises:
           TypeError, ValueError: an argument is not a positive integer, or the validation set has fewer vectors.
         """

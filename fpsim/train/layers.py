@@ -273,7 +273,10 @@ def refuse_slices(recipe: Recipe, model: Any, settings: Settings) -> None:
 
 
 def _refuse_cut(linear: Any, name: str, layer: Any, settings: Settings) -> None:
-    """Raise a ValueError if slices of a layer's forward product would divide a tile that shares a scale."""
+    """Raise a ValueError if slices of a layer's forward product would divide a tile that shares a scale.
+
+    linear: the linear recipe of the product. name, layer: the layer's name and module.
+    """
     recompute = settings.recompute
 
     def tile(scaling: Any, axis: int, length: int) -> int:

@@ -252,7 +252,10 @@ class Trainer:
         return overflows.first or "the loss itself, or what another process computed"
 
     def _log(self, loss: float, overflowed: bool, report: StepReport | None) -> dict[str, Any]:
-        """Return the log's row of the current step without the time; report: None if the step was skipped."""
+        """Return the log's row of the current step without the time.
+
+        overflowed: whether scaled gradients held Inf or NaN. report: None if the step was skipped.
+        """
         row: dict[str, Any] = {"step": self.steps, "loss": loss, "scale": self.scaler.scale}
         row |= {"skipped": report is None, "overflowed": overflowed}
         if report is None:

@@ -287,7 +287,10 @@ def pair_loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def made_model(recipe: Recipe, settings: Settings, data: Any) -> Any:
-    """Return the new model that settings describe; unit scaling of a perceptron raises a ValueError."""
+    """Return the new model that settings describe; data: the data set, whose vocabulary a transformer takes.
+
+    Unit scaling of a perceptron raises a ValueError.
+    """
     operations = Operations(recipe.numerics, settings.specified)
     if settings.model == "perceptron":
         if recipe.parametrisation != "standard":

@@ -327,13 +327,19 @@ class Overflows:
             self._look(f"{call.layer}, {call.product}", role, array)
 
     def _see_module(self, name: str, module: Any, inputs: Any, result: Any) -> None:
-        """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed."""
+        """Look for Inf and NaN in a torch module's result, and in the result's gradient once that is computed.
+
+        name: the module's, for the message. module, inputs: not used.
+        """
         self._look(f"{name}, forwards", "result", array_of(result.detach()))
         if result.requires_grad:
             result.register_hook(lambda gradient: self._look(f"{name}, backwards", "gradient", array_of(gradient)))
 
     def _look(self, where: str, role: str, array: Array) -> None:
-        """Set `first` to a text on the `role`, such as "result", of an operation if it is the first with Inf or NaN."""
+        """Set `first` to a text on an array if it is the first with Inf or NaN.
+
+        where, role: names of the operation and the array, such as "head, forwards" and "result".
+        """
         wrong = 0 if self.first else int(np.count_nonzero(~np.isfinite(array)))
         if wrong:
             self.first = f"{where}: {wrong} of {array.size} values of its {role} are Inf or NaN"

@@ -98,7 +98,10 @@ class AdamW:
         return self.update(gradients, self.clip(gradients), lr)
 
     def learning_rate(self, steps_total: int, weight_error: float | None = None) -> float:
-        """Return the learning rate of the next step; a ValueError if `recipe.lr_follows_error` needs weight_error."""
+        """Return the learning rate of the next step; a ValueError if `recipe.lr_follows_error` needs weight_error.
+
+        steps_total: steps of the whole run.
+        """
         require_integer("steps_total", steps_total, 1)
         lr, follows = self.recipe.lr_at(self.steps, steps_total), self.recipe.lr_follows_error
         if not follows:
@@ -139,7 +142,10 @@ class AdamW:
         return ieee_arithmetic() if self._specified else contextlib.nullcontext()
 
     def _update(self, name: str, gradient: Tensor, lr: float) -> UpdateCounts:
-        """Update one weight, and its master, in place by a clipped gradient; return the counts of its updates."""
+        """Update the weight `name`, and its master, in place by a clipped gradient; return the counts of its updates.
+
+        lr: the learning rate.
+        """
         recipe, weight = self.recipe, self._kept[name]
         decay = lr * recipe.weight_decay if weight.dim() >= 2 else 0.0
         step = self._by_adam(name, gradient, lr)
@@ -168,7 +174,10 @@ class AdamW:
         return updates.count_updates(before, update, weight, lost)
 
     def _by_adam(self, name: str, gradient: Tensor, lr: float) -> Tensor:
-        """Update the moments of one weight in place by a gradient; return the weight's update before decay."""
+        """Update the moments of the weight `name` in place by a gradient; return the weight's update before decay.
+
+        lr: the learning rate, a factor of the update.
+        """
         first, second = self._moments["first_moment"][name], self._moments["second_moment"][name]
         (beta1, beta2), number = self.recipe.betas, self.steps + 1
         if self._specified:
@@ -185,7 +194,10 @@ class AdamW:
         return (first * -(lr / (1 - beta1**number))).div_(root)
 
     def _round_moment(self, kind: str, name: str) -> None:
-        """Round a moment ("first_moment" or "second_moment") in place into the recipe's format for it, if any."""
+        """Round a moment of the weight `name` in place into the recipe's format for it, if any.
+
+        kind: "first_moment" or "second_moment".
+        """
         fmt = self.recipe.format_of(kind)
         if fmt is not None:
             mode = rounding_mode(self.recipe.moment_rounding)
@@ -256,7 +268,10 @@ def _require_tensor(name: str, tensor: object) -> None:
 
 
 def _require_same(argument: str, got: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
-    """Raise a TypeError or ValueError unless a mapping has the names of `shapes`, each with float32 of that shape."""
+    """Raise a TypeError or ValueError unless `got` has the names of `shapes`, each with float32 of that shape.
+
+    argument: the name of `got` in the message.
+    """
     require_kind(argument, got, Mapping, "a dict by name")
     missing, extra = sorted(set(shapes) - set(got)), sorted(set(got) - set(shapes))
     if missing or extra:

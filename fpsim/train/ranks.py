@@ -88,7 +88,9 @@ def reduce(
     """Return the mean of several ranks' gradients, computed in this process with the bits that the ranks would compute.
 
     gradients: for each rank (or micro-batch), name -> float32 tensor on the CPU, with equal names and shapes, else a
-    TypeError or ValueError is raised. Other arguments: as for `Reduction`.
+    TypeError or ValueError is raised. fmt: the format in which ranks send gradients; None for float32. accumulate: the
+    accumulator that adds them; None for `fp.Sequential(fp.FP32)`. count: the divisor; None for the length of
+    `gradients`.
 
     Example:
       >>> import torch

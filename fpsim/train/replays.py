@@ -156,7 +156,10 @@ def replay(
 
 
 def _name_of(words: str, arithmetic: str, recorded: Run) -> str:
-    """Return the name of the second run: its backend or chip if another one, else its arithmetic, else "here"."""
+    """Return the name of the second run, by what differs from the recorded run: backend or chip, else arithmetic.
+
+    words: the second run's backend or chip. arithmetic: its arithmetic. It is "the run here" if neither differs.
+    """
     if words != recorded.settings.backend:
         return f"the run by {words}" if words in BACKENDS else f"the run on {words}"
     if arithmetic != recorded.settings.arithmetic:
@@ -256,7 +259,10 @@ def _first_result(kept: list[tuple[str, Array]], trainer: Trainer, alike: bool) 
 
 
 def _first_name(theirs: list[Any], mine: list[Any]) -> _Difference:
-    """Return the first difference between two traces of a step, lists of (name, digest)."""
+    """Return the first difference between two traces of a step, lists of (name, digest).
+
+    theirs: the trace of the recorded run. mine: that of the replay.
+    """
     for place, (one, other) in enumerate(zip_longest(theirs, mine)):
         if one is None or other is None or list(one) != list(other):
             return _Difference(one[0] if one is not None else other[0], place=place)

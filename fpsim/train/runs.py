@@ -252,7 +252,11 @@ def run(
 def _finished(
     trainer: Trainer, kept: checkpoint.Checkpoints | None, progress: Progress | None, trace: bool
 ) -> Run:  # fmt: skip
-    """Train to the last step, or until training stops, and return the run; kept: an open folder for checkpoints."""
+    """Train to the last step, or until training stops, and return the run.
+
+    kept: an open folder for checkpoints, or None. progress: called with (share done, text) after each step, or None.
+    trace: whether to record every operation.
+    """
     total, saved, began = trainer.settings.steps, trainer.steps, time.monotonic()
     while trainer.steps < total and not trainer.stopped:
         row = traced_step(trainer) if trace else trainer.step()

@@ -103,7 +103,10 @@ def lockstep(
 
 
 def _pair(name: str, value: Any) -> list[Any]:
-    """Return [first, second] for a pair, or [value, value] for a single value; any list or tuple counts as a pair."""
+    """Return [first, second] for a pair, or [value, value] for a single value; any list or tuple counts as a pair.
+
+    name: the argument's name in the error for a list of another length.
+    """
     if not isinstance(value, (list, tuple)):
         return [value, value]
     if len(value) != 2:
@@ -112,7 +115,7 @@ def _pair(name: str, value: Any) -> list[Any]:
 
 
 def _names(words: list[Any], recipes: list[Recipe]) -> tuple[str, str]:
-    """Return two names that distinguish the runs: their backends, their recipes, or "the first" and "the second"."""
+    """Return two names for the runs: backends or chips (`words`), their recipes, or "the first" and "the second"."""
     if words[0] != words[1]:
         return str(words[0]), str(words[1])
     if recipes[0].name != recipes[1].name:

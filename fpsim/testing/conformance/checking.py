@@ -172,7 +172,7 @@ def _computed(vectors: Vectors, path: object) -> Words:
 
 
 def _report(name: str, sets: list[Vectors], results: list[tuple[Words, Words]]) -> ConformanceReport:
-    """Return the report on an implementation; results: for each set, (outputs of answered cases, their indices)."""
+    """Return the report on implementation `name`; results: for each set, (outputs of answered cases, their indices)."""
     return ConformanceReport(name, tuple(_row(*pair) for pair in zip(sets, results, strict=True)))
 
 

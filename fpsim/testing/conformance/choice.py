@@ -43,7 +43,11 @@ def chosen() -> list[Vectors]:
 
 
 def _set(kind: str, words: dict[str, Any], takes: tuple[Field, ...], gives: tuple[Field, ...], inputs: Any) -> Vectors:
-    """Return a set of test vectors without outputs; words: keywords, such as {"format": "E4M3"}; else as `Vectors`."""
+    """Return a set of test vectors of the operation `kind`, such as "cast", without outputs.
+
+    words: keywords, such as {"format": "E4M3"}. takes, gives: fields of a case's inputs and outputs. inputs: bit
+    patterns of the inputs, a row for each case.
+    """
     texts = {word: str(value) for word, value in words.items()}
     return Vectors(kind, texts, takes, gives, np.asarray(inputs, np.uint64), rows([], gives))
 
@@ -199,8 +203,8 @@ def _products() -> Iterator[Vectors]:
 def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
     """Return cases of a matrix unit, one per row: codes (uint64) of a, of b, of the start, and of any scales.
 
-    Magnitudes are narrow, wide with cancelling terms, or moderate with a large start, in turn. use: the purpose of the
-    operands, such as "matmul", which seeds the draws.
+    Magnitudes are narrow, wide with cancelling terms, or moderate with a large start, in turn. k: the number of terms.
+    use: the purpose of the operands, such as "matmul", which seeds the draws.
     """
     rng = _rng(unit.name, use)
     rows_of_codes = []
@@ -224,7 +228,7 @@ def _operands(unit: MatrixUnit, k: int, cases: int, use: str) -> Words:
 
 
 def _codes(x: npt.NDArray[np.float64], element: Any) -> npt.NDArray[Any]:
-    """Return float64 values as codes (uint64) of an operand's `Element`, saturated, in its storage format."""
+    """Return float64 values as codes (uint64) of the operand's `element`, saturated, in its storage format."""
     values = encode(x, element.fmt, overflow="saturate")
     shift = element.carrier.bits - element.fmt.bits  # TF32's codes are the upper bits of float32's
     return values.astype(np.uint64) << np.uint64(shift)

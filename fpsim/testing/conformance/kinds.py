@@ -128,7 +128,7 @@ def _tile_fields(vectors: Vectors) -> tuple[Fields, Fields]:
 def matrix_fields(fmt: Format, scaling: str, rows: int, elements: int) -> tuple[Fields, Fields]:
     """Return the fields of a scaled matrix: float32 values; and codes, codes of tile scales, and the array's scale.
 
-    rows, elements: shape of the matrix; tiles run along the elements of a row.
+    scaling: name of the recipe in ROWS. rows, elements: shape of the matrix; tiles run along the elements of a row.
     """
     row = recipes.ROWS[scaling]
     size = rows * elements

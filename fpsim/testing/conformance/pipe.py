@@ -41,7 +41,10 @@ def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Wor
 
 
 def _run(words: list[str], text: str, timeout: float) -> list[str]:
-    """Return the lines that a command writes when `text` is its standard input; words: program and arguments."""
+    """Return the lines that a command writes when `text` is its standard input.
+
+    words: program and arguments. timeout: seconds after which a ValueError is raised.
+    """
     try:
         done = subprocess.run(words, input=text.encode("ascii"), capture_output=True, timeout=timeout, check=False)
     except OSError as problem:

@@ -253,7 +253,10 @@ def _tree(promise: Promise, adding: Any, k: int, n: int) -> Tree | None:
 
 
 def _probed(kernel: CalledKernel, promise: Promise, explanation: str, wrong: list[Observation]) -> dict[str, Any]:
-    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed in time."""
+    """Return `KernelReport` fields from a probe of an unexplained wrong kernel; {} if it cannot be probed in time.
+
+    explanation: the report's text, which the probe's result extends.
+    """
     if promise.scaled or promise.bias or kernel.takes not in ("numpy", "torch"):
         return {}
     operands = (promise.a, promise.b)

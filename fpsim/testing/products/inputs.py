@@ -205,9 +205,10 @@ def lengths(promise: Promise) -> tuple[int, list[int], int]:
 
 
 def _around(step: int, interval: int, block: int) -> tuple[int, list[int]]:
-    """Return K of the main shape and the further K of `lengths`; interval: terms of a partial sum, 0 for none.
+    """Return K of the main shape and the further K of `lengths`, which are next to multiples of `step` and `interval`.
 
-    block: all K are multiples of it, if not 0.
+    step: terms of K in a step of the unit. interval: terms of a partial sum, 0 for none. block: the number of which
+    all K are multiples; 0 for any K.
     """
     longest = interval or max(4 * step, 64)
     main = max(4 * longest + longest // 2 + step // 2 + 3, LEAST)

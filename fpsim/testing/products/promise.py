@@ -181,6 +181,9 @@ def promise_of(
 ) -> Promise:  # fmt: skip
     """Return the validated arithmetic that a kernel promises; the arguments are those of `check_kernel`.
 
+    a, b: formats of the operands; b None for that of a. accumulate: a unit or its name, an accumulator, or a probed
+    model. out_fmt: the format of results; None for that of the sums.
+
     Raises:
       TypeError, ValueError: an argument is unknown, or the unit does not accept these operands or scales.
     """
@@ -236,7 +239,8 @@ def promise_of(
 def _of_model(model: Model, a: ProbedOperand, b: ProbedOperand, more: bool, out_fmt: Any) -> Promise:
     """Return the promise of a kernel with the arithmetic of a probed model of a matrix product of floats.
 
-    more: whether a schedule, a promotion, scales or a bias are promised.
+    more: whether a schedule, a promotion, scales or a bias are promised. out_fmt: the format of results; None for the
+    model's.
 
     Raises:
       ValueError: the model is of another function, or an argument contradicts it.

@@ -32,7 +32,11 @@ CUTS = {
 
 
 def _ends(k: int, parts: int, cut: str, grain: int) -> list[int]:
-    """Return the indices of K at which slices end, as in `JoinedParts`; K may be missing, the last may exceed it."""
+    """Return the indices at which `parts` slices of k terms end; k may be missing, and the last end may exceed it.
+
+    cut: the rule, such as "ceiling" (the last slice is the shortest) or "halving", as in `JoinedParts`. grain: number
+    of terms of which ends are multiples; "first_longer" and "halving" ignore it.
+    """
     if cut == "ceiling":
         size = -(-max(-(-k // parts), 1) // grain) * grain
         return [i * size for i in range(1, parts + 1)]

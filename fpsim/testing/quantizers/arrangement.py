@@ -20,7 +20,7 @@ EXACT = 2.0**-18  # relative tolerance of results that are products in float32
 
 
 def arrangements(size: int) -> Iterator[tuple[str, Places]]:
-    """Yield known wrong orders of results: a clause without subject, and for each result the index of the right one."""
+    """Yield known wrong orders of `size` results: a clause without subject, and the right index for each result."""
     places = np.arange(size)
     yield "exchanges the two results of each pair, as packed codes in the wrong order", reversed_groups(size, 2)
     for group in (4, 8):

@@ -176,7 +176,11 @@ def _limits(model: QuantizerModel) -> Iterator[Deviation]:
 
 
 def _through_words(name: str, rule: str, saturates: bool, flushes: bool) -> str:
-    """Return the clause on a first rounding to the format or grid `name`, with the parameters of `Through`."""
+    """Return the clause on a first rounding to the format or grid `name`.
+
+    rule: "nearest_even", "toward_zero" or "nearest_away". saturates, flushes: whether that rounding saturates, and
+    whether it turns subnormals into zeros.
+    """
     how = {"nearest_even": "rounds", "toward_zero": "truncates", "nearest_away": "rounds (ties away)"}
     words = f"{how[rule]} to {name} first"
     extra = ["which saturates"] * saturates + ["which flushes subnormals"] * flushes

@@ -149,7 +149,7 @@ def identify_quantizer(
 
 
 def _identified_integers(fn: Callable[..., Any], fmt: IntegerFormat) -> IntegerIdentity | ScalingIdentity:
-    """Return the identity of a quantizer to integers, with a fixed scale or with scales that it returns."""
+    """Return the identity of fn, a quantizer to integers with a fixed scale or with scales that it returns."""
     from fpsim.testing.quantizers.given_scales.identity import identify_integers
     from fpsim.testing.quantizers.scales.identity import identity_on, telling_matrices
 

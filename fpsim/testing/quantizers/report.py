@@ -176,7 +176,10 @@ class Findings:
     def report(
         self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
     ) -> QuantizerReport:
-        """Return the report on a function; asked: the keywords of the check; fields: further fields of the report."""
+        """Return the report on the function `name` and its format; fields: further fields of the report.
+
+        asked: the keywords of the check.
+        """
         return QuantizerReport(
             name, fmt, asked, self.names_held, tuple(self.broken.values()), notes=tuple(self.notes),
             covered=covered.coverage, **fields,

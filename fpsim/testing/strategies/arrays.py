@@ -185,7 +185,11 @@ def scaled_arrays(
 def _scaled_array(
     draw: st.DrawFn, block: tuple[int, int], kinds: list[str], tiles: int, ragged: bool
 ) -> npt.NDArray[np.float32]:
-    """Draw a matrix of tiles of `kinds`, names of TILES; block: rows and columns of a tile; else as `scaled_arrays`."""
+    """Draw a matrix of up to `tiles` tiles along each axis, of `kinds`, names of TILES.
+
+    block: rows and columns of a tile; -1 for a single tile along the axis. ragged: whether the last tile along an axis
+    may be smaller.
+    """
     height, width = (WHOLE if size == -1 else size for size in block)
     counts = [draw(st.integers(1, 1 if size == -1 else tiles)) for size in block]
     drawn = [[(draw(st.sampled_from(kinds)), draw(st.integers(0, 99))) for _ in range(counts[1])]

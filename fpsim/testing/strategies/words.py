@@ -60,7 +60,7 @@ def roundings(*, stochastic: bool = False) -> st.SearchStrategy[str]:
 
 @st.composite
 def _policy(draw: st.DrawFn, stochastic: bool) -> dict[str, Any]:
-    """Draw the keywords of a cast, for `policies`."""
+    """Draw the keywords of a cast; stochastic: whether the rounding may be stochastic, with a seed."""
     keywords: dict[str, Any] = {
         "rounding": draw(roundings(stochastic=stochastic)),
         "overflow": draw(st.sampled_from(list(OVERFLOWS))),

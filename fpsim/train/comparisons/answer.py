@@ -61,7 +61,7 @@ def intervals(values: Array) -> tuple[Array, Array]:
 
 
 def answer(comparison: Any) -> str:
-    """Return a text that names the recipes equal to the baseline within noise, those above or below, and failed runs.
+    """Return a text on a `Comparison`: recipes equal to the baseline within noise, those above or below, failed runs.
 
     With fewer than 3 seeds it names failed runs only. For a single recipe it states the final loss.
     """
@@ -101,13 +101,13 @@ def answer(comparison: Any) -> str:
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return "NAME ends X nats (LOW to HIGH)": the magnitudes of a recipe's difference from the baseline's loss."""
+    """Return "NAME ends X nats (LOW to HIGH)": the magnitudes of the recipe's difference from the baseline's loss."""
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 
 
 def _open(difference: Interval, name: str) -> str:
-    """Return the sentence that a recipe's losses vary too much between seeds to tell it from the baseline."""
+    """Return the sentence that losses of the recipe `name` vary too much between seeds to tell it from the baseline."""
     mean, side = abs(difference.mean), "above" if difference.mean > 0 else "below"
     between = f"{difference.low:#.2g} to {difference.high:#.2g}".replace("-", "−")
     return f"{name} ends {mean:#.2g} nats {side}, but its seeds differ too much to rule out chance ({between})."

@@ -130,7 +130,7 @@ class Comparison:
         }  # fmt: skip
 
     def _time_ratio(self, name: str) -> float:
-        """Return the median seconds of a recipe's steps relative to the recipe FP32's; NaN if that was not trained."""
+        """Return the median seconds of the recipe `name`'s steps relative to FP32's; NaN if FP32 was not trained."""
         if "FP32" not in self.by_recipe:
             return math.nan
         times = ([row["seconds"] for run in self.by_recipe[which] for row in run.rows] for which in (name, "FP32"))

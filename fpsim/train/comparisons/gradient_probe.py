@@ -234,7 +234,10 @@ def _figures(got: Array, wanted: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=4)
 def _trained(plain: Recipe, steps: int, seed: int, text: Any) -> dict[str, Tensor]:
-    """Return {name: copy of the weight} after `steps` steps by the float32 recipe `plain`; cached."""
+    """Return {name: copy of the weight} after `steps` steps by the float32 recipe `plain`; cached.
+
+    text: path of the training text; None for the default text.
+    """
     trainer = Trainer(plain, Settings(steps=max(steps, 1), seed=seed, text=text, measure=0))
     for _ in range(steps):
         trainer.step()

@@ -314,7 +314,10 @@ class Normalised(NamedTuple):
 
 
 def normalised(steps: KernelSteps, x: npt.ArrayLike, weight: npt.ArrayLike | None, eps: float) -> Normalised:
-    """Return an RMSNorm of floats (..., d) along the last axis, with what its gradient needs; weight: None for ones."""
+    """Return an RMSNorm of floats (..., d) along the last axis, with what its gradient needs.
+
+    weight: None for ones. eps: a number added to the mean of squares.
+    """
     codes = steps.encoded(_last_axis(x))
     square = steps.mean(codes, codes)
     if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 <= eps < 1:

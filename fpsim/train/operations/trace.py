@@ -35,7 +35,7 @@ class TracedOperation(NamedTuple):
 
 
 def reported(function: Any) -> Any:
-    """Wrap a subclass of torch.autograd.Function so that traces record its results and gradients; return the class."""
+    """Make traces record results and gradients of a torch.autograd.Function subclass, `function`, and return it."""
     forward, backward, name = function.forward, function.backward, function.__name__.strip("_")
 
     @functools.wraps(forward)
@@ -98,7 +98,7 @@ class OperationTrace:
 
     @staticmethod
     def is_shared(name: str) -> bool:
-        """Return whether an operation (a product, or a module's result) is part of "torch" and "specified" runs."""
+        """Return whether operation `name` (a product, or a module's result) is in both "torch" and "specified" runs."""
         return name.endswith((RESULT, *(f", {product}" for product in PRODUCTS)))
 
     def see(self, name: str, result: Array, arguments: tuple[Any, ...] = ()) -> None:

@@ -82,7 +82,7 @@ class GivenScaleCall:
             return self.fn(*(torch.from_numpy(np.ascontiguousarray(array)) for array in (x, *extras)))
 
     def _read(self, got: Any, x: Array) -> Values:
-        """Return the codes, which may be packed, or values that fn returned for x, as float64 of x's shape.
+        """Return `got`, codes (which may be packed) or values that fn returned for x, as float64 of x's shape.
 
         `returns_values` is set to whether they are values.
         """

@@ -31,9 +31,10 @@ SOURCES = (np.float32, np.float16, ml_dtypes.bfloat16, *(np.dtype(f"{kind}{bits}
 def check_given_scale(
     fn: Callable[..., Any], fmt: Element, scale: Any, zero_point: Any, block: Any, source: Any, cast: dict[str, Any]
 ) -> QuantizerReport:
-    """Return the report for arguments of `check_quantizer`, with a scale, or on a cast to integers (scale None).
+    """Return the report on a quantizer fn with a given scale, or that casts to integers (scale None).
 
-    cast: rounding, overflow, subnormals and seed.
+    zero_point: an integer or an array of them; None for 0. block: rows and columns of a tile; None without tiles.
+    source: the dtype of the inputs; None for float32. cast: rounding, overflow, subnormals and seed.
 
     Raises:
       ValueError, TypeError: an argument is not accepted, or arguments do not fit each other.

@@ -123,8 +123,10 @@ class GivenScale(NamedTuple):
 def given_scale(
     fmt: Element, scale: Any, zero_point: Any, cast: dict[str, Any], block: tuple[int, int] | None = None
 ) -> GivenScale:
-    """Return the model of a correct quantizer for arguments of `check_quantizer`.
+    """Return the model of a correct quantizer to a format with a given scale.
 
+    scale: a positive number or an array of them. zero_point: an integer or an array of them; None for 0.
+    block: rows and columns of a tile; None without tiles.
     cast: {"rounding": ..., "overflow": ..., "subnormals": ...}; overflow None means "saturate_finite".
 
     Raises:

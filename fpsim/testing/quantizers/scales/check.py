@@ -36,7 +36,11 @@ def check_scaled(
     fn: Callable[..., Any], fmt: Any, scaling: Scaling | str, rounding: str | Rounding, overflow: str | None,
     subnormals: str, seed: int | None,
 ) -> QuantizerReport:  # fmt: skip
-    """Return the report on a quantizer with scales, for arguments of `check_quantizer`."""
+    """Return the report on fn, a quantizer with scales.
+
+    fmt: the element format, by name, dtype or object. rounding, overflow, subnormals, seed: the promised cast of
+    elements; overflow None for the scaling's, seed None without stochastic rounding.
+    """
     require_function(fn)
     scaling = scaling_of(scaling)
     element = coded_element(fmt)

@@ -92,7 +92,10 @@ def relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, smallest: 
 
 @lru_cache(maxsize=1 << 14)
 def _relevant(scaling: Scaling, shape: tuple[int, ...], special: bool, positive: bool, above_floor: bool) -> Scaling:
-    """Return `relevant` for matrices whose magnitudes all exceed 0 (`positive`) or the amax_floor (`above_floor`)."""
+    """Return `relevant` for matrices whose magnitudes all exceed 0 (`positive`) or the amax_floor (`above_floor`).
+
+    special: whether the matrices have an Inf or a NaN.
+    """
     changes: dict[str, Any] = {}
     if len(scaling.block) == len(shape):
         changes["block"] = tuple(

@@ -154,9 +154,10 @@ def of_changed_input(change: Callable[[Array], Array]) -> FaultFunction:
 
 
 def _encoded_values(recipe: RightEncoding, x: Array, scales: Array, cast: dict[str, Any]) -> Array:
-    """Return `RightEncoding.values` without a cache.
+    """Return the elements of a matrix for given scales, float64, not multiplied by the scales.
 
-    Negative scales change the signs of elements. Infinite scales make elements 0, or NaN where x is Inf or NaN.
+    cast: keywords that replace those of the recipe's cast of elements. Negative scales change the signs of elements.
+    Infinite scales make elements 0, or NaN where x is Inf or NaN.
     """
     if (scales < 0).any():
         flipped = spread_over(scales < 0, x, recipe)

@@ -128,7 +128,7 @@ def identify_scaling(
 
 
 def identity_on(fn: Callable[..., Any], element: Element, arrays: list[Array], cast: dict[str, Any]) -> ScalingIdentity:
-    """Return the recipe that reproduces what a quantizer returns for matrices, or the nearest one and its faults.
+    """Return the recipe that reproduces what a quantizer fn returns for matrices, or the nearest one and its faults.
 
     cast: keywords of the elements' cast.
 

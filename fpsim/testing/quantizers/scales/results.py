@@ -104,7 +104,10 @@ class ReturnedParts:
         self._read_elements(elements, x, fmt)
 
     def _read_third(self, got: Any, x: Array, scaling: Scaling | None) -> None:
-        """Store the third part of the returned tuple `got`, a tensor scale or zero points, if there is one."""
+        """Store the third part of the returned tuple `got`, a tensor scale or zero points, if there is one.
+
+        scaling: the promised scaling; None if it is unknown.
+        """
         if len(got) == 2 or (len(got) == 3 and got[2] is None):
             return
         if len(got) > 3:
@@ -174,7 +177,7 @@ def _words_of(codes: Array, x: Array, fmt: Element) -> Words:
 
 
 def values_of(elements: Any, x: Array) -> Words:
-    """Return values for the input x, an array or tensor of floats, as bit patterns of float64, flat."""
+    """Return `elements`, floats that a function returned for the input x, as bit patterns of float64, flat."""
     array = as_array(without_gradient(elements), "the result")
     if array.shape != x.shape or format_of(array.dtype) is None:
         raise FunctionMisbehaved("returns", f"fn must return {WANTED}; got {shown(elements)}.", x)

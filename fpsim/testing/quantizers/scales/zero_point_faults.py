@@ -88,7 +88,7 @@ def _faults(
 def _model(case: AffineCase, fmt: IntegerFormat, scaling: Scaling, rounding: str, points: Array) -> GivenScale:
     """Return the model of a correct quantizer for a case, with a scale and a zero point for each element.
 
-    points: zero points of the tiles.
+    fmt, scaling, rounding: the promised element format, scaling and rounding. points: zero points of the tiles.
     """
     tiles = (case.scales, points.astype(np.float64))
     scales, offsets = (spread_tiles(of_tiles, case.x.shape, scaling.block) for of_tiles in tiles)
@@ -101,7 +101,8 @@ def _gives(
 ) -> bool:
     """Return whether zero points rounded by the rule `for_points`, and codes of a changed model, are those of a case.
 
-    changes: fields of the model of a correct quantizer -> other values.
+    fmt, scaling, rounding: the promised element format, scaling and rounding. changes: fields of the model of a correct
+    quantizer -> other values.
     """
     points = _zero_points(case, fmt, scaling, for_points)
     if case.zero_points is not None and (points != case.zero_points).any():
