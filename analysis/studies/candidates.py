@@ -87,7 +87,7 @@ SHORT = 14  # most characters of a scaling in a short name
 
 
 def short_name(fmt: str, scaling: str) -> str:
-    """Return a label of a format with a scaling, named as by `CastCandidate`, whose part on the scaling is short.
+    """Return a short label of a format with a scaling, both given by their names in a `CastCandidate`.
 
     Example:
       >>> from fpsim.analysis.studies.candidates import short_name

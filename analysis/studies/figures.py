@@ -78,7 +78,10 @@ def _rows_figure(rows: int, left: float, right: float) -> tuple[Any, Any]:
 
 
 def _draw_candidates(ax: Axes, summaries: Sequence[CandidateSummary], required: float) -> None:
-    """Draw a row for each candidate into `ax`, as `candidates_figure` describes it."""
+    """Draw a row of SQNR deficits in dB into `ax` for each candidate.
+
+    `required`: the SQNR in dB below which a row is shaded.
+    """
     names = [one.format for one in summaries]
     rows = [
         FigureRow(

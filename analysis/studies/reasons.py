@@ -77,7 +77,7 @@ def _runner_up(judged: JudgedCandidates) -> str:
 
 
 def _difference(more_db: float) -> str:
-    """Return a difference of two SQNRs in dB as text, such as "1.5 dB more" or "the same SQNR"."""
+    """Return a difference of two SQNRs in dB as text, such as "1.5 dB more" (positive) or "the same SQNR"."""
     if abs(more_db) < VISIBLE_DB:
         return "the same SQNR"
     return f"{abs(more_db):.1f} dB {'more' if more_db > 0 else 'less'}"

@@ -88,7 +88,8 @@ def recommend(
 def _why_unjudged(role: str, spread: RangeReport, count: int, values: int) -> str:
     """Return why a tensor keeps its dtype without being judged, as sentences; "" if it is to be judged.
 
-    `spread`: its range over all steps. `count`: its number of values. `values`: that of the whole study.
+    `role`: the tensor's role, such as "bias". `spread`: its range over all steps. `count`: its number of values.
+    `values`: the number of values in the whole study.
     """
     why = ROLES.get(role)
     if why is not None:

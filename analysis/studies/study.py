@@ -259,8 +259,9 @@ def _measure(tensors: Sequence[Tensor], report: StudyReport, plan: StudyPlan, pr
 def _study_shards(tensors: Any, plan: StudyPlan, client: Any, progress: Progress | None) -> StudyReport:
     """Return the merged report of files, each studied by a worker of a dask cluster, in the order of the files.
 
-    `tensors`: a path, or a list of paths, of files or folders. `client`: a dask.distributed.Client. A file that cannot
-    be read adds a text to the report's problems. Raise a TensorFileError if no file can be read.
+    `tensors`: a path, or a list of paths, of files or folders. `client`: a dask.distributed.Client. `progress`: called
+    with (share of files done, text), or None. A file that cannot be read adds a text to the report's problems. Raise a
+    TensorFileError if no file can be read.
     """
     from fpsim.analysis.studies.workers import Failure, run_over
     from fpsim.analysis.tensors.files import tensor_files

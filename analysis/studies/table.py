@@ -75,7 +75,8 @@ def write_table(folder: Path, name: str, columns: Mapping[str, list[Any]]) -> Pa
 def _arrow(arrow: Any, values: list[Any]) -> Any:
     """Return the values (bools, ints, floats, texts, None or MISSING) as a pyarrow array, in which NaN and null differ.
 
-    Ints mixed with floats become floats if all are exact in it. Other mixed types, and ints beyond int64, become text.
+    `arrow`: the module pyarrow. Ints mixed with floats become floats if all are exact as floats. Other mixed types, and
+    ints beyond int64, become text.
     """
     held = [None if value is MISSING else utf8(value) for value in values]
     kinds = {type(value) for value in held if value is not None}

@@ -187,7 +187,10 @@ def _read_npz(path: Path) -> Found:
 def _npz_reader(
     path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> Callable[[int], Iterator[Array]]:
-    """Return a function read(size) that yields the elements of `member`, an array's file in the archive `path`."""
+    """Return a function read(size) that yields the elements of `member`, an array's file in the archive `path`.
+
+    shape, dtype: those of the array, as its header says.
+    """
 
     def read(size: int) -> Iterator[Array]:
         try:

@@ -189,7 +189,11 @@ class _Header:
 
 
 def _size(entry: _Entry, blocks: BlockKind | None, path: Path) -> int | None:
-    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type."""
+    """Return the size of a tensor in bytes; None if neither fpsim nor an installed gguf package knows its type.
+
+    blocks: the kind of block of a quantised type; None for other types. Raises a TensorFileError if rows do not consist
+    of whole blocks.
+    """
     if entry.kind in FLOATS:
         return math.prod(entry.shape) * int(np.dtype(FLOATS[entry.kind]).itemsize)
     if blocks is None:

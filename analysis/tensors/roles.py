@@ -131,7 +131,10 @@ def role_that_stays(name: str, shape: tuple[int, ...]) -> str:
 
 
 def _few_outputs(name: str, shape: tuple[int, ...]) -> bool:
-    """Return whether a matrix has fewer outputs, the last axis of a "kernel" and the first of others, than inputs."""
+    """Return whether a matrix has fewer outputs than inputs.
+
+    The outputs are the last axis if its name ends in "kernel", else the first.
+    """
     outputs, inputs = shape[::-1] if name.endswith("kernel") else shape
     return outputs < inputs
 

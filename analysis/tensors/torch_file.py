@@ -69,7 +69,10 @@ def _is_script(path: Path) -> bool:
 
 
 def _tensors_of(content: Any, path: Path) -> tuple[list[Tensor], list[str]]:
-    """Return (tensors that hold floats or may hold codes, a sentence for each other one) in torch.load's result."""
+    """Return (tensors that hold floats or may hold codes, a sentence for each other tensor).
+
+    content: the nested containers that torch.load returned.
+    """
     tensors: list[Tensor] = []
     notes: list[str] = []
     room = SHARED_LIMIT * path.stat().st_size

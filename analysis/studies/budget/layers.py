@@ -146,7 +146,10 @@ def left_out(of: Mapping[str, Array], role: str, settings: Mapping[str, Any]) ->
 
 
 def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) -> str:
-    """Return why no matrix products can be computed from the recorded operands of an attention; "" if they can."""
+    """Return why no matrix products can be computed from the recorded operands of an attention; "" if they can.
+
+    `of`: name -> recorded operand. `settings`: the recorded settings, such as the scale; empty if unknown.
+    """
     if not {"query", "key", "value"} <= of.keys():
         return f"of its operands only {', '.join(of)} was kept"
     if not settings:
@@ -157,7 +160,7 @@ def _attention_left_out(of: Mapping[str, Array], settings: Mapping[str, Any]) ->
 
 
 def _kept(step: int, layer: str, of: dict[str, Array], settings: Mapping[str, Any], notes: Notes) -> list[Kept]:
-    """Return the operands of a layer's products as matrices, one Kept for each group or head.
+    """Return the operands of a layer's products at a training step as matrices, one Kept for each group or head.
 
     `of`: name -> recorded operand. `settings`: the recorded settings of the call. `notes`: receives notes on heads that
     are left out. Raise a ValueError if an operand other than the mask contains NaN or Inf.
@@ -191,8 +194,9 @@ def _patches(
 ) -> list[Kept]:
     """Return the operands of a convolution's products, one Kept for each group: patches, weights and output gradient.
 
-    `x`, `weight`, `gradient`: the convolution's input, weight and output gradient (or None), in torch's shapes.
-    `settings`: its recorded settings, such as strides.
+    `step`, `layer`: the training step and the layer's name, stored with them. `x`, `weight`, `gradient`: the
+    convolution's input, weight and output gradient (or None), in torch's shapes. `settings`: its recorded settings,
+    such as strides.
     """
     of = with_settings(tensor_of(x), tensor_of(weight), settings)
     back = [None] * of.groups if gradient is None else [
@@ -208,7 +212,10 @@ def _patches(
 
 
 def sizes_of(of: Mapping[str, Array], settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return operand -> number of values that a layer's products read; of a convolution's input, that of patches."""
+    """Return operand -> number of values that a layer's products read; of a convolution's input, that of patches.
+
+    `of`: name -> recorded operand. `settings`: the recorded settings of a convolution, such as strides.
+    """
     sizes = {which: x.size for which, x in of.items()}
     if of["weight"].ndim > 2:
         parts = matrices(with_settings(tensor_of(of["input"]), tensor_of(of["weight"]), settings))

@@ -176,7 +176,7 @@ def _tile(
 
 
 def _scale(encoded: Any, row: int, column: int) -> float:
-    """Return the decode scale of the element at (row, column) after a cast; 1 without scales."""
+    """Return the decode scale of the element at (row, column) of `encoded`, the result of a cast; 1 without scales."""
     if not isinstance(encoded, Scaled):
         return 1.0
     tall, wide = tile_sizes(encoded.codes.shape, encoded.scaling.block)

@@ -253,7 +253,9 @@ def _of_bits(
 ) -> tuple[Plan, float | None]:
     """Return the plan of the least error with at most `bits` per value, and None.
 
-    If every plan needs more bits, return the plan of the fewest bits, and `bits`. `names`: the recipes that it may use.
+    If every plan needs more bits, return the plan of the fewest bits, and `bits`. `names`: the recipes that the plan
+    may use. `high`: the 16-bit recipe among them; not used. `out`: the folder in which plans store their joint
+    measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}

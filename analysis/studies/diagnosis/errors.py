@@ -147,7 +147,10 @@ class ProductErrors:
         return {name: {row.layer for row in one.rows if _is_off(row, limit)} for name, one in self.budgets.items()}
 
     def alone(self, limit: float) -> tuple[Verdict, ...]:
-        """Return verdicts on attention and other products that recipes of linear layers do not cover."""
+        """Return verdicts on attention and other products that recipes of linear layers do not cover.
+
+        `limit`: the largest relative error that fits.
+        """
         recording, stages = self._recording, self._stages
         verdicts = []
         for (name, layer), one in self._others.items():

@@ -80,7 +80,8 @@ class OutputStages(Stages):
     ) -> tuple[SensitivityRow, ...]:  # fmt: skip
         """Run the model once for each recipe, with all products in that recipe, and return a row per recipe.
 
-        The inherited error of every layer, which its inexact input causes, is added to `errors`.
+        The inherited error of every layer, which its inexact input causes, is added to `errors`. `cells`: the file of
+        finished measurements, or None.
         """
         rows = []
         start, end = ENDS["errors"], ENDS["together"]
@@ -109,7 +110,8 @@ class OutputStages(Stages):
     ) -> None:  # fmt: skip
         """Split errors by cause for products that do not fit, and for the 6 worst layers of each low recipe.
 
-        Without low recipes, it is the 6 worst layers of each. `misfits`: recipe -> layers that do not fit.
+        Without low recipes, the 6 worst layers of every recipe are split. `misfits`: recipe -> layers that do not fit.
+        `cells`: the file of finished measurements, or None.
         """
         lows = [name for name, recipe in self.recipes.items() if not is_high(recipe)] or list(self.recipes)
         for name in self.recipes:

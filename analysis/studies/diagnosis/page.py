@@ -180,7 +180,7 @@ CAUSES = {
 
 
 def _product_row(row: Verdict, has_loss: bool) -> TableRow:
-    """Return the table row of one product in one recipe, with its effect on gradients, or without a loss on outputs."""
+    """Return the table row of a product in a recipe, with its effect on gradients if `has_loss`, else on outputs."""
     effect = (row.gradient_error, row.gradient_spread) if has_loss else (row.output_error, row.output_spread)
     return TableRow((
         printable(row.layer) or "the model", row.product, row.recipe, TableCell(f"{row.bits:.4g}", row.bits),

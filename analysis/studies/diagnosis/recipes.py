@@ -88,7 +88,10 @@ def _placed(name: str, recipe: LinearRecipe, hardware: Any, notes: Notes) -> Lin
 
 
 def _high(hardware: Any, notes: Notes) -> tuple[str, LinearRecipe]:
-    """Return (name, recipe) of 16 bits: BF16, else FP16, else BF16 with the recipe's own units and a note."""
+    """Return (name, recipe) of 16 bits that `hardware` can compute: BF16, else FP16.
+
+    If it can compute neither, return BF16 with the recipe's own units, and add a note.
+    """
     for name in HIGH:
         try:
             return name, _placed(name, LINEAR[name], hardware, notes)

@@ -38,9 +38,9 @@ def recorded(model: Any, batches: Sequence[Any], loss: Loss, seed: int) -> Recor
 def recorded_low(
     model: Any, batches: Sequence[Any], loss: Loss, seed: int, recipe: LinearRecipe, layers: Sequence[str]
 ) -> Recording:
-    """Record as `recorded` does, with all three products of the given layers in one recipe.
+    """Record a copy of a model on some batches, with all three products of the given layers in one recipe.
 
-    Raise a ValueError if a layer cannot follow the recipe.
+    `seed`: seed of the random draws of the first batch. Raise a ValueError if a layer cannot follow the recipe.
     """
     low = {(layer, product): recipe for layer in layers for product in PRODUCTS}
     # only the operands and their amax are needed, not their errors in formats

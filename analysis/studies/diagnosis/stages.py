@@ -128,7 +128,8 @@ class Stages:
     ) -> Diagnosis:  # fmt: skip
         """Return the diagnosis of these measurements.
 
-        `choice`: the plan and its recipes. `alone`: verdicts on attention, and on weights multiplied by hand.
+        `choice`: the plan and its recipes. `limit`: the largest relative error that fits. `alone`: verdicts on
+        attention, and on weights multiplied by hand.
         """
         judged = list(dict.fromkeys(verdict.layer for verdict in verdicts))
         unseen = unrecorded(self.model, recording.layers)
@@ -241,7 +242,10 @@ class Stages:
     def _verdicts(
         self, recording: Recording, budgets: Mapping[str, Budget], effects: Sensitivity, limit: float
     ) -> list[Verdict]:  # fmt: skip
-        """Return the verdict on each product in each recipe, given recipe -> budget and the sensitivity."""
+        """Return the verdict on each product in each recipe, given recipe -> budget and the sensitivity.
+
+        `limit`: the largest relative error of a product that fits.
+        """
         evidence = evidence_of(self._offered(effects), effects.figure)
         rows = {(row.layer, row.product, name): row for name, budget in budgets.items() for row in budget.rows}
         names = {recorded_name(layer): layer for layer in self.layers}

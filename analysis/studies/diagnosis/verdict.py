@@ -192,14 +192,18 @@ def _spoken(operand: str) -> str:
 def _wide(row: BudgetRow, side: int, recording: Recording, layer: str, whose: str = "its") -> str:
     """Return a clause saying by which factor an operand's largest value exceeds the median; "" for factors below 100.
 
-    `side`: 0 for operand a, 1 for b. `whose`: the possessive in the clause, such as "its" or "the weight's".
+    `side`: 0 for operand a, 1 for b. `recording`, `layer`: the recording of the operand, and the layer's name in it.
+    `whose`: the possessive in the clause, such as "its" or "the weight's".
     """
     ratio = _ratio(recording, layer, row.operands[side])
     return f" while {whose} largest value is {ratio:,.0f} times the median" if ratio >= WIDE else ""
 
 
 def _widest(row: BudgetRow, recording: Recording, layer: str) -> str:
-    """Return a clause on the operand with the largest ratio to its median; "" if it is below 100, or not rounded."""
+    """Return a clause on the operand with the largest ratio to its median; "" if it is below 100, or not rounded.
+
+    `recording`, `layer`: the recording of the operands, and the layer's name in it.
+    """
     ratios = [(_ratio(recording, layer, operand), side) for side, operand in enumerate(row.operands)]
     ratio, side = max(ratios)
     if ratio < WIDE or row.formats[side] == "float32":
@@ -220,8 +224,9 @@ def _out_of_range(
 ) -> str:  # fmt: skip
     """Return a clause on the operand that has the largest share of values out of its format's range; "" if none has.
 
-    Only operands cast without scales count. `sides`: which values count: those "below", "above", or among the
-    "subnormal" numbers of the format. With "above" alone a single value suffices, else a share of over 1 % is needed.
+    Only operands cast without scales count. `recording`, `layer`: the recording of the operands, and the layer's name
+    in it. `sides`: which values count: those "below", "above", or among the "subnormal" numbers of the format. With
+    "above" alone a single value suffices, else a share of over 1 % is needed.
     """
     clauses = []
     for side, operand in enumerate(row.operands):

@@ -63,7 +63,7 @@ class _ByTorch(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, layer: str) -> torch.Tensor:
-        """Return torch's x @ weight^T + bias, and report the forward product."""
+        """Return torch's x @ weight^T + bias, and report the forward product under the name `layer`."""
         ctx.save_for_backward(x, weight)
         ctx.layer, ctx.has_bias = layer, bias is not None
         with torch.autocast("cpu", enabled=False):

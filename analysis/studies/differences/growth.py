@@ -37,7 +37,10 @@ class LayerDifference:
 
 
 def layer_difference(layer: str, product: str, call: int, x: Array, y: Array) -> LayerDifference:
-    """Return the difference between two results x and y, of equal shape, of the same product in two runs."""
+    """Return the difference between two results x and y, of equal shape, of the same product in two runs.
+
+    `call`: how many times the layer had computed the product before.
+    """
     share = float(np.count_nonzero(differing(x, y))) / x.size if x.size else 0.0
     return LayerDifference(layer, product, call, x.size, share, relative_norm(x, y))
 

@@ -95,7 +95,7 @@ class ModelDivergence(Divergence):
 def no_difference(
     growth: tuple[LayerDifference, ...], names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two runs whose bits are all equal."""
+    """Return the report of two runs whose bits are all equal; `kl`: KL divergence of the outputs in nats, or None."""
     size, noun = sum(row.size for row in growth), "output" if growth and growth[0].product == "output" else "product"
     lines = [
         f"No bit differs between {names[0]} and {names[1]}: {plural(len(growth), noun)} of {plural(size, 'element')}."
@@ -110,7 +110,10 @@ def no_difference(
 def output_divergence(
     difference: OutputDifference, names: tuple[str, str], kl: float | None, coverage: Coverage
 ) -> ModelDivergence:  # fmt: skip
-    """Return the report of two models in which a module returned different bits."""
+    """Return the report of two models in which a module returned different bits.
+
+    `kl`: KL divergence of the models' outputs in nats, or None.
+    """
     first, second = difference.first, difference.second
     assert first is not None
     assert second is not None

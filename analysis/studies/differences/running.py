@@ -121,7 +121,7 @@ def outputs_of(
 
 
 def copied(x: Any, noun: str) -> Any:
-    """Return a deep copy of a model or batch, called `noun` in messages; raise a ValueError if it cannot be copied."""
+    """Return a deep copy of the model or batch `x`; raise a ValueError that calls it `noun` if it cannot be copied."""
     try:
         return copy.deepcopy(x)
     except Exception as reason:  # its own code may raise anything

@@ -118,10 +118,12 @@ def _by_products(
     models: tuple[Any, Any], batches: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic], loss: Any,
     logits: Logits,
 ) -> ModelDivergence:  # fmt: skip
-    """Compare every product of the two runs of `diff`, and return the report.
+    """Compare every product of linear layers and convolutions in two runs, and return the report.
 
-    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. Raise a ValueError
-    if the model runs no such product, if a pattern matches no layer, or if all results are NaN.
+    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `loss`: a function
+    of (model, batch), or None for the forward pass alone. `logits`: the part of the outputs that their KL divergence is
+    computed from, as in `diff`. Raise a ValueError if the model runs no such product, if a pattern matches no layer, or
+    if all results are NaN.
     """
     from fpsim.analysis.studies.differences.growth import kl_of
     from fpsim.analysis.studies.differences.report import model_divergence, no_difference
@@ -159,7 +161,10 @@ def _by_products(
 
 
 def _any_compiled(torch: Any, models: tuple[Any, Any], ways: tuple[ModelArithmetic, ModelArithmetic]) -> bool:
-    """Return whether a model is compiled by torch.compile; raise a ValueError unless its arithmetic is "torch"."""
+    """Return whether one of two models is compiled by torch.compile.
+
+    `ways`: the arithmetic of each model. Raise a ValueError if that of a compiled model is not "torch".
+    """
     from fpsim.analysis.models.compiled import compiled_modules
 
     compiled = [isinstance(model, torch.nn.Module) and bool(compiled_modules(model)) for model in models]
@@ -178,7 +183,9 @@ def _by_outputs(
 ) -> ModelDivergence:  # fmt: skip
     """Compare the outputs of the modules of two models, at least one of them compiled, and return the report.
 
-    The arguments are those of `_by_products`. Raise a ValueError if there is a loss, or if no modules are in common.
+    `models`, `batches`, `ways`: the model, batch and arithmetic of the first and of the second run. `logits`: the part
+    of the outputs that their KL divergence is computed from, as in `diff`. Raise a ValueError if `loss` is not None, or
+    if no modules are in common.
     """
     from fpsim.analysis.models.compiled import compiled_modules, coverage_of_call
     from fpsim.analysis.models.coverage import NOTHING
@@ -270,7 +277,10 @@ class _ProductComparison:
             self._calls[key] += 1
 
     def _divergence(self, other: Product | None, mine: Product | None) -> Divergence | None:
-        """Return the first difference between a product of each run, or None; a run that has ended has None."""
+        """Return the first difference between `other`, a product of the first run, and `mine`, of the second, or None.
+
+        A product is None if its run has ended.
+        """
         one, two = ([] if product is None else [product] for product in (other, mine))
         return first_divergence(one, two, self.names, step=None, after=self._after)
 

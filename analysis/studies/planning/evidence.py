@@ -296,7 +296,7 @@ def _undivided(
 
 
 def _unmeasured(figure: str, measured: Mapping[tuple[str, str, str], Measured]) -> list[Refusal]:
-    """Return a refusal for each product and recipe whose metric is Inf or NaN."""
+    """Return a refusal for each product and recipe whose metric, named `figure`, is Inf or NaN."""
     return [
         Refusal(*key, f"its {figure} is {one.value:g}")
         for key, one in measured.items() if not math.isfinite(one.harm)

@@ -64,7 +64,8 @@ def plan_axes(
 def _frontier(points: Sequence[Any], method: str) -> list[tuple[float, float]]:
     """Return pairs (cost, predicted error) of the plans to draw for a search, the cheapest first.
 
-    For "greedy", they are those of the greedy search; for "milp", the best plans of both searches.
+    `points`: the plans of both searches. `method`: "greedy" for the plans of the greedy search; "milp" for those plans
+    of both searches whose predicted error is smaller than that of every cheaper plan.
     """
     if method == "greedy":
         return [(point.cost, point.predicted) for point in points if point.method == method]
@@ -92,7 +93,7 @@ def _draw(ax: Axes, candidate: Any) -> None:
 
 
 def _label(ax: Axes, candidates: Sequence[Any], budget: float) -> None:
-    """Write the names of plans, except random ones, in the order of their errors next to the line at `budget`."""
+    """Write the names of the plans `candidates`, except random ones, next to the line at `budget`, ordered by error."""
     names: dict[tuple[tuple[Any, str], ...], list[str]] = {}
     places: dict[tuple[tuple[Any, str], ...], float] = {}
     for candidate in candidates:

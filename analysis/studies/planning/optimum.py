@@ -133,10 +133,11 @@ class _Program:
     def _answered(
         self, goal: npt.NDArray[np.float64], top: npt.NDArray[np.float64], limit: int | None, most: int | None
     ) -> _Answer:
-        """Solve the program until an answer meets the limits in exact integers, excluding each answer that does not.
+        """Solve the integer program until a solution meets `limit` and `most` exactly, excluding each that does not.
 
-        The choice of the answer is None if none of 64 does. `top`: upper bound of each variable, float64 of shape
-        (variables,). The other arguments are those of `solved`.
+        The choice of the result is None if none of 64 solutions does. `goal`: the harms or prices to minimise. `top`:
+        upper bound of each variable, float64 of shape (variables,). `limit`, `most`: the largest price and total harm,
+        None for no limit.
         """
         whole = np.concatenate([np.ones(len(self.columns)), np.zeros(self.size - len(self.columns))])
         unit = _power(goal[top > 0].max(initial=0.0), GOAL_BITS)

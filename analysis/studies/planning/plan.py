@@ -150,7 +150,8 @@ def _notes(
 ) -> list[str]:
     """Return the notes of a plan, sentences on properties that a user might not expect.
 
-    `kept`: layers that the user excludes. `chips`: architectures of the matrix units of the plan `chosen`.
+    `kept`: layers that the user excludes. `proven`: whether the plan is proven optimal. `chips`: architectures of the
+    matrix units of the plan `chosen`.
     """
     notes = [*evidence.notes(kept), *filter(None, [evidence.uncounted])]
     if not proven:
@@ -283,7 +284,7 @@ class _PlanSearch:
         return tuple(self._choice(slot, assignment[slot]) for slot in self.evidence.slots if slot in assignment)
 
     def _choice(self, slot: Slot, name: str) -> Choice:
-        """Return the Choice of a recipe for one product, with the recipes of the next fewer and next more bits."""
+        """Return the Choice of recipe `name` for the product `slot`, and recipes of the next fewer and more bits."""
         (layer, product), values = slot, self.evidence.values[slot]
         others = [
             Other(other, float(product_bits(recipe, product, values) / sum(values)), self.evidence.measured[key].value)

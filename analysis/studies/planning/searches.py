@@ -133,9 +133,9 @@ def greedy(problem: ChoiceProblem, limit: int) -> Choice | None:
 def at_random(problem: ChoiceProblem, limit: int, floor: Choice, seed: int) -> Choice:
     """Return a random choice of recipes at a price of at most `limit`.
 
-    The search begins with a random recipe for each unit. While the price is above the limit, a random unit gets its
-    recipe in `floor`, a choice within the limit. Then random changes that reduce the harm and stay within the limit are
-    made.
+    The search begins with a random recipe for each unit (products that share a recipe). While the price is above the
+    limit, a random unit gets its recipe in `floor`, a choice within the limit. Then random changes that reduce the harm
+    and stay within the limit are made.
     """
     rng = np.random.default_rng(seed)
     now = Spending(problem, [int(rng.choice(problem.open(unit))) for unit in range(len(floor))])

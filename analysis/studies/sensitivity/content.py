@@ -93,7 +93,7 @@ def _add(sha: Any, value: Any, above: frozenset[int]) -> None:
 def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
     """Add the items of a container, or the attributes of another object, to a hash; else the value as text.
 
-    `above`: ids of `value` and of the containers that contain it.
+    `sha`: the hashlib object. `above`: ids of `value` and of the containers that contain it.
     """
     parts: list[Any]
     if isinstance(value, Mapping):
@@ -114,7 +114,7 @@ def _add_parts(sha: Any, value: Any, above: frozenset[int]) -> None:
 
 
 def _add_tensor(sha: Any, x: torch.Tensor) -> None:
-    """Add the dtype, shape, layout and bytes of a tensor to a hash; a tensor on the meta device has no bytes."""
+    """Add a tensor's dtype, shape, layout and (unless on the meta device) bytes to `sha`, a hashlib object."""
     sha.update(f"tensor {x.dtype} {tuple(x.shape)} {x.layout};".encode())
     if x.device.type == "meta":
         return

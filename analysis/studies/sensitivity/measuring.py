@@ -251,7 +251,10 @@ class Measurer:
         return SensitivityRow.of(JOINT, JOINT, name, elements, figures)
 
     def _keep(self, index: int, exact: ExactRun) -> ExactRun:
-        """Store the exact results of a batch for `joint`, unless those of all batches need over 1 GiB; return them."""
+        """Store and return the exact results of batch number `index` for `joint`.
+
+        They are not stored if those of all batches need over 1 GiB.
+        """
         held = [x for x in (*exact.outputs, *exact.gradients) if x is not None]
         if sum(x.numel() * x.element_size() for x in held) * len(self.batches) <= KEPT:
             self._kept[index] = exact
@@ -269,12 +272,12 @@ class Measurer:
         )  # fmt: skip
 
     def _name(self, key: Key, index: int) -> str:
-        """Return the digest under which the result for (layer, product, recipe name) and a batch is stored."""
+        """Return the digest that names the result of (layer, product, recipe name) and batch number `index`."""
         layer, product, name = key
         return digest(layer, product, recipe_words(self.recipes[name]), str(index))
 
     def _read(self, key: str, cells: Cells | None) -> BatchFigures | None:
-        """Return the metrics stored under a digest, in memory or in a file; None if there are none."""
+        """Return the metrics stored under the digest `key` in memory or in the file `cells`, or None."""
         if key not in self._known:
             figures = stored(cells, key)
             if figures is None:
@@ -283,7 +286,11 @@ class Measurer:
         return self._known[key]
 
     def _write(self, key: str, point: dict[str, str], figures: BatchFigures, cells: Cells | None) -> BatchFigures:
-        """Store the metrics of a batch under a digest and the names `point`, also in the file if any; return them."""
+        """Store the metrics of a batch under the digest `key`, in memory and in the file `cells` (None: no file);
+        return them.
+
+        `point`: the names of what was measured, which the file stores too.
+        """
         figures = self._known[key] = BatchFigures.of(*figures)
         if cells is not None:
             cells.add(SweepCell(key, point, figures._asdict()))

@@ -57,7 +57,7 @@ class OnePass:
                         self.refused[key] = str(reason)
 
     def _find(self, spot: Spot, call: LayerCall, product: str, name: str, recipe: LinearRecipe) -> None:
-        """Compute the error of one product of a layer's call in a recipe, and add it to the sums of the layer.
+        """Add the error of one product of a layer's call, computed in the recipe called `name`, to the layer's sums.
 
         For "fprop", <g, d> is added for each term of the loss, where g is the gradient of the output and d its error.
         For "wgrad", the error of the weight's gradient is added; for "dgrad", nothing.

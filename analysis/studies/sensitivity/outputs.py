@@ -119,5 +119,5 @@ UNKNOWN = BatchFigures(*(NAN,) * len(UNCHANGED))
 
 
 def _exact(outputs: list[Any]) -> ExactRun:
-    """Return the float tensors that a model returned as the results of an exact run without a loss."""
+    """Return `outputs`, the float tensors that a model returned, as the results of an exact run without a loss."""
     return ExactRun(NAN, outputs, [], None)

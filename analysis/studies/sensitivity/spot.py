@@ -152,7 +152,8 @@ class Spot:
         """Return multiply(plan, seed) for one group of the layer; raise a RefusedProduct if it raises a ValueError.
 
         The plan is that of the recipe, as text; the seed an int64 tensor, or None if the plan draws no random numbers.
-        `draw`: the seed as an int. `group`: index of the convolution's group, 0 for a linear layer.
+        `product`: the product's name, for the error. `draw`: the seed as an int. `group`: index of the convolution's
+        group, 0 for a linear layer.
         """
         name = f"{self.name}[{group}]" if self.shape.groups > 1 else self.name
         plan, draws = _plan(recipe, name, self.backend)
@@ -164,7 +165,10 @@ class Spot:
 
 @lru_cache(maxsize=4096)
 def _plan(recipe: LinearRecipe, name: str, backend: str) -> tuple[str, bool]:
-    """Return a layer's plan for a recipe, as text, and whether its roundings draw random numbers."""
+    """Return a layer's plan for a recipe, as text, and whether its roundings draw random numbers.
+
+    `name`: the layer's name, from which the random numbers are seeded. `backend`: the backend that multiplies.
+    """
     plan = plan_of(recipe, name, backend)
     return plan.text, plan.draws
 
@@ -179,7 +183,10 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spot: Spot, draw: int) -> Tensor:
-        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch."""
+        """Return the layer's output, computed in the recipe that `spot` now has for "fprop", or by torch.
+
+        `x`, `weight`, `bias`: the layer's operands. `draw`: the number that seeds stochastic rounding.
+        """
         ctx.save_for_backward(x, weight, bias)
         ctx.spot, ctx.draw = spot, draw
         ctx.autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -213,8 +220,8 @@ def _exact(
 ) -> tuple[Tensor, list[Tensor | None]]:  # fmt: skip
     """Return the layer's output, and torch's own gradients of x, weight and bias (None where not needed).
 
-    The layer runs forwards again, so that the gradients have torch's bits. `needed`: whether each gradient is needed.
-    `autocast`: (enabled, dtype) of the forward pass.
+    The layer runs forwards again, so that the gradients have torch's bits. `operands`: x, weight and bias. `needed`:
+    whether each gradient is needed. `autocast`: (enabled, dtype) of the forward pass.
     """
     leaves: list[Any] = [None if operand is None else operand.detach() for operand in operands]
     wanted = [i for i, leaf in enumerate(leaves) if needed[i] and leaf is not None]

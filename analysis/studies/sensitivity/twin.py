@@ -97,8 +97,9 @@ class Twin:
     def tried(self, batch: Any, index: int, low: Assignment | None = None) -> TwinRun:
         """Run a batch as `run` does, and return the results if the loss (without a loss, the outputs) is valid.
 
-        Raise a TypeError or ValueError if the batch does not fit the model, the loss is not one finite value with a
-        gradient, or the outputs are not finite floats.
+        `index`: number of the batch, which seeds random draws. `low`: (layer, product) -> recipe; None if all products
+        are torch's. Raise a TypeError or ValueError if the batch does not fit the model, the loss is not one finite
+        value with a gradient, or the outputs are not finite floats.
         """
         try:
             outcome = self.run(batch, index, low)
@@ -114,7 +115,10 @@ class Twin:
         return outcome
 
     def assign(self, low: Assignment, index: int) -> None:
-        """Set the recipes of some products, (layer, product) -> recipe; all others become torch's own."""
+        """Set the recipes of some products, (layer, product) -> recipe; all others become torch's own.
+
+        `index`: number of the batch, which seeds stochastic rounding.
+        """
         for spot in self.spots.values():
             spot.low, spot.seen, spot.draw = {}, None, index * CALLS
         for (layer, product), recipe in low.items():
@@ -128,7 +132,8 @@ class Twin:
     def gradients(self, loss: Tensor | None, index: int, *, keep: bool) -> list[Tensor | None]:
         """Return the gradient of every trainable parameter, in the order of the model; None for an unused one.
 
-        `index`: number of the batch, which seeds random draws. `keep`: whether the graph stays usable.
+        `loss`: the loss with its graph. `index`: number of the batch, which seeds random draws. `keep`: whether the
+        graph stays usable.
         """
         assert loss is not None
         for weight in self.weights:

@@ -131,7 +131,10 @@ def _awq(parts: WeightParts, bits: int) -> Tensor:
 
 
 def groups_of(parts: WeightParts, k: int, groups: int) -> Array:
-    """Return the index of the group of each of the `k` inputs of a weight, from its g_idx or by equal size."""
+    """Return the index of the group of each of the `k` inputs of a weight, from its g_idx, or else by equal size.
+
+    groups: the number of groups.
+    """
     if "group" not in parts.beside:
         if k % groups:
             raise LayoutError(f"its {k} inputs are not a multiple of its {groups} groups")

@@ -81,8 +81,8 @@ class WeightParts:
         """Return the weight as a tensor whose values are decoded in chunks, some rows of codes at a time.
 
         words: text on the format and scales, used in place of a dtype's name. load: reads the scales, and returns a
-        function of (rows of codes as stored, index of the first row) that returns the rows' values. outputs_last: as in
-        `Tensor`.
+        function of (rows of codes as stored, index of the first row) that returns the rows' values. outputs_last:
+        whether the weight's last axis is that of the outputs; None if unknown.
         """
         bands = self._bands(math.prod(shape), load)
         return self.weight_of(shape, words, bands, outputs_last)
@@ -90,7 +90,11 @@ class WeightParts:
     def weight_of(
         self, shape: Sequence[int], words: str, bands: Callable[[], Iterator[Array]], outputs_last: bool | None = None
     ) -> Tensor:
-        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order."""
+        """Return the weight as a tensor whose values are the flat float32 arrays that `bands()` yields in order.
+
+        words: text on the format and scales, used in place of a dtype's name. outputs_last: whether the weight's last
+        axis is that of the outputs; None if unknown.
+        """
         return replace(
             self.codes, name=self.name, shape=tuple(shape), dtype=words, left_out="", outputs_last=outputs_last,
             read=lambda wanted: pieces_of(bands(), wanted), bits=self.stored_bits / max(math.prod(shape), 1),

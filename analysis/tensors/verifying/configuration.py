@@ -60,7 +60,7 @@ def configuration_findings(settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _wrong(settings: Mapping[str, Any], fields: Mapping[str, Check], owner: str) -> Iterator[Finding]:
-    """Yield a finding for each field whose value fails its check.
+    """Yield a finding for each field of `settings`, field -> value, whose value fails its check.
 
     fields: field -> (check, accepted values as text). owner: end of the field's name in messages, such as " of the
     weights of group_0".

@@ -54,6 +54,9 @@ def _names_gptqmodel(settings: Mapping[str, Any]) -> bool:
 
 
 def untold_findings(layouts: list[str], with_reference: bool) -> Iterator[Finding]:
-    """Yield a note on the faults that a file of these layouts cannot show, if there are any and no reference."""
+    """Yield a note on the faults that a file of these layouts cannot show; nothing if there are no layouts.
+
+    with_reference: whether values are compared with those of the unquantised model; if so, nothing is yielded.
+    """
     if layouts and not with_reference:
         yield Finding("", "untold", f"{' + '.join(layouts)}: {UNTOLD}.", False)

@@ -138,10 +138,10 @@ def gptq_findings(one: Recognised, bits: int, group_of: Array) -> Iterator[Findi
 
 
 def _symmetric_findings(name: str, bits: int, stored: int, said: int) -> Iterator[Finding]:
-    """Yield a finding if the zero point of all groups is the middle code in no version of GPTQ, or not in the
-    configured one.
+    """Yield a finding if the zero point of all groups is no middle code of the configured (or any) GPTQ version.
 
-    stored: the stored zero point. said: the configured version, 0 if unknown.
+    name: name of the weight. bits: bits of a code. stored: the stored zero point. said: the configured version, 0 if
+    unknown.
     """
     middle = 1 << bits - 1
     version = {middle: 2, middle - 1: 1}.get(stored, 0)
@@ -187,8 +187,9 @@ def awq_findings(one: Recognised) -> Iterator[Finding]:
 
 
 def packed_findings(one: Recognised, bits: int, n: int, k: int) -> Iterator[Finding]:
-    """Yield a finding if zero points of compressed-tensors' packed integers, (n, k), differ from their groups' mean
-    codes.
+    """Yield a finding if zero points of compressed-tensors' packed integers (n, k) differ from mean codes of groups.
+
+    bits: bits of a code.
     """
     parts, name = one.parts, one.parts.name
     groups = parts.beside["scale"].shape[1]

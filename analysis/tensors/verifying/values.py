@@ -42,7 +42,8 @@ def floats(one: Tensor) -> Array:
 def _scales(name: str, one: Tensor, of_blocks: bool) -> Iterator[Finding]:
     """Yield a finding for each fault of a tensor of scales: NaN, infinite or negative scales, and -0.
 
-    of_blocks: whether blocks have these scales; a scale of the whole tensor must not be 0 either.
+    name: name of the weight, for the findings. of_blocks: whether blocks have these scales; a scale of the whole tensor
+    must not be 0 either.
     """
     label = one.name.rpartition(".")[2]
     if _are_codes(one):

@@ -76,7 +76,10 @@ def verify(path: str | Path, *, reference: str | Path | Mapping[str, Any] | None
 def _findings(
     path: Path, stored: Sequence[Tensor], reference: str | Path | Mapping[str, Any] | None
 ) -> tuple[list[Finding], list[Tensor]]:
-    """Return (all findings and notes on a checkpoint, its quantised weights)."""
+    """Return (all findings and notes on a checkpoint, its quantised weights).
+
+    reference: the unquantised model (a path, or name -> array) with which values are compared, or None.
+    """
     quantised = recognised(stored)
     metadata: dict[str, str] = {}
     for file in checkpoint_files(path)[0]:

@@ -126,6 +126,9 @@ def refuse_misfits(layout: str, weight: WeightToWrite, options: LayoutOptions) -
 def checked_options(layout: str, group_size: int | None, bits: int, symmetric: bool) -> LayoutOptions:
     """Return the options of a layout as a record.
 
+    group_size: values that share a scale; None for the layout's default. bits: bits of a code. symmetric: whether codes
+    are symmetric about zero.
+
     Raises:
       ValueError: the layout does not have an option, or does not allow its value.
     """

@@ -121,7 +121,10 @@ def _hqq(bits: int, options: LayoutOptions, kept: Sequence[str]) -> Config:
 
 
 def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
-    """Return ModelOpt's `quantization_config`; kind: the layout's name after "modelopt:"."""
+    """Return ModelOpt's `quantization_config`; kind: the layout's name after "modelopt:".
+
+    kept: names of the modules that stay unquantised. measured: whether scales of the layers' inputs are stored.
+    """
     config: Config = {"ignore": list(kept), "quant_algo": ALGORITHMS[kind], "producer": MODELOPT}
     if kind in ("fp8", "nvfp4"):
         scheme: Config = {"dynamic": False, "num_bits": 8 if kind == "fp8" else 4, "type": "float"}
@@ -132,7 +135,10 @@ def _modelopt(kind: str, kept: Sequence[str], measured: bool) -> Config:
 
 
 def _compressed(kind: str, options: LayoutOptions, kept: Sequence[str], measured: bool) -> Config:
-    """Return compressed-tensors' `quantization_config`; kind: the layout's name after "compressed-tensors:"."""
+    """Return compressed-tensors' `quantization_config`; kind: the layout's name after "compressed-tensors:".
+
+    kept: names of the modules that stay unquantised. measured: whether scales of the layers' inputs are stored.
+    """
     name, bits, number, symmetric, strategy, group, of_inputs = COMPRESSED[kind]
     weights: Config = {
         "num_bits": bits, "type": number, "symmetric": symmetric, "strategy": strategy, "dynamic": False,

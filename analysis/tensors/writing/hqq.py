@@ -84,7 +84,10 @@ def _pack(packed: Array, codes: Array, first: int, bits: int) -> None:
 
 
 def _settings(weight: WeightToWrite, bits: int, group: int) -> dict[str, Array]:
-    """Return the settings that HQQ stores as tensors, name -> array: numbers, flags, and texts as bytes."""
+    """Return the settings that HQQ stores as tensors, name -> array: numbers, flags, and texts as bytes.
+
+    bits: bits of a code. group: number of values that share a scale.
+    """
     numbers = {"axis": 1, "group_size": group, "nbits": bits}
     flags = {
         "channel_wise": True, "encoded_state_dict": True, "offload_meta": False, "optimize": False,

@@ -28,8 +28,9 @@ def in_order(word: Any) -> Any:
 
 @kernel
 def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
-    """Write the largest magnitude of each block of `width` float32 values to `largest`, both flat uint32 bits; NaN
-    exceeds Inf.
+    """Write the largest magnitude of each block of `width` values in `words` to `largest`; NaN exceeds Inf.
+
+    words, largest: uint32 bits of float32, flat.
     """
     for block in range(largest.size):
         most = u32(0)
@@ -40,8 +41,9 @@ def largest_of_blocks(words: Any, width: Any, largest: Any) -> None:
 
 @kernel
 def extremes_of_blocks(words: Any, width: Any, lowest: Any, highest: Any) -> None:
-    """Write the smallest and largest value of each block of `width` float32 values to `lowest` and `highest`, int32
-    bits, flat.
+    """Write the smallest and largest value of each block of `width` values in `words` to `lowest` and `highest`.
+
+    words, lowest, highest: int32 bits of float32, flat.
     """
     for block in range(lowest.size):
         low, high = i32(0x7FFFFFFF), i32(-0x80000000)

@@ -51,8 +51,10 @@ def ceil_codes(amax: Array, fmt: str) -> Array:
 
 
 def even_codes(amax: Array, fmt: str) -> Array:
-    """Return E8M0 codes as `floor_codes` does, of amax rounded to one mantissa bit, as compressed-tensors computes
-    them.
+    """Return E8M0 codes of the scales 2^(floor(log2(r)) - E), as compressed-tensors computes them.
+
+    r is amax rounded to one mantissa bit. E is the exponent of the largest power of two in the format `fmt` ("e2m1" or
+    "e4m3").
 
     Example:
       >>> even_codes(np.float32([6.9, 7, 0]), "e2m1").tolist()
@@ -96,7 +98,10 @@ def block_amax(values: Array, width: int) -> Array:
 
 
 def block_extremes(values: Array, width: int) -> tuple[Array, Array]:
-    """Return (smallest, largest) values of blocks as `block_amax` does its largest magnitudes; -0 is smaller than 0."""
+    """Return (smallest, largest) values of the blocks of `width` neighbours in a row, each (rows, K / width) float32.
+
+    -0 is smaller than 0.
+    """
     lowest, highest = (np.empty((len(values), values.shape[1] // width), np.int32) for _ in range(2))
     words = np.ascontiguousarray(values, np.float32).view(np.int32).reshape(-1)
     extremes_of_blocks(words, width, lowest.reshape(-1), highest.reshape(-1))
