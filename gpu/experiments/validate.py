@@ -207,7 +207,8 @@ def _in_processes(
     """Run parts in separate processes, add their results to `rows` and `speeds`, and call `report` as each ends.
 
     seconds: the time limit that each process observes. most: seconds after which a process is killed; the results that
-    it has written until then are used. lab: has the name of the hardware's module. keep: as for `run_part`.
+    it has written until then are used. lab: has the name of the hardware's module. keep: folder in
+    which to store products whose bits no model predicts, or None.
     """
     of_parts: dict[str, list[ValidationRow]] = {part: [] for part in parts}
     before = tuple(rows)

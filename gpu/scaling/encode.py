@@ -295,7 +295,8 @@ def _scale_numbers(job: GpuTileJob, fill: GpuTargets, from_source: tuple[Any, An
     """Return the numbers of the scale rule on the GPU: largest values and limits of elements and scales (ScaleNumbers).
 
     For a second-level scale, kernels are queued first, which fill fill.tensor and may increase fill.counts.
-    from_source, widened: as for `_find_tops`.
+    from_source: (memory of the source, constants that decode it). widened: whether kernels decode elements to a wider
+    float.
     """
     plan, word = job.plan, f"u{job.width // 8}"
     real = np.dtype(f"f{job.width // 8}")

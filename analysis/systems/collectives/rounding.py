@@ -66,7 +66,7 @@ class Adder:
     def options(self, rank: int, rounding: int) -> dict[str, Any]:
         """Return the keyword arguments rounding, overflow and seed of `fp.encode` for one rounding to `fmt`.
 
-        rank, rounding: as for `step_seed`.
+        rank, rounding: the rank that rounds, and the number of the rounding, such as ADD; they select random bits.
         """
         seed = None if self._options.seed is None else step_seed(self._options.seed, rank, rounding)
         return {"rounding": self._options.rounding, "overflow": self._options.overflow, "seed": seed}
@@ -107,7 +107,10 @@ class Adder:
         self.overflowed |= bool(flags & Flags.OVERFLOW)
 
     def rounded(self, values: Array, rank: int, rounding: int) -> Array:
-        """Return values rounded to codes of `fmt`; update `overflowed`. rank, rounding: as for `step_seed`."""
+        """Return values rounded to codes of `fmt`; update `overflowed`.
+
+        rank, rounding: the rank that rounds, and the number of the rounding, such as CAST; they select random bits.
+        """
         if self.watches and not self.overflowed and values.size:
             largest = float(np.nanmax(np.abs(values.astype(np.float64))))
             self.overflowed = largest >= self.fmt.max + float(self.fmt.ulp(self.fmt.max)) / 2
@@ -117,7 +120,8 @@ class Adder:
         """Return the codes of the sum of operands that one rank adds from left to right.
 
         With an accumulation format the rank rounds to `fmt` once, after the last addition; otherwise after each.
-        operands: (first rank, codes of `fmt`) of each operand. start, size: as for `add_into`.
+        operands: (first rank, codes of `fmt`) of each operand. start, size: index of the first element,
+        and elements of the whole buffer, which select random bits.
         """
         if self.wide is None or len(operands) < 3:
             total = operands[0][1].copy()
@@ -147,8 +151,8 @@ class Adder:
     def sent(self, wide: Array, start: int, size: int, rank: int) -> Array:
         """Return `wide`, codes of the accumulation format, rounded to codes of `fmt`; update `overflowed`.
 
-        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN. start, size, rank: as for
-        `add_into`.
+        In FP32 every NaN of `wide` is first replaced, in place, by the canonical NaN. start, size, rank: index
+        of the first element, elements of the whole buffer, and the rank that rounds; they select random bits.
         """
         assert self.wide is not None
         if self.wide == FP32 and self.wide.nan_code is not None:

@@ -218,7 +218,7 @@ def _relative(error: Array, exact: Array) -> float:
 def _checked(algorithms: Any, ranks: int) -> list[tuple[Algorithm, Any]]:
     """Return pairs (algorithm object, accumulation format or None), after checking each against the number of ranks.
 
-    algorithms: as for `report`.
+    algorithms: names, algorithm objects, or pairs (algorithm, accumulation format); None for all that support `ranks`.
     """
     if algorithms is None:
         chosen: list[Choice] = [
