@@ -284,7 +284,10 @@ def encode_scaled(
 
 
 def _encode_tensors(x: Tensor, fmt: Any, scaling: Scaling | str, keywords: dict[str, Any]) -> ScaledTensors:
-    """Return the codes and scales of a tensor in a format by `fp.encode_scaled`; keywords: its other arguments."""
+    """Return the codes and scales of a tensor by `fp.encode_scaled`.
+
+    fmt: the element format, by name, dtype or object. keywords: other arguments of `fp.encode_scaled`.
+    """
     encoded = scaled_cast.encode_scaled(array_of(x), fmt, scaling, **keywords)
     parts = (encoded.scale_codes, encoded.tensor_scale, encoded.zero_points)
     optional = [None if part is None else tensor_of(np.asarray(part)) for part in parts]

@@ -98,7 +98,7 @@ class Corpus:
     def validation(self, batches: int, batch: int, context: int) -> list[tuple[Integers, Integers]]:
         """Return `batches` pairs like those of the method `batch`, spread evenly over the last tenth of the text.
 
-        They are the same at each call. batch, context: the number of passages in each pair, and of tokens in each passage.
+        They are the same at each call. batch, context: the number of passages in each pair, and of tokens in each.
 
         Raises:
           TypeError, ValueError: an argument is not a positive integer, or the text has fewer different passages.

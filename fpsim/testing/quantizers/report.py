@@ -176,7 +176,7 @@ class Findings:
     def report(
         self, name: str, fmt: Any, asked: dict[str, Any], covered: CoverageRecord, **fields: Any
     ) -> QuantizerReport:
-        """Return the report on the function `name` and its format; fields: further fields of the report.
+        """Return the report on the function `name` and its format `fmt`; fields: further fields of the report.
 
         asked: the keywords of the check.
         """

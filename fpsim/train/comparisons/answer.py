@@ -101,7 +101,7 @@ def answer(comparison: Any) -> str:
 
 
 def _by(difference: Interval, name: str) -> str:
-    """Return "NAME ends X nats (LOW to HIGH)": the magnitudes of the recipe's difference from the baseline's loss."""
+    """Return "NAME ends X nats (LOW to HIGH)": magnitudes of recipe `name`'s difference from the baseline's loss."""
     size, low, high = abs(difference.mean), *sorted((abs(difference.low), abs(difference.high)))
     return f"{name} ends {size:#.2g} nats ({low:#.2g} to {high:#.2g})"
 

@@ -48,7 +48,8 @@ def styles(comparison: Any) -> dict[str, dict[str, Any]]:
 def loss_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw each recipe's smoothed loss over the steps, mean and 95 % interval over seeds; return the axes.
 
-    A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights.
+    A loss is smoothed by the running mean m = 0.9 m + 0.1 loss, divided by the sum of its weights. ax: None
+    for the axes of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 3.6)
@@ -66,7 +67,10 @@ def loss_axes(comparison: Any, ax: Any = None) -> Any:
 
 
 def difference_axes(comparison: Any, ax: Any = None) -> Any:
-    """Draw each recipe's smoothed loss minus the baseline's of the same seed, with 95 % intervals; return the axes."""
+    """Draw each recipe's smoothed loss minus the baseline's of the same seed, with 95 % intervals; return the axes.
+
+    ax: None for the axes of a new figure.
+    """
     with figure_style():
         axes = axes_of(ax, 3.6)
         base = {run.settings.seed: smoothed(run.losses, SMOOTH) for run in comparison.by_recipe[comparison.baseline]
@@ -266,7 +270,10 @@ def worst_operands(comparison: Any, metric: str) -> dict[tuple[str, str], dict[i
 
 
 def scale_axes(comparison: Any, ax: Any = None) -> Any:
-    """Draw the loss scale of every run that uses one over the steps, a cross at each skipped step; return the axes."""
+    """Draw the loss scale of every run that uses one over the steps, a cross at each skipped step; return the axes.
+
+    ax: None for the axes of a new figure.
+    """
     drawn = styles(comparison)
     with figure_style():
         axes = axes_of(ax, 2.6)
@@ -296,7 +303,7 @@ def scale_axes(comparison: Any, ax: Any = None) -> Any:
 def lost_axes(comparison: Any, ax: Any = None) -> Any:
     """Draw the smoothed share of lost updates over the steps, mean and 95 % interval over seeds; return the axes.
 
-    Recipes that lose fewer than one update in a thousand are left out.
+    Recipes that lose fewer than one update in a thousand are left out. ax: None for the axes of a new figure.
     """
     with figure_style():
         axes = axes_of(ax, 2.6)
