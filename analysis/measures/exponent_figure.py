@@ -70,7 +70,8 @@ def _draw_exponents(
 ) -> None:
     """Draw the ranges of formats as bars, and under them a row of overlaid histograms for each of `rows`.
 
-    rows: (name of the tensor, its RangeReport at each training step). window: as for `exponent_figure`.
+    rows: (name of the tensor, its RangeReport at each training step). window: (lowest, highest) exponent to draw; None
+    computes it from the data and the formats.
     """
     left, right = window or window_of([report for _, reports in rows for report in reports], formats)
     names = [fmt.name for fmt in formats]

@@ -230,10 +230,10 @@ class RoundedPiece(NamedTuple):
 def _make_measure_block(width: int, scaled: bool, small: bool, rare: bool) -> Any:
     """Return the loop body `(x, reciprocals, rounded, facts, sums, counts, maxima)` that measures a block.
 
-    It overwrites `sums` and maxima[MAX_RELATIVE], adds to `counts`, and raises maxima[MAX_ULP]. The other arguments are
-    those of `measure_kernel`. small: whether some values may be below the format's normal range. rare: whether some may
-    be Inf, NaN or beyond the range; if False, the body sets sums[SIGNAL] to 0 and does not count compared and nonzero
-    values.
+    It overwrites `sums` and maxima[MAX_RELATIVE], adds to `counts`, and raises maxima[MAX_ULP]. Its other arguments are
+    as in `measure_kernel`. width: bits of a value. scaled: whether values have scales. small: whether some values may
+    be below the format's normal range. rare: whether some may be Inf, NaN or beyond the range; if False, the body sets
+    sums[SIGNAL] to 0 and does not count compared and nonzero values.
     """
 
     # results of normal values are within a factor of 2, so that float32 holds their difference and its number of ulps

@@ -127,7 +127,8 @@ def _on_meta(module: Any) -> Any:
 def coverage_of_call(model: Any, batch: Any) -> Coverage | None:
     """Return a model's multiplications for a batch, from shapes alone; those in compiled modules count as not seen.
 
-    batch: as for `called_with`. The result is None if the forward pass depends on values, not on shapes alone.
+    batch: the model's arguments: a tuple or list of them, a mapping of keyword arguments, or one argument. The result
+    is None if the forward pass depends on values, not on shapes alone.
 
     Example:
       >>> import torch

@@ -115,13 +115,15 @@ def _attention(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _recurrent(args: Any, kwargs: Any, _: Any) -> int:
-    """Count an RNN: each weight matrix, in the first list of `args`, multiplies each row of the input once."""
+    """Count multiplications of an RNN: each weight matrix, in the first list of `args`, multiplies each row of the
+    input once.
+    """
     weights = next(argument for argument in args if isinstance(argument, list))
     return int(_rows(args[0]) * sum(weight.numel() for weight in weights if weight.dim() == 2))
 
 
 def _cell(args: Any, kwargs: Any, _: Any) -> int:
-    """Count one step of a recurrent cell, whose arguments are the input, the state and both weight matrices."""
+    """Count multiplications of a recurrent cell, called with the input, the state and both weight matrices."""
     return int(_rows(args[0]) * sum(weight.numel() for weight in args[2:4]))
 
 
@@ -140,7 +142,7 @@ def _power(args: Any, kwargs: Any, y: Any) -> int:
 
 
 def _chain(args: Any, kwargs: Any, _: Any) -> int:
-    """Count torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
+    """Count multiplications of torch.linalg.multi_dot or chain_matmul in the cheapest order of products.
 
     The first operand may be a row vector, the last one a column vector.
     """
@@ -157,7 +159,7 @@ def _chain(args: Any, kwargs: Any, _: Any) -> int:
 
 
 def _einsum(args: Any, kwargs: Any, _: Any) -> int:
-    """Count torch.einsum, which multiplies operands pair by pair from the left."""
+    """Count multiplications of torch.einsum, which multiplies operands pair by pair from the left."""
     operands, inputs, output = _labelled(args)
     sizes: dict[Any, int] = {}
     for x, labels in zip(operands, inputs, strict=True):

@@ -152,7 +152,8 @@ def _errors(
 ) -> list[ErrorRow]:
     """Return a tensor's errors, one for each of `ways` (format, scaling and rounding); [] for an empty tensor.
 
-    `slabs`: its elements, as `_slabs` yields them. `amax`: its largest finite magnitude. `advance`: as for `measured`.
+    `slabs`: its elements as matrices. `amax`: its largest finite magnitude. `advance`: called with the share of the
+    work done.
     """
     running = [Running(way, nothing()) for way in ways]
     judged = judged_rounding([way.options.rounding for way in ways]) if ways else None

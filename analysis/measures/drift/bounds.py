@@ -347,7 +347,7 @@ def _block_parts(
 ) -> list[PartialSum]:
     """Return the partial sum of each of several adjacent blocks, which start from 0 and have equally many instructions.
 
-    products, exponents: (trials, terms of the slice), as for `_slice_part`.
+    products, exponents: (trials, terms of the slice) exact products, and the powers of two by which `unit` aligns them.
     """
     cuts = cuts_of(unit)
     first, last = blocks[0][0].start, blocks[-1][-1].stop

@@ -200,7 +200,8 @@ def _unit_sums(adder: DriftAdder, a: Array, b: Array, last: Array | None) -> tup
     """Return two arrays (trials,): a matrix unit's sums of a * b, and its sums with zeros in b for the terms `last`.
 
     The sums are diagonals of small matrix products. Both kinds come from columns of one product, which takes hardly
-    longer than a product for one kind. last: as for `_sums`.
+    longer than a product for one kind. last: indices of the terms of the last addition; None for None as the second
+    result.
     """
     unit = adder.unit
     assert unit is not None

@@ -137,7 +137,8 @@ def _way(argument: str, spec: Any, recipe: Any) -> LayerArithmetic:
     """Return the layers' arithmetic that `spec`, a name or an object, describes; raise a TypeError for other objects.
 
     `argument`: name of the user's argument, for messages. `recipe`: a recipe or its name, for formats that the
-    arithmetic leaves open; None for those of `_base`, or of the operands of a matrix unit or a probed product.
+    arithmetic leaves open; None for the layer's own recipe or default, or the operand formats of a matrix unit or a
+    probed product.
     """
     if isinstance(spec, str):
         word, row = spec.strip(), row_named(spec)
@@ -218,7 +219,8 @@ def _changed(base: Follow, change: Change) -> Follow:
 def _word(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic named "torch", "float32", "emulated", "gpu" or "hardware", as in `fp.analysis.diff`.
 
-    The last two raise a GpuError without a GPU. `recipe`: a recipe or its name; None as for `_base`.
+    The last two raise a GpuError without a GPU. `recipe`: a recipe or its name; None for each layer's own or default
+    one.
     """
     if word == "torch":
         return LayerArithmetic(lambda _: None)
@@ -233,8 +235,8 @@ def _word(word: str, recipe: Any) -> LayerArithmetic:
 def _chip(word: str, recipe: Any) -> LayerArithmetic:
     """Return the arithmetic of a chip: the recipe's products on the chip's matrix units.
 
-    `word`: name of the chip, perhaps followed by that of a library. `recipe`: a recipe or its name; None as for
-    `_base`. Raise a ValueError if no product of the recipe uses a matrix unit.
+    `word`: name of the chip, perhaps followed by that of a library. `recipe`: a recipe or its name; None for each
+    layer's own or default one. Raise a ValueError if no product of the recipe uses a matrix unit.
     """
     base, remarks = _base(recipe), dict[str, None]()
 

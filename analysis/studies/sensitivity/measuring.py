@@ -105,7 +105,7 @@ class Measurer:
     def _single(self, unknown: BatchFigures, losses: Sequence[float], unsteady: float) -> SingleProducts:
         """Return the rows of all products and recipes, with `unknown` for metrics of batches that are not stored.
 
-        `unsteady`: as for `_notes`.
+        `unsteady`: the largest difference of losses, or without a loss of outputs, between exact runs of a batch.
         """
         rows = []
         for key in self._keys():

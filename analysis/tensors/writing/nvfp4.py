@@ -88,7 +88,8 @@ def torchao(weight: WeightToWrite, options: LayoutOptions, swizzled: bool = Fals
     """Return a weight in torchao's NVFP4, in which the tensor's scale p multiplies the blocks' scales.
 
     p = (amax of the tensor) / 2688. The scale s of a block is E4M3(amax of the block / 6 / p), from 2^-6 to 448. The
-    codes are those of w * ((1 / p) / s). swizzled: as for `mx.torchao`.
+    codes are those of w * ((1 / p) / s). swizzled: whether scales are in tiles of 128 x 4, the order that tensor cores
+    read.
     """
     weight = of_whole_tiles(weight) if swizzled else weight
     n, k = weight.shape
