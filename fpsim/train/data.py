@@ -342,7 +342,7 @@ def indices(seed: int, step: int, micro: int, count: int, below: int) -> Integer
 def random_words(seed: int, stream: int, step: int, micro: int) -> np.random.Philox:
     """Return a NumPy Philox generator whose 64-bit numbers depend only on the four arguments.
 
-    stream: a number for the purpose, such as BATCHES. The others must be in 0 .. 2**64 - 1.
+    stream: a number for the purpose, such as BATCHES. seed, step, micro: integers in 0 .. 2**64 - 1.
     """
     for name, value in (("seed", seed), ("step", step), ("micro", micro)):
         require_integer(name, value, 0)

@@ -178,7 +178,7 @@ class _Case(NamedTuple):
     words: str
 
     def side(self, number: int, before: Any) -> RunSide:
-        """Return the first (0) or second (1) run before the step, from its trainer's state `before` that."""
+        """Return the first (`number` 0) or second (1) run before the step; before: its trainer's state at that time."""
         word = (self.recorded.settings.backend, self.words)[number]
         settings = (self.first_settings, self.second_settings)[number]
         result = side(self.names[number], self.recorded.recipe, word, settings)

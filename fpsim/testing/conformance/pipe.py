@@ -14,10 +14,10 @@ SKIPPED = "?"  # the answer of an implementation that does not support a case
 
 
 def answers(sets: list[Vectors], command: str, timeout: float) -> list[tuple[Words, Words]]:
-    """Run `command` once on the inputs of all sets, and return its answers.
+    """Run `command` once on the inputs of all sets, and return the outputs that it writes.
 
-    It reads the lines of each set, its title and then a line per case, and writes a line per case. timeout: seconds.
-    The result is, for each set, (output codes, uint64, (answered cases, numbers); indices of the answered cases).
+    The command reads the lines of each set, its title and then a line per case, and writes a line per case. The result
+    is, for each set, (output codes, uint64, (answered cases, numbers); indices of these cases). timeout: seconds.
 
     Raises:
       ValueError: the command is empty, fails, takes too long, or does not answer every case with numbers or "?".

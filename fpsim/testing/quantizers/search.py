@@ -220,7 +220,7 @@ class ModelSearch:
         return int(np.count_nonzero(self._singles[model] != self._of_part))
 
     def _few(self, model: QuantizerModel) -> int:
-        """Return how many results of the selected part of the inputs (see `_take_part`) a model does not reproduce."""
+        """Return how many results of the part of the inputs that `_take_part` selected a model does not reproduce."""
         self.tried += 1
         return int(np.count_nonzero(model.run(self._part) != self._of_part))
 

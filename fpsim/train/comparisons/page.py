@@ -106,7 +106,7 @@ def page(comparison: Any, files: Sequence[str] = ()) -> str:
 
 
 def summary_table(comparison: Any) -> str:
-    """Return the answer and the table of recipes as HTML without styles, for a notebook, which has its own styles."""
+    """Return `comparison.answer` and the table of recipes as HTML without styles, for a notebook, which has its own."""
     heads = "".join(f"<th>{html.escape(title)}</th>" for title, _ in HEADS)
     rows = ""
     for row in comparison.rows():
@@ -256,7 +256,7 @@ def _picture(figure: Any, name: str, title: str) -> Picture:
 
 
 def save(comparison: Any, folder: Path) -> list[Path]:
-    """Write a comparison's page and tables into a folder, and return their paths; see `Comparison.save`."""
+    """Write a comparison's page and tables into a folder, and return their paths."""
     pyarrow, parquet = load("pyarrow", "saving a comparison"), load("pyarrow.parquet", "saving a comparison")
     tables = {
         "recipes": comparison.rows(), "runs": list(comparison.run_rows()), "curves": list(comparison.curve_rows()),

@@ -57,7 +57,7 @@ def explaining_faults(cases: list[Case], recipe: RightEncoding) -> list[tuple[st
 
 
 def _gave(name: tuple[str, int], fault: FaultFunction, recipe: RightEncoding, case: Case) -> bool:
-    """Return whether a fault reproduces the result of a case; the answer is cached.
+    """Return whether a fault reproduces the result of a case; cached.
 
     name: clause of the fault, and its number among faults with that clause.
     """
