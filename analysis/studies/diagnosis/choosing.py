@@ -82,7 +82,7 @@ def chosen(
         low, made, missed = *_fewest(report, verdicts, offers, joint, high, limit, out), None
     else:
         low = _best(joint, {name: _bits_of(slots, verdicts) for name, slots in offers.items()}, limit, report.figure)
-        made, missed = _of_bits(report, verdicts, {*lows, high}, high, bits, out)
+        made, missed = _of_bits(report, verdicts, {*lows, high}, bits, out)
     high_bits = _bits_of(everywhere, verdicts)
     pays = _bits_of(made.assignment, verdicts) <= (1 - SAVES) * high_bits
     if bits is None and not pays:
@@ -249,13 +249,12 @@ def _within(
 
 
 def _of_bits(
-    report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], high: str, bits: float, out: Path | None
+    report: Sensitivity, verdicts: Sequence[Verdict], names: set[str], bits: float, out: Path | None
 ) -> tuple[Plan, float | None]:
     """Return the plan of the least error with at most `bits` per value, and None.
 
     If every plan needs more bits, return the plan of the fewest bits, and `bits`. `names`: the recipes that the plan
-    may use. `high`: the 16-bit recipe among them; not used. `out`: the folder in which plans store their joint
-    measurements, or None.
+    may use. `out`: the folder in which plans store their joint measurements, or None.
     """
     rows = _rows_of(report, verdicts, names)
     there = {(row.layer, row.product, row.recipe) for row in rows.rows}
