@@ -82,8 +82,15 @@ OPERATIONS = {
     **dict.fromkeys(ELEMENTARY, ArrayOperation(("a",), ALL)),
 }
 
-OPERANDS = """    Args:
-      {names}: {arrays} of a float dtype, or unsigned codes with `fmt`{shapes}.
+OF_OPERANDS = """\
+    The result has the operands' broadcast shape, and their format or `out_fmt`. It holds unsigned codes if an operand
+    does or if no dtype stores the format; else it has the format's dtype.
+
+"""
+OF_FUNCTION = """\
+    The result has the shape of a, and its format or `out_fmt`. It holds unsigned codes if a does or if no dtype stores
+    the format; else it has the format's dtype. For FP32 input, the result is FP32, rounded to nearest even; options for
+    another format, rounding, overflow or treatment of subnormals are then refused.
 
 """
 DESCRIPTIONS = {
@@ -114,20 +121,14 @@ ENDING = """      rounding, overflow, subnormals, seed, random_bits: as in `fpsi
 
 
 def rounded(function: Function) -> Function:
-    """Return a public operation after adding its keywords to its signature, and operands and keywords to its docstring.
+    """Return a public operation after adding keywords to its signature, and results, keywords and errors to its text.
 
     Signature and docstring of the function are changed in place. Its name must be a key of `OPERATIONS`.
     """
-    operation = OPERATIONS[function.__name__]
-    summary, mark, example = (function.__doc__ or "").partition("    Example:")
-    if "    Args:" not in summary:
-        several = len(operation.operands) > 1
-        summary += OPERANDS.format(
-            names=", ".join(operation.operands),
-            arrays="arrays" if several else "array",
-            shapes="; their shapes broadcast" if several else "",
-        )
-    function.__doc__ = summary + mark + example
+    name = function.__name__
+    operation = OPERATIONS[name]
+    result = OF_FUNCTION if name in ELEMENTARY else OF_OPERANDS if len(operation.operands) > 1 else ""
+    function.__doc__ = (function.__doc__ or "").replace("    Args:\n", f"{result}    Args:\n")
     described = "".join(text for word, text in DESCRIPTIONS.items() if word in operation.keywords)
     shown = {word: default for word, default in DEFAULTS.items() if word in operation.keywords}
     return with_keywords(Rounded, shown, f"    Keywords:\n{described}{ENDING}")(function)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.errors import shown, unknown
+from fpsim.errors import require_word, shown
 from fpsim.formats.cast_options import CastOptions, FormatLike, cast_options, checked_seed
 from fpsim.formats.dtypes import dtype_of
 from fpsim.formats.named import FP32, FP64, Format, format_argument
@@ -102,8 +102,8 @@ def _checked(name: str, formats: tuple[Format, ...], out_fmt: Format, *words: An
     input_subnormals, tininess = keywords.pop("input_subnormals", "keep"), keywords.pop("tininess", "after")
     integer = keywords.pop("integer", None)
     result = cast_options(out_fmt, **keywords)
-    check_word("input_subnormals", input_subnormals, SUBNORMALS)
-    check_word("tininess", tininess, TININESS)
+    require_word("input_subnormals", input_subnormals, SUBNORMALS)
+    require_word("tininess", tininess, TININESS)
     if name in NARROW_ONLY and FP64 in formats:
         raise ValueError(
             f"{name} takes formats of up to 32 bits; got FP64. Use NumPy, or round the operands first with fpsim.cast."
@@ -172,9 +172,3 @@ def integer_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
     if target is None or target.kind not in "iu":
         raise ValueError(f"dtype must be an integer dtype such as np.int32 or np.uint8; got {shown(dtype)}.")
     return target
-
-
-def check_word(keyword: str, value: object, valid: tuple[str, ...]) -> None:
-    """Raise a ValueError unless the value of a keyword is one of the strings in `valid`."""
-    if not isinstance(value, str) or value not in valid:
-        raise unknown(keyword, value, valid)

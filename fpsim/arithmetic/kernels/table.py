@@ -80,7 +80,7 @@ def _look_up(codes: Any, start: int, count: int, results: Any, table: Any, state
 
 @cache
 def single_kernel(streamed: bool = False) -> Any:
-    """Return the kernel (a, table, results) -> None that sets results[i] to table[a[i]]; streamed: see `pair_kernel`."""
+    """Return the kernel (a, table, results) -> None: results[i] = table[a[i]]; streamed: see `pair_kernel`."""
     loop = block_loop(_look_up, streamed)
 
     def look_up(a: Any, table: Any, results: Any) -> None:
