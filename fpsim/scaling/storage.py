@@ -13,6 +13,7 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import HIF4, HIF4_LEVELS
 from fpsim.scaling.recipes import scaling_of
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tiling import block_sizes
 
 WORD = 32  # bits of a float32 scale
 SWIZZLE = (128, 4)  # rows and scales of a tile of scales as cuBLAS reads them; torchao, fouroversix
@@ -94,7 +95,7 @@ def stored_bits(
         return StoredBits(values, values * bits, 0, _rows_in_bytes(lengths, word) - values * bits)
     if element is None:
         raise ValueError(f"scaling needs a format of the elements; got {scaling} and no format. Pass fp.E4M3, say.")
-    blocks = _block_along(lengths, scaling.block)
+    blocks = block_sizes(lengths, scaling.block)
     grid = [-(-length // block) for length, block in zip(lengths, blocks, strict=True)]
     whole = [tiles * block for tiles, block in zip(grid, blocks, strict=True)] if padded else list(lengths)
     scale_bits = tile_bits(element, scaling)
@@ -142,13 +143,6 @@ def _checked_shape(shape: Any) -> tuple[int, ...]:
     if not isinstance(lengths, (tuple, list)) or not lengths or not all(is_integer(n) and n >= 1 for n in lengths):
         raise ValueError(f"shape must be a tuple of lengths >= 1, such as (4096, 4096); got {shown(shape)}.")
     return tuple(int(length) for length in lengths)
-
-
-def _block_along(lengths: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
-    """Return the size of a full block along each axis of an array, even where the axis is shorter."""
-    missing = len(lengths) - len(block)
-    sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
-    return [length if size == -1 else size for size, length in zip(sizes, lengths, strict=True)]
 
 
 def _rows_in_bytes(lengths: Sequence[int], bits: int) -> int:

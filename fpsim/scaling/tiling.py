@@ -32,14 +32,20 @@ class Tiling(NamedTuple):
         return self.batch, -(-self.rows // self.tile_rows), -(-self.columns // self.tile_columns)
 
 
-def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the size of a tile along each axis of an array; no size exceeds the axis or is below 1.
+def block_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> list[int]:
+    """Return the size of a full block along each axis of an array, even where the axis is shorter.
 
     block: as in `Scaling.block`, for the last axes; along other axes it is 1, or the whole axis if block[0] is -1.
     """
     missing = len(shape) - len(block)
     sizes = [-1 if block[0] == -1 else 1] * max(missing, 0) + list(block[max(-missing, 0) :])
-    return tuple(max(length if size == -1 else min(size, length), 1) for size, length in zip(sizes, shape, strict=True))
+    return [length if size == -1 else size for size, length in zip(sizes, shape, strict=True)]
+
+
+def tile_sizes(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the size of a tile along each axis of an array; no size exceeds the axis or is below 1."""
+    sizes = block_sizes(shape, block)
+    return tuple(max(min(size, length), 1) for size, length in zip(sizes, shape, strict=True))
 
 
 @lru_cache(maxsize=4096)
