@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array
-from fpsim.errors import shown
+from fpsim.errors import is_integer, shown
 from fpsim.formats.as_json import element_fields, element_from
 from fpsim.formats.cast_options import DEFAULTS, ElementKeywords, with_element_keywords
 from fpsim.formats.element import Element, element_format
@@ -140,8 +140,8 @@ class _ScaleState:
 
         Returns:
           The Scaled array (float32 values if `back`); the factors that elements were divided by or multiplied with, one
-            per tile; the arrays that the next step needs, by the names in ARRAYS; and whether scales were computed from
-            an amax.
+          per tile; the arrays that the next step needs, by the names in ARRAYS; and whether scales were computed from
+          an amax.
         """
         raise NotImplementedError
 
@@ -285,8 +285,7 @@ def _plain(scaling: Scaling) -> bool:
 
 def _integer(name: str, value: Any, lowest: int, highest: int | None = None) -> int:
     """Return `value`, the argument `name`, as an int, or raise a ValueError unless it is in lowest .. highest."""
-    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if not number or value < lowest or (highest is not None and value > highest):
+    if not is_integer(value) or value < lowest or (highest is not None and value > highest):
         valid = f"of at least {lowest}" if highest is None else f"in {lowest} .. {highest}"
         raise ValueError(f"{name} must be an integer {valid}; got {shown(value)}.")
     return int(value)

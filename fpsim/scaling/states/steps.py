@@ -34,32 +34,32 @@ def encode_with_factors(
 
     fmt, scaling, cast: as for `fpsim.encode_scaled`. scales, factors: float32, one per tile.
     """
-    element, source, source_fmt = checked(x, fmt, scaling)
-    codes = np.empty(source.shape, element.storage)
-    options = element_options_of(element, scaling, cast)
-    multiplying = scaling.replace(division="multiply")
-    _run_factors(
-        EncodingStep(source, source_fmt, element, multiplying, options, cast), codes, scales, factors, back=False
-    )
-    return Scaled(codes, np.array(scales, np.float32), element, scaling)
+    step = _multiplying_step(x, fmt, scaling, cast)
+    codes = np.empty(step.source.shape, step.element.storage)
+    _run_factors(step, codes, scales, factors, back=False)
+    return Scaled(codes, np.array(scales, np.float32), step.element, scaling)
 
 
 def quantize_with_factors(
     x: npt.ArrayLike, fmt: Any, scaling: Scaling, scales: Array, factors: Array, **cast: Unpack[ElementKeywords]
 ) -> Array:
     """Return the float32 values of `encode_with_factors(...).decode()`, computed in one pass where possible."""
-    element, source, source_fmt = checked(x, fmt, scaling)
+    step = _multiplying_step(x, fmt, scaling, cast)
+    source, element = step.source, step.element
     target = np.empty(source.shape, np.float32)
     assert not isinstance(element, (LogFMT, TableFormat))
     # the loops of one pass look at factors alone to see whether decoding can give a NaN
-    if not decodes_in_one_pass(element, scaling, source_fmt, target) or not np.all(np.isfinite(scales)):
+    if not decodes_in_one_pass(element, scaling, step.source_fmt, target) or not np.all(np.isfinite(scales)):
         return encode_with_factors(source, element, scaling, scales, factors, **cast).decode(out=target)
-    options = element_options_of(element, scaling, cast)
-    multiplying = scaling.replace(division="multiply")
-    _run_factors(
-        EncodingStep(source, source_fmt, element, multiplying, options, cast), target, scales, factors, back=True
-    )
+    _run_factors(step, target, scales, factors, back=True)
     return target
+
+
+def _multiplying_step(x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords) -> EncodingStep:
+    """Return the step that encodes x, in which factors multiply elements whatever the scaling says."""
+    element, source, source_fmt = checked(x, fmt, scaling)
+    options = element_options_of(element, scaling, cast)
+    return EncodingStep(source, source_fmt, element, scaling.replace(division="multiply"), options, cast)
 
 
 def _run_factors(step: EncodingStep, target: Array, scales: Array, factors: Array, *, back: bool) -> None:
