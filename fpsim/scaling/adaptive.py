@@ -5,7 +5,8 @@ Imports numba.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,9 @@ from fpsim.scaling.kernels.errors import LARGEST, MAGNITUDES, SQUARES, error_ker
 from fpsim.scaling.look import ruled
 from fpsim.scaling.plan import element_plan, scale_plan
 from fpsim.scaling.run_tiles import decode_tiles, no_codes, run_scales, run_tiles, settle_tensor
+from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
+from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
 from fpsim.scaling.tile_jobs import TileJob, TilePlan, TileTargets
 from fpsim.scaling.tiling import tiling
 from fpsim.scaling.zero_points_and_logs import bands_of
@@ -33,34 +35,19 @@ FOUR = 4.0  # the value of E2M1 that a tile's largest magnitude may become inste
 INTEGER_MARK = 0x80  # the sign of an E4M3 scale, which says that the elements of its tile are integers
 
 
-class EncodedTiles(NamedTuple):
-    """Codes of an array, one float32 scale per tile, and the codes of the scales (None if scales are FP32).
-
-    A tile is a block of elements that share a scale. codes has the array's shape, the others that of the grid of tiles.
-    """
-
-    codes: Array
-    scales: Array
-    scale_codes: Array | None
-
-
 def encode_four_or_six(
-    source: Array,
-    source_fmt: Format,
-    scaling: Scaling,
-    options: CastOptions,
-    target: EncodedTiles,
-    known_scales: Array | None,
+    fill: EncodedTargets, source: Array, source_fmt: Format, options: CastOptions, known_scales: Array | None
 ) -> tuple[Array, np.float32 | None]:
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
-    source_fmt: the format of source. options: those of the elements' cast. target: C-contiguous arrays to fill.
-    known_scales: the caller's scales for tiles whose largest magnitude becomes 6, one per tile; None to compute them.
+    source_fmt: the format of source. options: those of the elements' cast. known_scales: the caller's scales for tiles
+    whose largest magnitude becomes 6, one per tile; None to compute them.
 
     Returns:
       The counts of tiles that `TileTargets` describes, as if all tiles used 6; and the scale of the whole array, None
-        if the recipe has one level or the scales are the caller's.
+      if the recipe has one level or the scales are the caller's.
     """
+    scaling = fill.scaling
     tiles = tiling(source.shape, scaling.block)
     shape, width = tiles.shape, 64 if source_fmt == FP64 else 32
     encoder = element_plan(options, width, integer=False)
@@ -69,8 +56,10 @@ def encode_four_or_six(
     for largest in (options.fmt.max, FOUR):
         plan = scale_plan(scaling, largest, options.fmt.mantissa_bits, width)
         how = TilePlan(source_fmt, plan, options, encoder, integer=False, back=False)
-        scale_codes = None if target.scale_codes is None else np.empty_like(target.scale_codes)
-        encoded = EncodedTiles(np.empty_like(target.codes), np.empty_like(target.scales), scale_codes)
+        scale_codes = None if fill.scale_codes is None else np.empty_like(fill.scale_codes)
+        encoded = fill._replace(
+            codes=np.empty_like(fill.codes), scales=np.empty_like(fill.scales), scale_codes=scale_codes
+        )
         job = TileJob(words(source).reshape(shape), encoded.codes.reshape(shape), tiles, how, options.seed)
         counts, scales = np.zeros(COUNTERS, np.int64), encoded.scales.reshape(tiles.tiles)
         encodings.append(encoded)
@@ -82,50 +71,46 @@ def encode_four_or_six(
             run_scales(job, scales)
             continue
         tensor = settle_tensor(job, counts) if tensor is None else tensor
-        codes = no_codes(*tiles.tiles) if encoded.scale_codes is None else encoded.scale_codes.reshape(tiles.tiles)
+        codes = no_codes(*tiles.tiles) if scale_codes is None else scale_codes.reshape(tiles.tiles)
         run_tiles(job, TileTargets(scales, codes, counts), tensor)
-    errors = [
-        tile_errors(source, source_fmt, _values(encoded, options.fmt, source.shape, scaling), scaling)
-        for encoded in encodings
-    ]
-    _merge(errors[1] < errors[0], encodings, target, scaling, source.shape)
+    _merge(source, source_fmt, encodings, (_values(encoded, options.fmt) for encoded in encodings), fill)
     return tallies[0], tensor.scale if tensor is not None and scaling.tensor_scale else None
 
 
 def encode_if4(
-    source: Array, source_fmt: Format, scaling: Scaling, options: TableOptions, target: EncodedTiles
+    fill: EncodedTargets, source: Array, source_fmt: Format, options: TableOptions
 ) -> tuple[Array, np.float32 | None]:
     """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
-    source_fmt: the format of source. options: those of the elements' cast to IF4. target: C-contiguous arrays to fill,
-    scale codes included; the sign bit of a scale's code marks a tile of integers.
+    source_fmt: the format of source. options: those of the elements' cast to IF4. The sign bit of a scale's code marks
+    a tile of integers.
 
     Returns:
       The counts of tiles that `TileTargets` describes; and the scale of the whole array, None if the recipe has one
-        level.
+      level.
     """
-    fmt, shape = options.fmt, source.shape
+    fmt = options.fmt
     assert isinstance(fmt, TwoTableFormat)
-    assert target.scale_codes is not None
-    targets = ScaleTargets(target.scales, target.scale_codes)
-    numbers, counts, tensor = quotients(source, source_fmt, scaling, fmt.largest, targets, None)
-    encodings, errors = [], []
+    how = quotient_plan(fill.scaling, fmt.largest, source_fmt)
+    numbers, counts, tensor = quotients(source, how, fill.scales, fill.scale_codes, None)
+    encodings = []
     for table in (fmt, IF4_INTEGERS):
-        codes = np.empty_like(target.codes)
+        codes = np.empty_like(fill.codes)
         encode_quotients(numbers, options._replace(fmt=table, overflow="saturate"), codes)
-        elements = EncodedTiles(value_words(table, 32).take(codes), target.scales, None)
-        errors.append(tile_errors(source, source_fmt, _values(elements, FP32, shape, scaling), scaling))
-        encodings.append(EncodedTiles(codes, target.scales, target.scale_codes))
-    integers = errors[1] < errors[0]
-    _merge(integers, encodings, target, scaling, shape)
-    target.scale_codes[...] |= np.where(integers.reshape(target.scales.shape), INTEGER_MARK, 0).astype(np.uint8)
+        encodings.append(fill._replace(codes=codes))
+    values = (
+        _values(encoded._replace(codes=value_words(table, 32).take(encoded.codes)), FP32)
+        for table, encoded in zip((fmt, IF4_INTEGERS), encodings, strict=True)
+    )
+    integers = _merge(source, source_fmt, encodings, values, fill)
+    fill.scale_codes[...] |= np.where(integers, INTEGER_MARK, 0).astype(np.uint8)
     return counts, tensor
 
 
-def _values(encoded: EncodedTiles, fmt: Format, shape: tuple[int, ...], scaling: Scaling) -> Array:
-    """Return code * scale of every element in float32, as an array of `shape`; fmt: the format of the codes."""
-    tiles = tiling(shape, scaling.block)
-    values = np.empty(shape, np.float32)
+def _values(encoded: EncodedTargets, fmt: Format) -> Array:
+    """Return code * scale of every element in float32, in the shape of the codes; fmt: their format."""
+    tiles = tiling(encoded.codes.shape, encoded.scaling.block)
+    values = np.empty(encoded.codes.shape, np.float32)
     codes, scales = encoded.codes.reshape(tiles.shape), encoded.scales.reshape(tiles.tiles)
     decode_tiles(codes, scales, words(values).reshape(tiles.shape), tiles, fmt)
     return values
@@ -142,8 +127,6 @@ def tile_errors(source: Array, source_fmt: Format, values: Array, scaling: Scali
     real: Any = np.float32 if width == 32 else np.float64
     errors = np.zeros(tiles.tiles)
     matrices, size = values.reshape(tiles.shape), (tiles.tile_rows, tiles.tile_columns)
-    if not source.size:
-        return errors
     with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
         for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiles):
             part = matrices[batch, row : row + matrix.shape[0]]
@@ -168,13 +151,18 @@ def merge_tiles(first: Array, second: Array, chosen: Array, out: Array, block: t
 
 
 def _merge(
-    second: Array, encodings: list[EncodedTiles], target: EncodedTiles, scaling: Scaling, shape: tuple[int, ...]
-) -> None:
-    """Fill `target` with encodings[1] for tiles where `second`, one bool per tile, is true, else with encodings[0]."""
-    chosen = second.reshape(target.scales.shape)
-    merge_tiles(encodings[0].codes, encodings[1].codes, chosen, target.codes, scaling.block)
+    source: Array, source_fmt: Format, encodings: list[EncodedTargets], values: Iterable[Array], fill: EncodedTargets
+) -> Array:
+    """Fill `fill` with the encoding, of two, of each tile that has the smaller error, the first in a tie.
+
+    values: those of the elements by each encoding. Return one bool per tile, True for the second encoding.
+    """
+    errors = [tile_errors(source, source_fmt, array, fill.scaling) for array in values]
+    chosen = (errors[1] < errors[0]).reshape(fill.scales.shape)
+    merge_tiles(encodings[0].codes, encodings[1].codes, chosen, fill.codes, fill.scaling.block)
     for name in ("scales", "scale_codes"):
-        filled = getattr(target, name)
+        filled = getattr(fill, name)
         if filled is not None:
             first, other = (getattr(encoded, name) for encoded in encodings)
             np.copyto(filled, np.where(chosen, other, first))
+    return chosen

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fpsim.arrays import Array, float_array, words
+from fpsim.arrays import Array, float_array
 from fpsim.casts.cast import quantize
-from fpsim.formats.cast_options import cast_options
 from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import OFFSETS, IntegerFormat
@@ -59,14 +58,17 @@ def kept(
     if isinstance(element, LogFMT) or (
         isinstance(element, TableFormat) and element == HIF4
     ):  # which fit the finite elements of each tile
-        return np.isfinite(_widened(array)) & np.isfinite(_numbers(array, scaling, element))
+        from fpsim.scaling.scaled import quantize_scaled
+
+        assert scaling is not None
+        return np.isfinite(_widened(array)) & np.isfinite(quantize_scaled(array, element, scaling))
     if scaling is None:
         if isinstance(element, TableFormat):
             return _within_table(_widened(array), element)
         assert isinstance(element, Format)
         return _within(_widened(array), element, rounding)
     if isinstance(element, TableFormat):
-        return _kept_by_table(array, source_fmt, element, scaling, scales)
+        return _within_table(_quotients(array, source_fmt, element, FP32, scaling, scales), element)
     if isinstance(element, IntegerFormat) and not scaling.symmetric:
         return _kept_with_zero_points(array, element, scaling, rounding, scales, cast)
     if scales is None and source_fmt != FP64 and _keeps_finite(element, scaling, rounding):
@@ -86,26 +88,6 @@ def _within_table(numbers: Array, fmt: TableFormat) -> Array:
     low, high = values[0] - (values[1] - values[0]) / 2, values[-1] + (values[-1] - values[-2]) / 2
     inside: Array = (numbers >= low) & (numbers <= high)
     return inside
-
-
-def _kept_by_table(
-    array: Array, source_fmt: Format, fmt: TableFormat, scaling: Scaling, scales: npt.ArrayLike | None
-) -> Array:
-    """Return a mask of the elements whose quotient x / s is in the range of a table format and whose scale s is finite.
-
-    array: x, stored in `source_fmt`. scales: the caller's, one per tile, or None to compute them.
-    """
-    from fpsim.scaling.arguments import given_scales
-    from fpsim.scaling.table_elements import ScaleTargets, quotients
-
-    grid = tiling(array.shape, scaling.block).grid
-    dtype = scaling.scale_format.storage if scaling.scale_format.bits <= 16 else None
-    targets = ScaleTargets(np.empty(grid, np.float32), None if dtype is None else np.empty(grid, dtype))
-    known_scales = None if scales is None else given_scales(scales, array.shape, scaling)
-    numbers, _, _ = quotients(array, source_fmt, scaling, fmt.largest, targets, known_scales)
-    sizes = tile_sizes(array.shape, scaling.block)
-    kept_elements: Array = _within_table(numbers, fmt) & spread(np.isfinite(targets.scales), sizes, array.shape)
-    return kept_elements
 
 
 def _keeps_finite(element: Format | IntegerFormat, scaling: Scaling, rounding: Rounding) -> bool:
@@ -182,54 +164,27 @@ def _widened(array: Array) -> Array:
         return array.astype(np.float32)
 
 
-def _numbers(array: Array, scaling: Scaling | None, element: LogFMT | TableFormat) -> Array:
-    """Return the array quantised to the format `element`, LogFMT or HiF4, as float32 values.
-
-    scaling: the recipe of tiles and scales; it must not be None.
-    """
-    from fpsim.scaling.scaled import quantize_scaled
-
-    assert scaling is not None
-    return quantize_scaled(array, element, scaling)
-
-
 def _quotients(
-    array: Array, source_fmt: Format, element: Format | IntegerFormat, fmt: Format, scaling: Scaling,
+    array: Array, source_fmt: Format, element: Format | IntegerFormat | TableFormat, fmt: Format, scaling: Scaling,
     scales: npt.ArrayLike | None,
 ) -> Array:  # fmt: skip
     """Return x / s as the elements' cast receives it, in float32 or float64; NaN in tiles whose computed s is Inf.
 
-    array: x, stored in `source_fmt`. fmt: the element format, or for integers the float format of their magnitudes.
-    scales: the caller's, one per tile, or None to compute them.
+    array: x, stored in `source_fmt`. fmt: the element format, for integers the float format of their magnitudes, for
+    tables FP32. scales: the caller's, one per tile, or None to compute them.
     """
-    from fpsim.core.layouts import source_width
-    from fpsim.scaling.look import ruled
-    from fpsim.scaling.plan import element_plan, scale_plan
-    from fpsim.scaling.run_tiles import run_scales, run_tiles, settle_tensor
-    from fpsim.scaling.tile_jobs import TileJob, TilePlan, TileTargets
+    from fpsim.scaling.encode import arithmetic_width
+    from fpsim.scaling.table_elements import quotient_plan, quotients
 
-    width = 64 if source_fmt == FP64 else source_width(fmt)
-    tiles = tiling(array.shape, scaling.block)
-    out = np.empty(array.shape, np.uint32 if width == 32 else np.uint64)
-    real: Any = np.float32 if width == 32 else np.float64
-    tile_scales = np.empty(tiles.tiles, np.float32)
-    plan = scale_plan(scaling, element.max, fmt.mantissa_bits, width)
-    options = cast_options(FP32 if width == 32 else FP64)
-    encoder = element_plan(options, width, integer=False)
-    how = TilePlan(source_fmt, plan, options, encoder, integer=False, back=False)
-    job = TileJob(words(array).reshape(tiles.shape), out.reshape(tiles.shape), tiles, how)
-    if scales is not None:
-        tile_scales = np.broadcast_to(np.asarray(scales, np.float32), tiles.grid)
-        run_scales(job, ruled(job, np.ascontiguousarray(tile_scales).reshape(tiles.tiles)))
-    else:
-        counts = np.zeros(5, np.int64)
-        dtype = plan.code_dtype
-        codes = np.empty((*tiles.tiles[:2], 0), np.uint8) if dtype is None else np.empty(tiles.tiles, dtype)
-        run_tiles(job, TileTargets(tile_scales, codes, counts), settle_tensor(job, counts))
-        if np.isinf(tile_scales).any():
-            sizes = tile_sizes(array.shape, scaling.block)
-            out.view(real)[spread(np.isinf(tile_scales).reshape(tiles.grid), sizes, array.shape)] = np.nan
-    return out.view(real)
+    grid = tiling(array.shape, scaling.block).grid
+    largest = element.largest if isinstance(element, TableFormat) else element.max
+    how = quotient_plan(scaling, largest, source_fmt, fmt.mantissa_bits, arithmetic_width(source_fmt, fmt))
+    dtype, tile_scales = how.scales.code_dtype, np.empty(grid, np.float32)
+    known_scales = None if scales is None else np.broadcast_to(np.asarray(scales, np.float32), grid)
+    numbers, _, _ = quotients(array, how, tile_scales, None if dtype is None else np.empty(grid, dtype), known_scales)
+    if scales is None and np.isinf(tile_scales).any():
+        numbers[spread(np.isinf(tile_scales), tile_sizes(array.shape, scaling.block), array.shape)] = np.nan
+    return numbers
 
 
 def _kept_with_zero_points(

@@ -32,20 +32,12 @@ def decode_scaled(scaled: ScaledArrays[Array], target: Array) -> None:
     values are exact, except that those of LogFMT are its float32 values.
     """
     with ieee_arithmetic():
-        _decode(scaled, target)
-
-
-def _decode(scaled: ScaledArrays[Array], target: Array) -> None:
-    """Fill `target`, a float32 or float64 array of any memory layout, with the values code * scale of `scaled`.
-
-    The caller sets the processor to IEEE arithmetic.
-    """
-    if target.dtype == np.float64:
-        _decode_exactly(scaled, target)
-    elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
-        _decode_single(scaled, target)
-    else:
-        np.copyto(words(target), words(_singles(scaled)))
+        if target.dtype == np.float64:
+            _decode_exactly(scaled, target)
+        elif target.flags.c_contiguous and target.flags.aligned and target.dtype.isnative:
+            _decode_single(scaled, target)
+        else:
+            np.copyto(words(target), words(_singles(scaled)))
 
 
 def _decode_single(scaled: ScaledArrays[Array], target: Array) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fpsim.arrays import Array, words
 from fpsim.formats.cast_options import CastOptions, ElementKeywords
-from fpsim.formats.element import Element
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import IntegerFormat
 from fpsim.formats.log_format import LogFMT
@@ -19,71 +18,86 @@ from fpsim.formats.table_format import HIF4, TableFormat, TwoTableFormat
 from fpsim.lazy import deferred
 from fpsim.scaling.arguments import element_options_of, given_scales, refuse_options, table_options_of, usual_options
 from fpsim.scaling.report import ScaleReport, report_of
+from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import Tiling, tiling
+from fpsim.scaling.tiling import tiling
 
 # Modules that describe and run the loops; they import numba.
-tile_jobs, run_tiles = deferred("fpsim.scaling.tile_jobs"), deferred("fpsim.scaling.run_tiles")
-
-
-class EncodedTargets(NamedTuple):
-    """Arrays that encoding fills, and the format and recipe of the result; fields as in `fpsim.Scaled`."""
-
-    codes: Array
-    scales: Array
-    fmt: Element
-    scaling: Scaling
-    scale_codes: Array | None
-    zero_points: Array | None
+tile_jobs = deferred("fpsim.scaling.tile_jobs")
+run_tiles = deferred("fpsim.scaling.run_tiles")
+look = deferred("fpsim.scaling.look")
 
 
 def encode_into(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[ScaleReport, np.float32 | None]:
-    """Fill the C-contiguous arrays of `fill` with codes and scales.
+    """Fill the arrays of `fill` with codes and scales.
 
     source_fmt: the format of source. cast: keywords of the elements' cast. scales: the caller's, one per tile, or None
     to compute them.
 
     Returns:
       The report on the scales; and the float32 scale of the whole array, None if the recipe has one level or the scales
-        are the caller's.
+      are the caller's.
     """
+    counts, tensor = _encode(fill, source, source_fmt, cast, scales)
+    return report_of(fill.scales.size, *counts.tolist()), tensor
+
+
+def _encode(
+    fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
+) -> tuple[Array, np.float32 | None]:
+    """Fill the arrays of `fill` as `encode_into` does; return counts of tiles, and the scale of the whole array."""
     element, scaling = fill.fmt, fill.scaling
     if isinstance(element, LogFMT):
+        from fpsim.scaling.zero_points_and_logs import encode_log
+
         refuse_options("LogFMT", "level", "levels", cast, scales)
-        return _encode_log(source, source_fmt, element, fill), None
-    if not scaling.symmetric and isinstance(element, IntegerFormat):
-        options = element_options_of(element, scaling, cast)
-        return _encode_affine(source, source_fmt, element, options, scales, fill), None
-
-    if isinstance(element, TableFormat) and element == HIF4:
-        refuse_options(element, "quarter", "scales and exponents", cast, scales)
-        return _encode_hif4(source, source_fmt, fill), None
+        return encode_log(fill, source, source_fmt), None
     if isinstance(element, TableFormat):
-        return _encode_table(source, source_fmt, element, cast, scales, fill)
+        return _encode_table(fill, source, source_fmt, cast, scales)
+    if scaling.symmetric and not scaling.adaptive:
+        options, how = _plan(element, scaling, source_fmt, cast, back=False)
+        known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
+        job, counts = _job(source, fill.codes, scaling, how, options.seed), np.zeros(5, np.int64)
+        return counts, look().fill_tiles(job, fill.scales, fill.scale_codes, known_scales, counts)
+
+    options = element_options_of(element, scaling, cast)
+    known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
     if scaling.adaptive:
-        return _encode_adaptive(source, source_fmt, element, cast, scales, fill)
+        from fpsim.scaling.adaptive import encode_four_or_six
 
-    options, how = _plan(element, scaling, source_fmt, cast, back=False)
-    tile_scales = None if scales is None else given_scales(scales, source.shape, scaling)
-    loops = run_tiles()
-    tiles = tiling(source.shape, scaling.block)
-    job = _job(source, words(fill.codes), tiles, how, options.seed)
-    counts = np.zeros(5, np.int64)
-    if tile_scales is not None:
-        from fpsim.scaling.look import ruled
+        return encode_four_or_six(fill, source, source_fmt, options, known_scales)
+    from fpsim.scaling.zero_points_and_logs import encode_affine
 
-        scales_of_tiles = fill.scales.reshape(tiles.tiles)
-        scales_of_tiles[...] = ruled(job, tile_scales.reshape(tiles.tiles), counts)
-        loops.run_scales(job, scales_of_tiles)
-        return report_of(fill.scales.size, *counts.tolist()), None
-    tensor = loops.settle_tensor(job, counts)
-    codes, shape = fill.scale_codes, tiles.tiles
-    codes = loops.no_codes(*shape) if codes is None else codes.reshape(shape)
-    loops.run_tiles(job, tile_jobs().TileTargets(fill.scales.reshape(shape), codes, counts), tensor)
-    report = report_of(fill.scales.size, *counts.tolist())
-    return report, tensor.scale if scaling.tensor_scale else None
+    return encode_affine(fill, source, source_fmt, options, known_scales), None
+
+
+def _encode_table(
+    fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
+) -> tuple[Array, np.float32 | None]:
+    """Return the result of `_encode` for a table format."""
+    from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
+
+    element, scaling = fill.fmt, fill.scaling
+    assert isinstance(element, TableFormat)
+    if element == HIF4:
+        from fpsim.scaling.hif4 import encode_hif4
+
+        refuse_options(element, "quarter", "scales and exponents", cast, scales)
+        return encode_hif4(fill, source, source_fmt), None
+    options = table_options_of(element, scaling, cast)
+    known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
+    if isinstance(element, TwoTableFormat):
+        from fpsim.scaling.adaptive import encode_if4
+
+        if known_scales is not None:
+            raise ValueError("IF4 marks tiles of integers in its own scales; got scales. Leave them out.")
+        return encode_if4(fill, source, source_fmt, options)
+    how = quotient_plan(scaling, element.largest, source_fmt)
+    numbers, counts, tensor = quotients(source, how, fill.scales, fill.scale_codes, known_scales)
+    encode_quotients(numbers, options, fill.codes)
+    return counts, tensor
 
 
 def quantize_into(
@@ -99,21 +113,15 @@ def quantize_into(
 
     source_fmt: the format of source. cast: keywords of the elements' cast. scales: the caller's, one per tile, or None.
     """
-    loops = run_tiles()
     options, how = _plan(element, scaling, source_fmt, cast, back=True)
-    tiles = tiling(source.shape, scaling.block)
-    job = _job(source, words(target), tiles, how, options.seed)
+    job = _job(source, target, scaling, how, options.seed)
+    shape, dtype = job.tiling.tiles, how.scales.code_dtype
     if scales is not None:
-        from fpsim.scaling.look import ruled
-
-        tile_scales = given_scales(scales, source.shape, scaling).reshape(tiles.tiles)
-        loops.run_scales(job, ruled(job, tile_scales))
+        tile_scales = given_scales(scales, source.shape, scaling).reshape(shape)
+        run_tiles().run_scales(job, look().ruled(job, tile_scales))
         return
-    counts = np.zeros(5, np.int64)
-    tensor = loops.settle_tensor(job, counts)
-    dtype, shape = how.scales.code_dtype, tiles.tiles
-    codes = loops.no_codes(*shape) if dtype is None else np.empty(shape, dtype)
-    loops.run_tiles(job, tile_jobs().TileTargets(np.empty(shape, np.float32), codes, counts), tensor)
+    codes = None if dtype is None else np.empty(shape, dtype)
+    look().fill_tiles(job, np.empty(shape, np.float32), codes, None, np.zeros(5, np.int64))
 
 
 def _plan(
@@ -163,10 +171,10 @@ def _decodes(element: Format | IntegerFormat, source_fmt: Format) -> bool:
     return decode_plan(fmt, arithmetic_width(source_fmt, fmt)) is not None
 
 
-def _job(source: Array, out: Array, tiles: Tiling, how: Any, seed: int | None) -> Any:
+def _job(source: Array, out: Array, scaling: Scaling, how: Any, seed: int | None) -> Any:
     """Return the `TileJob` that encodes `source` into `out` by the `TilePlan` `how`; seed: None unless stochastic."""
-    shape = tiles.shape
-    return tile_jobs().TileJob(words(source).reshape(shape), out.reshape(shape), tiles, how, seed)
+    tiles = tiling(source.shape, scaling.block)
+    return tile_jobs().TileJob(words(source).reshape(tiles.shape), words(out).reshape(tiles.shape), tiles, how, seed)
 
 
 def tile_plan(
@@ -195,104 +203,3 @@ def _tile_plan(
 def largest_value(element: Format | IntegerFormat) -> float:
     """Return the largest value of an element format, cached because computing it is slow."""
     return element.max
-
-
-def _encode_affine(
-    source: Array,
-    source_fmt: Format,
-    element: IntegerFormat,
-    options: CastOptions,
-    scales: npt.ArrayLike | None,
-    fill: EncodedTargets,
-) -> ScaleReport:
-    """Fill the arrays of `fill` with integer codes, scales and zero points; return the report on the scales.
-
-    scales: the caller's, one per tile, or None to compute them.
-    """
-    from fpsim.scaling.zero_points_and_logs import encode_affine
-
-    tile_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
-    tiles = tiling(source.shape, fill.scaling.block)
-    counts = np.zeros(5, np.int64)
-    assert fill.zero_points is not None
-    targets = (
-        fill.codes.reshape(tiles.shape),
-        fill.scales.reshape(tiles.tiles),
-        None if fill.scale_codes is None else fill.scale_codes.reshape(tiles.tiles),
-        fill.zero_points.reshape(tiles.tiles),
-    )
-    grid = None if tile_scales is None else tile_scales.reshape(tiles.tiles)
-    if source.size:
-        encode_affine(words(source), source_fmt, element, fill.scaling, options, tiles, grid, targets, counts)
-    return ScaleReport(fill.scales.size, *(int(count) for count in counts))
-
-
-def _encode_log(source: Array, source_fmt: Format, element: LogFMT, fill: EncodedTargets) -> ScaleReport:
-    """Encode `source` to LogFMT; scales are each tile's step, zero points log2 of its lowest level."""
-    from fpsim.scaling.zero_points_and_logs import encode_log
-
-    tiles = tiling(source.shape, fill.scaling.block)
-    counts = np.zeros(5, np.int64)
-    assert fill.zero_points is not None
-    targets = (fill.codes.reshape(tiles.shape), fill.scales.reshape(tiles.tiles), fill.zero_points.reshape(tiles.tiles))
-    if source.size:
-        encode_log(words(source), source_fmt, element, fill.scaling, tiles, targets, counts)
-    return ScaleReport(fill.scales.size, *(int(count) for count in counts))
-
-
-def _encode_table(
-    source: Array,
-    source_fmt: Format,
-    element: TableFormat,
-    cast: ElementKeywords,
-    scales: npt.ArrayLike | None,
-    fill: EncodedTargets,
-) -> tuple[ScaleReport, np.float32 | None]:
-    """Encode `source` to codes of a table format and scales; return what `encode_into` returns."""
-    from fpsim.scaling.table_elements import ScaleTargets, encode_quotients, quotients
-
-    options = table_options_of(element, fill.scaling, cast)
-    known_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
-    if isinstance(element, TwoTableFormat):
-        from fpsim.scaling.adaptive import EncodedTiles, encode_if4
-
-        if known_scales is not None:
-            raise ValueError("IF4 marks tiles of integers in its own scales; got scales. Leave them out.")
-        tiles = EncodedTiles(fill.codes, fill.scales, fill.scale_codes)
-        counts, tensor = encode_if4(source, source_fmt, fill.scaling, options, tiles)
-        return report_of(fill.scales.size, *counts.tolist()), tensor
-    targets = ScaleTargets(fill.scales, fill.scale_codes)
-    numbers, counts, tensor = quotients(source, source_fmt, fill.scaling, element.largest, targets, known_scales)
-    encode_quotients(numbers, options, fill.codes)
-    return report_of(fill.scales.size, *counts.tolist()), tensor
-
-
-def _encode_adaptive(
-    source: Array,
-    source_fmt: Format,
-    element: Format | IntegerFormat,
-    cast: ElementKeywords,
-    scales: npt.ArrayLike | None,
-    fill: EncodedTargets,
-) -> tuple[ScaleReport, np.float32 | None]:
-    """Encode each tile of `source` to the better of two E2M1 encodings; return what `encode_into` returns."""
-    from fpsim.scaling.adaptive import EncodedTiles, encode_four_or_six
-
-    options = element_options_of(element, fill.scaling, cast)
-    known_scales = None if scales is None else given_scales(scales, source.shape, fill.scaling)
-    target = EncodedTiles(fill.codes, fill.scales, fill.scale_codes)
-    counts, tensor = encode_four_or_six(source, source_fmt, fill.scaling, options, target, known_scales)
-    return report_of(fill.scales.size, *counts.tolist()), tensor
-
-
-def _encode_hif4(source: Array, source_fmt: Format, fill: EncodedTargets) -> ScaleReport:
-    """Encode `source` to HiF4; `fill` receives the packed exponents of each tile's groups as zero points."""
-    from fpsim.scaling.hif4 import encode_hif4
-
-    tiles = tiling(source.shape, fill.scaling.block)
-    assert fill.zero_points is not None
-    assert fill.scale_codes is not None
-    scales, codes, levels = (array.reshape(tiles.tiles) for array in (fill.scales, fill.scale_codes, fill.zero_points))
-    targets = (fill.codes.reshape(tiles.shape), scales, codes, levels)
-    counts = encode_hif4(words(source), source_fmt, fill.scaling, tiles, targets) if source.size else np.zeros(5, int)
-    return report_of(fill.scales.size, *counts.tolist())

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from fpsim.arrays import Array
+from fpsim.arrays import Array, words
 from fpsim.casts.cast import quantize
 from fpsim.core.layouts import encode_plan
 from fpsim.core.tile_scale import COUNTERS, HAS_INFINITY, HAS_NAN, INFINITE_TILES, NAN_TILES, ZERO_TILES
@@ -19,8 +19,8 @@ from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.runtime.records import as_rows
 from fpsim.scaling.kernels.hif4 import IS_ZERO, hif4_elements_kernel, hif4_kernel
 from fpsim.scaling.recipes import E6M2
-from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tiling import Tiling, tiling
+from fpsim.scaling.scaled_arrays import EncodedTargets
+from fpsim.scaling.tiling import tiling
 from fpsim.scaling.zero_points_and_logs import bands_of
 
 
@@ -32,25 +32,22 @@ def inverses() -> Array:
     return numbers
 
 
-def encode_hif4(
-    source: Array, source_fmt: Format, scaling: Scaling, tiles: Tiling, targets: tuple[Array, Array, Array, Array]
-) -> Array:
-    """Encode an array to HiF4 by filling `targets`; return the counts of tiles that `TileTargets` describes.
+def encode_hif4(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array:
+    """Encode an array of the format source_fmt to HiF4; return the counts of tiles that `TileTargets` describes.
 
-    Args:
-      source: bit patterns (unsigned integers) of the float array, of the format source_fmt.
-      scaling: the recipe; if its `nan` is "tile", a NaN makes its whole tile NaN.
-      targets: codes, of shape (batch, rows, columns); and, one per tile, float32 scales, their codes, and a uint32 of
-        one-bit exponents: bit g < 8 is that of elements 8 g to 8 g + 7 of the tile, bit 8 + q that of 4 q to 4 q + 3.
+    The zero points of `fill` receive, per tile, a uint32 of one-bit exponents: bit g < 8 is that of elements 8 g to
+    8 g + 7 of the tile, bit 8 + q that of 4 q to 4 q + 3.
     """
-    codes, scales, scale_codes, levels = targets
+    tiles = tiling(source.shape, fill.scaling.block)
+    codes = fill.codes.reshape(tiles.shape)
+    scales, scale_codes, levels = (x.reshape(tiles.tiles) for x in (fill.scales, fill.scale_codes, fill.zero_points))
     width = 64 if source_fmt == FP64 else 32
     to_bf16 = encode_plan(BF16, width, Rounding.NEAREST_EVEN, "nonfinite", "keep", 32)
     to_scale = encode_plan(E6M2, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
     loop, layouts = hif4_kernel(width, to_bf16.kind, to_scale.kind), as_rows(to_bf16.layout, to_scale.layout)
     specials = np.zeros(tiles.tiles, np.uint8)
     size = (tiles.tile_rows, tiles.tile_columns)
-    for batch, band, row, matrix in bands_of(source, source_fmt, width, tiles):
+    for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiles):
         stop = band + -(-matrix.shape[0] // tiles.tile_rows)
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             loop(
@@ -58,7 +55,7 @@ def encode_hif4(
                 levels[batch, band:stop], inverses(), *size, layouts, specials[batch, band:stop],
             )  # fmt: skip
     has_nan = (specials & HAS_NAN) != 0
-    lost = has_nan & (scaling.nan == "tile")
+    lost = has_nan & (fill.scaling.nan == "tile")
     scale_codes[lost] = E6M2.nan_code
     np.copyto(scales, E6M2.table().astype(np.float32)[scale_codes])
     if lost.any():

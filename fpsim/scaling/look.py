@@ -1,4 +1,4 @@
-"""Reading of tiles without encoding them: their amax, NaN and Inf; given scales become NaN where tiles hold NaN."""
+"""Reading of tiles without encoding them: their amax, NaN and Inf; and encoding with scales that are given or not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fpsim.runtime.pipeline import wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels.amax import amax_strips, specials_loop
 from fpsim.scaling.kernels.counts import look_kernel
-from fpsim.scaling.run_tiles import fits_strips
+from fpsim.scaling.run_tiles import fits_strips, no_codes, run_scales, run_tiles, settle_tensor
 from fpsim.scaling.scaling import Scaling
-from fpsim.scaling.tile_jobs import Place, TileJob, load, over_parts, pieces, tile_range
+from fpsim.scaling.tile_jobs import Place, TileJob, TileTargets, load, over_parts, pieces, tile_range
 
 
 def look(job: TileJob) -> tuple[Array, Array]:
@@ -117,3 +117,23 @@ def ruled(job: TileJob, scales: Array, counts: Array | None = None) -> Array:
     result = scales.copy()
     rule_given_scales(scaling, result, *look(job), np.zeros(COUNTERS, np.int64) if counts is None else counts)
     return result
+
+
+def fill_tiles(
+    job: TileJob, scales: Array, codes: Array | None, known_scales: Array | None, counts: Array
+) -> np.float32 | None:
+    """Encode a job's array with the caller's scales, or compute them; return the scale of the whole array.
+
+    scales, codes: filled, one entry per tile: float32 scales, and their codes (None for FP32). known_scales: the
+    caller's, or None. counts: as in `TileTargets`. The result is None if the recipe has one level or scales are given.
+    """
+    shape = job.tiling.tiles
+    tile_scales = scales.reshape(shape)
+    if known_scales is not None:
+        tile_scales[...] = ruled(job, known_scales.reshape(shape), counts)
+        run_scales(job, tile_scales)
+        return None
+    tensor = settle_tensor(job, counts)
+    tile_codes = no_codes(*shape) if codes is None else codes.reshape(shape)
+    run_tiles(job, TileTargets(tile_scales, tile_codes, counts), tensor)
+    return tensor.scale if job.plan.scaling.tensor_scale else None

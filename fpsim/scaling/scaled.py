@@ -21,10 +21,10 @@ from fpsim.formats.log_format import LogFMT
 from fpsim.formats.table_format import HIF4, TableFormat
 from fpsim.lazy import deferred
 from fpsim.scaling.arguments import checked
-from fpsim.scaling.encode import EncodedTargets, decodes_in_one_pass, encode_into, quantize_into
+from fpsim.scaling.encode import decodes_in_one_pass, encode_into, quantize_into
 from fpsim.scaling.recipes import TILE_1X128, scaling_of
 from fpsim.scaling.report import ScaleReport
-from fpsim.scaling.scaled_arrays import ARRAYS, ScaledArrays
+from fpsim.scaling.scaled_arrays import ARRAYS, EncodedTargets, ScaledArrays
 from fpsim.scaling.scaling import Scaling, scaling_fields, scaling_from
 from fpsim.scaling.tiling import tiling
 
@@ -257,24 +257,18 @@ def quantize_scaled(
       array([0. , 0. , 0.5, 6. ], dtype=float32)
     """
     check_keywords(quantize_scaled, cast, DEFAULTS)
+    recipe = scaling_of(scaling)
     with processor().ieee_arithmetic():
-        return _quantize_scaled(x, fmt, scaling_of(scaling), cast, scales, out)
-
-
-def _quantize_scaled(
-    x: npt.ArrayLike, fmt: Any, scaling: Scaling, cast: ElementKeywords, scales: npt.ArrayLike | None, out: Array | None
-) -> Array:
-    """Quantise an array as `quantize_scaled` describes, with the processor in IEEE arithmetic already."""
-    element, source, source_fmt = checked(x, fmt, scaling)
-    target = output(out, source.shape, FLOAT32, source)
-    if (
-        isinstance(element, (LogFMT, TableFormat))
-        or scaling.adaptive
-        or not decodes_in_one_pass(element, scaling, source_fmt, target)
-    ):
-        _encode_scaled(x, element, scaling, cast, scales, None).decode(out=target)
-    else:
-        quantize_into(target, source, source_fmt, element, scaling, cast, scales)
+        element, source, source_fmt = checked(x, fmt, recipe)
+        target = output(out, source.shape, FLOAT32, source)
+        if (
+            isinstance(element, (LogFMT, TableFormat))
+            or recipe.adaptive
+            or not decodes_in_one_pass(element, recipe, source_fmt, target)
+        ):
+            _encode_scaled(x, element, recipe, cast, scales, None).decode(out=target)
+        else:
+            quantize_into(target, source, source_fmt, element, recipe, cast, scales)
     return target
 
 

@@ -1,4 +1,4 @@
-"""Codes with one scale per tile, in memory of the CPU or of a GPU: base of the two classes that encoding returns."""
+"""Codes with one scale per tile, in memory of the CPU or of a GPU: what encoding fills, and a base class of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,17 @@ from fpsim.scaling.tiling import tile_sizes, tiling
 
 ARRAYS = ("codes", "scales", "scale_codes", "zero_points")  # all but the first with one element per tile
 ArrayT = TypeVar("ArrayT")
+
+
+class EncodedTargets(NamedTuple):
+    """C-contiguous arrays that encoding fills, and the format and recipe of the result; fields as in `fpsim.Scaled`."""
+
+    codes: Any
+    scales: Any
+    fmt: Element
+    scaling: Scaling
+    scale_codes: Any
+    zero_points: Any
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -251,7 +251,12 @@ class Scaling:
         Raises:
           ValueError: the block has more than two axes.
         """
-        return self.replace(block=_matrix_block(self.block)[::-1])
+        block = self.block
+        if len(block) > 2:
+            raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
+        if len(block) == 1:
+            block = (-1, -1) if block == (-1,) else (1, block[0])
+        return self.replace(block=block[::-1])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults, as a dict, without `name`.
@@ -301,19 +306,6 @@ def _is_value(x: float, fmt: Format) -> bool:
         place = max(math.frexp(x)[1] - FP32.precision, FP32.min_exponent - FP32.mantissa_bits)
         return (x / 2.0**place).is_integer()
     return bool(np.any(fmt.table() == x))
-
-
-def _matrix_block(block: tuple[int, ...]) -> tuple[int, int]:
-    """Return a block (size of a tile) of up to two axes as (rows, columns); raise a ValueError for more axes.
-
-    A single size n counts as (1, n), and -1 as (-1, -1).
-    """
-    if len(block) > 2:
-        raise ValueError(f"only blocks of two axes can be transposed; got {block}.")
-    if len(block) == 1:
-        return (-1, -1) if block == (-1,) else (1, block[0])
-    rows, columns = block
-    return rows, columns
 
 
 def scaling_fields(scaling: Scaling) -> dict[str, Any]:

@@ -160,12 +160,17 @@ def load(job: TileJob, part: Array) -> Array:
     """Return `part`, a view of the job's source, as contiguous bit patterns of floats of job.width bits, 32 or 64."""
     if job.is_direct and part.flags.c_contiguous:
         return part
+    return widened(part, job.source_fmt, job.width)
+
+
+def widened(part: Array, fmt: Format, width: int) -> Array:
+    """Return bit patterns of the format `fmt` as contiguous ones, in native order, of floats of `width` bits."""
     native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
-    if job.source_fmt.bits == job.width:
+    if fmt.bits == width:
         return native
-    wide = FP32 if job.width == 32 else FP64
+    wide = FP32 if width == 32 else FP64
     words = np.empty(part.shape, wide.storage)
-    run_stages(pipelines.decoding(job.source_fmt, wide, job.source_fmt.storage), native, words)
+    run_stages(pipelines.decoding(fmt, wide, fmt.storage), native, words)
     return words
 
 

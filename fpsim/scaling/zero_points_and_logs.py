@@ -8,25 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.arrays import Array
-from fpsim.casts import pipelines
+from fpsim.arrays import Array, words
 from fpsim.casts.loops import random_kernel
 from fpsim.core.layouts import encode_plan
-from fpsim.core.tile_scale import BY_SCALE
+from fpsim.core.tile_scale import BY_SCALE, COUNTERS
 from fpsim.formats.cast_options import CastOptions
 from fpsim.formats.float_format import Format
 from fpsim.formats.integer_format import OFFSETS, IntegerFormat
 from fpsim.formats.log_format import LogFMT
-from fpsim.formats.named import FP32, FP64
+from fpsim.formats.named import FP64
 from fpsim.formats.rounding import Rounding
-from fpsim.runtime.pipeline import PIECE, run_stages, wrapping
+from fpsim.runtime.pipeline import PIECE, wrapping
 from fpsim.runtime.processor import ieee_arithmetic
 from fpsim.scaling.kernels import log
 from fpsim.scaling.kernels.affine import affine_kernel, range_kernel, zero_point_kernel
 from fpsim.scaling.look import rule_given_scales
 from fpsim.scaling.plan import ScalePlan, TensorScale, scale_plan
+from fpsim.scaling.scaled_arrays import EncodedTargets
 from fpsim.scaling.scaling import Scaling
+from fpsim.scaling.tile_jobs import widened
 from fpsim.scaling.tiling import Tiling
+from fpsim.scaling.tiling import tiling as tiling_of
 
 
 def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> Iterator[tuple[int, int, int, Array]]:
@@ -35,42 +37,28 @@ def bands_of(source: Array, source_fmt: Format, width: int, tiling: Tiling) -> I
     source: bit patterns of an array of format source_fmt. matrix: the rows as contiguous bit patterns of floats of
     `width` bits, 32 or 64.
     """
-    words = source.reshape(tiling.shape)
-    wide = FP32 if width == 32 else FP64
+    matrices = source.reshape(tiling.shape)
     bands_at_once = max(PIECE // max(tiling.tile_rows * tiling.columns, 1), 1)
-    for batch in range(tiling.batch):
+    for batch in range(tiling.batch if source.size else 0):
         for band in range(0, tiling.tiles[1], bands_at_once):
             row = band * tiling.tile_rows
-            part = words[batch, row : row + bands_at_once * tiling.tile_rows]
-            native = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
-            if source_fmt.bits != width:
-                converted = np.empty(part.shape, wide.storage)
-                run_stages(pipelines.decoding(source_fmt, wide, source_fmt.storage), native, converted)
-                native = converted
-            yield batch, band, row, native
+            part = matrices[batch, row : row + bands_at_once * tiling.tile_rows]
+            yield batch, band, row, widened(part, source_fmt, width)
 
 
 def encode_affine(
-    source: Array,
-    source_fmt: Format,
-    element: IntegerFormat,
-    scaling: Scaling,
-    options: CastOptions,
-    tiling: Tiling,
-    tile_scales: Array | None,
-    targets: tuple[Array, Array, Array | None, Array],
-    counts: Array,
-) -> None:
-    """Encode an array to integers with zero points by filling `targets`.
+    fill: EncodedTargets, source: Array, source_fmt: Format, options: CastOptions, known_scales: Array | None
+) -> Array:
+    """Encode an array to integers with zero points; return the counts of tiles that `TileTargets` describes.
 
-    Args:
-      source: bit patterns of the array, of the format source_fmt.
-      tile_scales: the caller's scales, shape (batch, rows of tiles, tiles in a row), or None to compute them.
-      targets: codes, of shape (batch, rows, columns); and, of the shape of tile_scales, float32 scales, their codes (or
-        None) and zero points.
-      counts: as in `TileTargets`.
+    source_fmt: the format of source. known_scales: the caller's scales, one per tile, or None to compute them.
     """
-    codes, scales, scale_codes, zero_points = targets
+    element, scaling, tiling = fill.fmt, fill.scaling, tiling_of(source.shape, fill.scaling.block)
+    assert isinstance(element, IntegerFormat)
+    codes, counts = fill.codes.reshape(tiling.shape), np.zeros(COUNTERS, np.int64)
+    scales, zero_points = fill.scales.reshape(tiling.tiles), fill.zero_points.reshape(tiling.tiles)
+    scale_codes = None if fill.scale_codes is None else fill.scale_codes.reshape(tiling.tiles)
+    tile_scales = None if known_scales is None else known_scales.reshape(tiling.tiles)
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
     word: Any = np.uint32 if width == 32 else np.uint64
@@ -79,7 +67,7 @@ def encode_affine(
     nearest = encode_plan(OFFSETS, width, Rounding.NEAREST_EVEN, "saturate", "keep", 32)
     encoder = encode_plan(OFFSETS, width, options.rounding, "saturate", "keep", options.random_bits)
     largest = np.finfo(real).max
-    for batch, band, row, matrix in bands_of(source, source_fmt, width, tiling):
+    for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiling):
         stop = band + -(-matrix.shape[0] // tiling.tile_rows)
         tiles = (stop - band, tiling.tiles[2])
         low, high = np.zeros(tiles, real), np.zeros(tiles, real)
@@ -109,8 +97,9 @@ def encode_affine(
             affine_kernel(width, int(options.rounding), encoder.kind, plan.applied)(
                 matrix, codes[batch, row : row + matrix.shape[0]], factors, zero_points[batch, band:stop], *size,
                 (lowest, highest), encoder.layout,
-                _words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
+                _random_words(options, (batch * tiling.rows + row) * tiling.columns, matrix),
             )  # fmt: skip
+    return counts
 
 
 @lru_cache(maxsize=1024)
@@ -119,7 +108,7 @@ def _range_plan(scaling: Scaling, steps: int, width: int) -> ScalePlan:
     return scale_plan(scaling.replace(amax_floor=0.0), float(steps), 0, width)
 
 
-def _words(options: CastOptions, first: int, matrix: Array) -> Array:
+def _random_words(options: CastOptions, first: int, matrix: Array) -> Array:
     """Return a random uint32 per element of `matrix`, or an empty array for deterministic rounding.
 
     first: flat index of the matrix's first element in the whole array.
@@ -132,31 +121,24 @@ def _words(options: CastOptions, first: int, matrix: Array) -> Array:
     return words[skip : skip + matrix.size]
 
 
-def encode_log(
-    source: Array,
-    source_fmt: Format,
-    element: LogFMT,
-    scaling: Scaling,
-    tiling: Tiling,
-    targets: tuple[Array, Array, Array],
-    counts: Array,
-) -> None:
-    """Encode an array to LogFMT by filling `targets`.
+def encode_log(fill: EncodedTargets, source: Array, source_fmt: Format) -> Array:
+    """Encode an array of the format source_fmt to LogFMT; return the counts of tiles that `TileTargets` describes.
 
-    Args:
-      source: bit patterns of the array, of the format source_fmt.
-      targets: codes, of shape (batch, rows, columns); and float32 steps and lows, of shape (batch, rows of tiles, tiles
-        in a row): the distance of levels in log2, and log2 of the lowest nonzero level.
-      counts: int64; the numbers of tiles with an amax of 0, with NaN and with Inf are added to its first three entries.
+    The scales of `fill` receive the distance of each tile's levels in log2, the zero points log2 of the lowest nonzero
+    level.
     """
-    codes, steps, lows = targets
+    element, tiling = fill.fmt, tiling_of(source.shape, fill.scaling.block)
+    assert isinstance(element, LogFMT)
+    codes, counts = fill.codes.reshape(tiling.shape), np.zeros(COUNTERS, np.int64)
+    steps, lows = fill.scales.reshape(tiling.tiles), fill.zero_points.reshape(tiling.tiles)
     width = 64 if source_fmt == FP64 else 32
     real: Any = np.float32 if width == 32 else np.float64
-    for batch, band, row, matrix in bands_of(source, source_fmt, width, tiling):
+    for batch, band, row, matrix in bands_of(words(source), source_fmt, width, tiling):
         stop = band + -(-matrix.shape[0] // tiling.tile_rows)
         with ieee_arithmetic(), wrapping(), np.errstate(all="ignore"):
             log.encode_kernel(width)(
                 matrix.view(real), codes[batch, row : row + matrix.shape[0]], steps[batch, band:stop],
                 lows[batch, band:stop], counts, tiling.tile_rows, tiling.tile_columns, element.level_count,
-                scaling.nan == "element",
+                fill.scaling.nan == "element",
             )  # fmt: skip
+    return counts
