@@ -172,15 +172,12 @@ def _core_call(operation: Operation) -> Call:
     if name in ("negative", "absolute"):
         sign = exact.sign_kernel(name)
         return lambda x, random, y, flags: sign(*x, y, *layouts, out)
-    loop, rows = _rounding_loop(name), as_rows(*layouts, out)
-    return lambda x, random, y, flags: loop(*x, random, y, flags, rows, mode, rules)
-
-
-def _rounding_loop(name: str) -> Any:
-    """Return the kernel in exact integer arithmetic of an operation that rounds; name: "add", "fma", "sqrt", ..."""
+    rows = as_rows(*layouts, out)
     if name == "fma":
-        return exact.fma_kernel()
-    return exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
+        loop = exact.fma_kernel()
+    else:
+        loop = exact.binary_kernel(name) if name in BINARY else exact.unary_kernel(name)
+    return lambda x, random, y, flags: loop(*x, random, y, flags, rows, mode, rules)
 
 
 # ---- the processor's float operations

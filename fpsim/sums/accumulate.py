@@ -12,7 +12,7 @@ import numba
 import numpy as np
 
 from fpsim.arrays import Array
-from fpsim.casts.pipelines import decoding, encoding
+from fpsim.casts.pipelines import encoding
 from fpsim.core.layouts import unpack_layout
 from fpsim.core.sums.sum_order import Randomness, Rows, Targets
 from fpsim.errors import shown
@@ -22,7 +22,7 @@ from fpsim.runtime.pipeline import run_stages, wrapping
 from fpsim.runtime.processor import ieee_arithmetic, under_ieee
 from fpsim.runtime.threads import over_units
 from fpsim.sums.accumulators import Accumulator, Chunked, Exact, FusedMultiplyAdd, Pairwise
-from fpsim.sums.float32_plan import Float32Sums, codes_of, exactly, float32_sums, strips_kernel
+from fpsim.sums.float32_plan import Float32Sums, codes_of, exactly, float32_sums, float_words, strips_kernel
 from fpsim.sums.float32_sums import NO_C, ONE, summed
 from fpsim.sums.kernels import exact_bins
 from fpsim.sums.kernels.exact import exact_kernel
@@ -142,11 +142,7 @@ def canonical(codes: Array, fmt: Format) -> Array:
 
 def as_float64(codes: Array, fmt: Format) -> Array:
     """Return the values of codes of format `fmt` as bit patterns of float64, uint64 in C order."""
-    if fmt == FP64:
-        return np.ascontiguousarray(codes, u64)
-    words = np.empty(codes.shape, u64)
-    run_stages(decoding(fmt, FP64, codes.dtype), codes, words)
-    return words
+    return float_words(codes, fmt, FP64)
 
 
 def _as_words(codes: Array, fmt: Format, in_float64: bool) -> Array:
@@ -163,7 +159,9 @@ def _as_codes(words: Array, fmt: Format, in_float64: bool) -> Array:
         return canonical(words, fmt)
     if not in_float64:
         return words.astype(fmt.storage, copy=False)
-    return _encoded(words, FP64, fmt)
+    codes = np.empty(words.shape, fmt.storage)
+    run_stages(encoding(FP64, exactly(fmt)), words, codes)
+    return codes
 
 
 # ---- sums in float32
@@ -173,7 +171,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
     """Return the codes (M, N) of the sums, computed in float32, or in 64 bits where they may leave its range."""
     left = np.full(problem.a.shape, ONE) if problem.formats[0] is None else problem.a
     (a, of_a), (b, of_b) = (codes_of(x, fmt) for x, fmt in zip((left, problem.b), plan.formats, strict=True))
-    c = _as_float32(problem.c, plan.result) if problem.c.size else NO_C
+    c = float_words(problem.c, plan.result, FP32) if problem.c.size else NO_C
     result = np.empty(problem.shape, plan.dtype)
     with ieee_arithmetic():
         lost = summed(plan, a, b, (of_a, of_b), c, result)
@@ -182,22 +180,6 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
         c_here = problem.c[rows, columns] if problem.c.size else problem.c
         part = problem._replace(a=problem.a[rows], b=problem.b[:, columns], c=c_here)
         codes[rows, columns] = _in_words(accumulator, part)
-    return codes
-
-
-def _as_float32(codes: Array, fmt: Format) -> Array:
-    """Return the values of codes of format `fmt` as bit patterns of float32, uint32 in C order."""
-    if fmt == FP32:
-        return np.ascontiguousarray(codes, u32)
-    words = np.empty(codes.shape, u32)
-    run_stages(decoding(fmt, FP32, codes.dtype), codes, words)
-    return words
-
-
-def _encoded(words: Array, source: Format, fmt: Format) -> Array:
-    """Return codes of `fmt` for values given as bit patterns of the float format `source`; a NaN keeps its sign."""
-    codes = np.empty(words.shape, fmt.storage)
-    run_stages(encoding(source, exactly(fmt)), words, codes)
     return codes
 
 

@@ -193,10 +193,17 @@ def codes_of(codes: Array, fmt: Format) -> tuple[Array, Array]:
     """
     layout = float32_layout(fmt)
     if layout is None:
-        words = np.empty(codes.shape, WORD)
-        run_stages(decoding(fmt, FP32, codes.dtype), codes, words)
-        return codes_of(words, FP32)
+        return codes_of(float_words(codes, fmt, FP32), FP32)
     return np.ascontiguousarray(codes, fmt.storage), layout
+
+
+def float_words(codes: Array, fmt: Format, wide: Format) -> Array:
+    """Return the values of codes of format `fmt` as bit patterns of `wide`, FP32 or FP64, in C order."""
+    if fmt == wide:
+        return np.ascontiguousarray(codes, wide.storage)
+    words = np.empty(codes.shape, wide.storage)
+    run_stages(decoding(fmt, wide, codes.dtype), codes, words)
+    return words
 
 
 @lru_cache(maxsize=1024)

@@ -54,11 +54,6 @@ def _extra(x: Real) -> int:
     return max(magnitude(x), 0) + 8
 
 
-def _exp(x: Real, precision: int) -> Real:
-    """Return exp(x)."""
-    return mpf_exp(x, precision)  # type: ignore[no-any-return]
-
-
 def _exp2(x: Real, precision: int) -> Real:
     """Return 2**x, computed as exp(x * log(2))."""
     working = precision + _extra(x)
@@ -69,11 +64,6 @@ def _expm1(x: Real, precision: int) -> Real:
     """Return exp(x) - 1 for x other than 0."""
     working = precision + max(-magnitude(x), 0) + 8  # as many bits as the difference cancels
     return mpf_sub(mpf_exp(x, working), fone, precision)  # type: ignore[no-any-return]
-
-
-def _log(x: Real, precision: int) -> Real:
-    """Return log(x)."""
-    return mpf_log(x, precision)  # type: ignore[no-any-return]
 
 
 def _log2(x: Real, precision: int) -> Real:
@@ -95,16 +85,10 @@ def _log1p(x: Real, precision: int) -> Real:
     return total
 
 
-def _sigmoid(x: Real, precision: int) -> Real:
-    """Return 1 / (1 + exp(-x))."""
+def _logistic(top: Real, x: Real, precision: int) -> Real:
+    """Return top / (1 + exp(-x))."""
     working = precision + 8
-    return mpf_div(fone, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
-
-
-def _silu(x: Real, precision: int) -> Real:
-    """Return x / (1 + exp(-x))."""
-    working = precision + 8
-    return mpf_div(x, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
+    return mpf_div(top, mpf_add(fone, mpf_exp(mpf_neg(x), working), working), precision)  # type: ignore[no-any-return]
 
 
 def _softplus(x: Real, precision: int) -> Real:
@@ -161,16 +145,6 @@ def _erfc_of(x: Real, square: Real, precision: int) -> Real:
     return mpf_mul(mpf_div(power, root, working), from_man_exp(total, -working), precision)  # type: ignore[no-any-return]
 
 
-def _erf(x: Real, precision: int) -> Real:
-    """Return erf(x)."""
-    return _erf_of(x, mpf_mul(x, x), precision)
-
-
-def _erfc(x: Real, precision: int) -> Real:
-    """Return 1 - erf(x)."""
-    return _erfc_of(x, mpf_mul(x, x), precision)
-
-
 def _gelu(x: Real, precision: int) -> Real:
     """Return x * erfc(-x / sqrt(2)) / 2; x**2 / 2 is exact, so that no error of it is amplified."""
     working = precision + 8
@@ -186,12 +160,14 @@ def _plain(function: Any) -> Function:
 
 
 FUNCTIONS: dict[str, Function] = {
-    "exp": _exp, "exp2": _exp2, "expm1": _expm1, "log": _log, "log2": _log2, "log1p": _log1p,
+    "exp": _plain(mpf_exp), "exp2": _exp2, "expm1": _expm1, "log": _plain(mpf_log), "log2": _log2, "log1p": _log1p,
     "sin": _plain(mpf_sin), "cos": _plain(mpf_cos), "tan": _plain(mpf_tan), "tanh": _plain(mpf_tanh),
-    "sigmoid": _sigmoid, "erf": _erf, "erfc": _erfc,
+    "sigmoid": lambda x, precision: _logistic(fone, x, precision),
+    "erf": lambda x, precision: _erf_of(x, mpf_mul(x, x), precision),
+    "erfc": lambda x, precision: _erfc_of(x, mpf_mul(x, x), precision),
     "rsqrt": lambda x, precision: mpf_div(fone, mpf_sqrt(x, precision + 8), precision),
     "reciprocal": lambda x, precision: mpf_div(fone, x, precision), "cbrt": _plain(mpf_cbrt),
-    "softplus": _softplus, "gelu": _gelu, "silu": _silu,
+    "softplus": _softplus, "gelu": _gelu, "silu": lambda x, precision: _logistic(x, x, precision),
 }  # fmt: skip
 
 

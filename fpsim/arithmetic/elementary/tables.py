@@ -12,7 +12,7 @@ import math
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,22 +75,18 @@ def exact_table(name: str, fmt: Format, input_subnormals: str) -> ExactTable:
     path = _path(name, fmt) if fmt.bits >= ON_DISK_FROM else None
     stored = None if path is None else read_whole(path)
     if stored is not None and len(stored) == 11 << fmt.bits:
-        return _unpacked(stored, 1 << fmt.bits)
+        size = 1 << fmt.bits
+        return ExactTable(
+            np.frombuffer(stored, "<u8", size).astype(np.uint64),
+            np.frombuffer(stored, "<u2", size, 8 * size).astype(np.uint16),
+            np.frombuffer(stored, np.uint8, size, 10 * size).copy(),
+        )
     table = _computed(name, fmt)
     if path is not None:
         with contextlib.suppress(Exception):  # a full or read-only disk costs time, not results
             write_whole(path, b"".join(np.ascontiguousarray(column).astype(column.dtype).tobytes() for column in table))
             tidy(path.parent)
     return table
-
-
-def _unpacked(content: bytes, size: int) -> ExactTable:
-    """Return the ExactTable of `size` entries whose three arrays follow each other, little-endian, in `content`."""
-    return ExactTable(
-        np.frombuffer(content, "<u8", size).astype(np.uint64),
-        np.frombuffer(content, "<u2", size, 8 * size).astype(np.uint16),
-        np.frombuffer(content, np.uint8, size, 10 * size).copy(),
-    )
 
 
 def _path(name: str, fmt: Format) -> Path | None:
@@ -107,7 +103,7 @@ def _path(name: str, fmt: Format) -> Path | None:
 def _computed(name: str, fmt: Format) -> ExactTable:
     """Compute the ExactTable of function `name` for a format, code by code."""
     values = fmt.table().tolist()
-    signalling = _signalling(fmt)
+    quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
     rows: list[tuple[int, int, int]] = []
     for code, x in enumerate(values):
         mirrored = code & fmt.sign_bit and (name in ODD or name in EVEN) and not math.isnan(x)
@@ -116,20 +112,12 @@ def _computed(name: str, fmt: Format) -> ExactTable:
             is_nan = state >> KIND_SHIFT & 3 == NAN
             rows.append((significand, field, state ^ NEGATIVE if name in ODD and not is_nan else state))
         elif math.isnan(x):
-            raised = Flags.INVALID if signalling is not None and signalling(code) else Flags.NONE
-            rows.append(_special(math.nan, raised))
+            signals = quiet_bit and not code & quiet_bit
+            rows.append(_special(math.nan, Flags.INVALID if signals else Flags.NONE))
         else:
             rows.append(_row(name, x))
     significands, fields, states = zip(*rows, strict=True)
     return ExactTable(np.array(significands, np.uint64), np.array(fields, np.uint16), np.array(states, np.uint8))
-
-
-def _signalling(fmt: Format) -> Any:
-    """Return a function from a code, which must be a NaN, to True if it is signalling; None if all NaNs are quiet."""
-    if fmt.nan != "ieee":
-        return None
-    quiet_bit = 1 << (fmt.mantissa_bits - 1)
-    return lambda code: not code & quiet_bit
 
 
 def _row(name: str, x: float) -> tuple[int, int, int]:
