@@ -51,7 +51,7 @@ def emulation_of(name: str) -> Emulation:
             (*((f"rounding {other}", partial(_to_half, other)) for other in others),
              ("flushed subnormals", partial(_to_half, rounding, subnormals="flush"))),
         )  # fmt: skip
-    return _EMULATIONS[mnemonic]()
+    return _EMULATIONS[mnemonic]
 
 
 def _of_unit(name: str) -> Emulation:
@@ -105,24 +105,10 @@ def _flushed_from_half(x: Array) -> Array:
     return _from_half(np.where(x & 0x7C00, x, x & np.uint16(0x8000)))
 
 
-def _of_half_to_float() -> Emulation:
-    """Return the emulation of VCVTPH2PS, which converts float16 to float32."""
-    return Emulation("fp.decode(x, FP16)", "fp32", _from_half, (("flushed subnormals", _flushed_from_half),))
-
-
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
     """Return float32 values, given by their bits x (uint32), rounded to BF16 codes; flush: subnormals count as zero."""
     values = x.view(np.float32)
     return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
-
-
-def _of_to_bf16() -> Emulation:
-    """Return the emulation of VCVTNEPS2BF16, which converts float32 to BF16."""
-    return Emulation(
-        "fp.encode(fp.quantize(x, FP32, subnormals='flush'), BF16)", "bf16", _to_bf16,
-        (("kept subnormals", partial(_to_bf16, flush=False)),
-         *((f"rounding {word}", partial(_to_bf16, rounding=word)) for word in ("nearest_away", "toward_zero", "odd"))),
-    )  # fmt: skip
 
 
 def _from_double(x: Array, through: bool = False) -> Array:
@@ -130,12 +116,6 @@ def _from_double(x: Array, through: bool = False) -> Array:
     values = x.view(np.float64)
     with np.errstate(all="ignore"):
         return encode(values.astype(np.float32) if through else values, FP16)
-
-
-def _of_double_to_half() -> Emulation:
-    """Return the emulation of VCVTPD2PH, which converts float64 to float16."""
-    rivals = (("rounded through float32", partial(_from_double, through=True)),)
-    return Emulation("fp.encode(x, FP16) from float64", "fp16", _from_double, rivals)
 
 
 def _arithmetic(operation: str) -> Emulation:
@@ -151,7 +131,7 @@ def _arithmetic(operation: str) -> Emulation:
     ]
     if operation == "fma":
         rivals.append(("a rounded product", partial(_two_roundings, FP16)))
-    return Emulation(f"fp.{operation} in FP16", "fp16", partial(_half, operation), tuple(rivals))
+    return Emulation(f"fp.{operation} in FP16", "fp16", partial(_of_format, FP16, operation), tuple(rivals))
 
 
 def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Array:
@@ -160,21 +140,9 @@ def _of_format(fmt: Format, operation: str, *codes: Array, **options: str) -> Ar
     return result
 
 
-def _half(operation: str, *codes: Array) -> Array:
-    """Return the FP16 codes of an operation such as "fma", rounded to nearest even, on FP16 codes."""
-    return _of_format(FP16, operation, *codes)
-
-
 def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
     """Return the codes of a * b + c in the format `fmt`, with the product rounded before the addition."""
     return _of_format(fmt, "add", _of_format(fmt, "multiply", a, b), c)
-
-
-def _of_fused() -> Emulation:
-    """Return the emulation of VFMADDPS, a fused multiply-add in float32."""
-    rivals = (("a rounded product", partial(_two_roundings, FP32)),
-              ("subnormals flush", partial(_of_format, FP32, "fma", subnormals="flush")))  # fmt: skip
-    return Emulation("fp.fma in FP32", "fp32", partial(_of_format, FP32, "fma"), rivals)
 
 
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
@@ -183,26 +151,33 @@ def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
     swapped: the products are added in the other order.
     """
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
-    minus = ai ^ np.uint16(0x8000)
+    minus, fma = ai ^ np.uint16(0x8000), partial(_of_format, FP16, "fma")
     if swapped:
-        real = _half("fma", ar, br, _half("fma", minus, bi, cr))
-        imaginary = _half("fma", ai, br, _half("fma", ar, bi, ci))
-    else:
-        real = _half("fma", minus, bi, _half("fma", ar, br, cr))
-        imaginary = _half("fma", ar, bi, _half("fma", ai, br, ci))
-    return np.stack([real, imaginary], axis=1)
+        return np.stack([fma(ar, br, fma(minus, bi, cr)), fma(ai, br, fma(ar, bi, ci))], axis=1)
+    return np.stack([fma(minus, bi, fma(ar, br, cr)), fma(ar, bi, fma(ai, br, ci))], axis=1)
 
 
-def _of_complex() -> Emulation:
-    """Return the emulation of VFMADDCPH, a complex fused multiply-add in float16."""
-    words = "fp.fma(-ai, bi, fp.fma(ar, br, cr)) and fp.fma(ar, bi, fp.fma(ai, br, ci)) in FP16"
-    return Emulation(words, "fp16", _complex, (("the other order of products", partial(_complex, swapped=True)),))
-
-
-_EMULATIONS: dict[str, Callable[[], Emulation]] = {
-    "VCVTPH2PS": _of_half_to_float, "VCVTNEPS2BF16": _of_to_bf16, "VCVTPD2PH": _of_double_to_half,
-    "VFMADDCPH": _of_complex, "VFMADDPS": _of_fused,
-    **{mnemonic: partial(_arithmetic, operation) for mnemonic, operation in (
+_EMULATIONS: dict[str, Emulation] = {
+    "VCVTPH2PS": Emulation("fp.decode(x, FP16)", "fp32", _from_half, (("flushed subnormals", _flushed_from_half),)),
+    "VCVTNEPS2BF16": Emulation(
+        "fp.encode(fp.quantize(x, FP32, subnormals='flush'), BF16)", "bf16", _to_bf16,
+        (("kept subnormals", partial(_to_bf16, flush=False)),
+         *((f"rounding {word}", partial(_to_bf16, rounding=word)) for word in ("nearest_away", "toward_zero", "odd"))),
+    ),
+    "VCVTPD2PH": Emulation(
+        "fp.encode(x, FP16) from float64", "fp16", _from_double,
+        (("rounded through float32", partial(_from_double, through=True)),),
+    ),
+    "VFMADDCPH": Emulation(
+        "fp.fma(-ai, bi, fp.fma(ar, br, cr)) and fp.fma(ar, bi, fp.fma(ai, br, ci)) in FP16", "fp16", _complex,
+        (("the other order of products", partial(_complex, swapped=True)),),
+    ),
+    "VFMADDPS": Emulation(
+        "fp.fma in FP32", "fp32", partial(_of_format, FP32, "fma"),
+        (("a rounded product", partial(_two_roundings, FP32)),
+         ("subnormals flush", partial(_of_format, FP32, "fma", subnormals="flush"))),
+    ),
+    **{mnemonic: _arithmetic(operation) for mnemonic, operation in (
         ("VADDPH", "add"), ("VSUBPH", "subtract"), ("VMULPH", "multiply"), ("VDIVPH", "divide"), ("VSQRTPH", "sqrt"),
         ("VFMADDPH", "fma"),
     )},

@@ -6,7 +6,7 @@ import numpy as np
 
 from fpsim.arrays import Array, as_array
 from fpsim.cpu.availability import require
-from fpsim.cpu.instructions import AnyInstruction, Instruction, TileInstruction, named
+from fpsim.cpu.instructions import AnyInstruction, TileInstruction, named
 from fpsim.cpu.machine_code import compiled
 from fpsim.errors import shown
 from fpsim.runtime.processor import ieee_arithmetic
@@ -69,11 +69,6 @@ def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
     result = np.zeros(blocks * row.lanes * row.result.words, row.result.dtype)
     with ieee_arithmetic():
         compiled(row.name)(result.ctypes.data, *(x.ctypes.data for x in padded), blocks)
-    return _rows(result, count, row)
-
-
-def _rows(result: Array, count: int, row: Instruction) -> Array:
-    """Return the first `count` results of a padded flat buffer, as (count,), or (count, 2) for complex ones."""
     rows = result[: count * row.result.words]
     return rows.reshape(count, row.result.words) if row.result.words > 1 else rows
 
@@ -100,8 +95,10 @@ def _on_tiles(row: TileInstruction, operands: tuple[Array, ...]) -> Array:
     left, right = packed(a, tiles, groups, row), packed(b, tiles, groups, row)
     right = np.ascontiguousarray(right.transpose(0, 2, 1, 3))  # a row of tile b holds one group of every column
     places = np.arange(SIDE)
+    sums = np.zeros((tiles, SIDE), np.uint32)
+    sums.reshape(-1)[:count] = c
     start = np.zeros((tiles, SIDE, SIDE), np.uint32)
-    start.reshape(tiles, -1)[:, places * (SIDE + 1)] = _padded(c, tiles)
+    start[:, places, places] = sums
     result = multiply_tiles(row, left, right, start, groups)
     return np.ascontiguousarray(result[:, places, places].reshape(-1)[:count])
 
@@ -116,13 +113,6 @@ def packed(x: Array, tiles: int, groups: int, row: TileInstruction) -> Array:
     memory[: len(x), : x.shape[1]] = x
     assert x.shape[1] <= groups * row.group
     return memory.reshape(tiles, SIDE, SIDE, row.group)
-
-
-def _padded(c: Array, tiles: int) -> Array:
-    """Return accumulators c, (N,) uint32, as rows of 16, (tiles, 16), padded with zeros."""
-    memory = np.zeros(tiles * SIDE, np.uint32)
-    memory[: c.size] = c
-    return memory.reshape(tiles, SIDE)
 
 
 def multiply_tiles(row: TileInstruction, a: Array, b: Array, c: Array, groups: int) -> Array:

@@ -92,43 +92,38 @@ def _half_arithmetic() -> list[Instruction]:
                     f"%r = f{word} {kind} %x0, %x1")
         for word in ("add", "sub", "mul", "div")
     ]  # fmt: skip
-    root, root_declared = _called(kind, "llvm.sqrt.v32f16", [(kind, "%x0")])
-    fused, fused_declared = _called(kind, "llvm.fma.v32f16", [(kind, f"%x{i}") for i in range(3)])
+    root = _called(kind, "llvm.sqrt.v32f16", [(kind, "%x0")])
+    fused = _called(kind, "llvm.fma.v32f16", [(kind, f"%x{i}") for i in range(3)])
     operands = [(PAIRS.llvm, f"%x{i}") for i in range(3)] + [("i16", "-1"), ("i32", "4")]  # all lanes, MXCSR's rounding
-    product, product_declared = _called(PAIRS.llvm, COMPLEX, operands)
+    product = _called(PAIRS.llvm, COMPLEX, operands)
     doubles, eight = Register("<8 x double>", "uint64"), Register("<8 x half>", "uint16")
     operands = [(doubles.llvm, "%x0"), (eight.llvm, "zeroinitializer"), ("i8", "-1"), ("i32", "4")]
-    narrowed, narrowed_declared = _called(eight.llvm, FROM_DOUBLE, operands)
+    narrowed = _called(eight.llvm, FROM_DOUBLE, operands)
     return [
         *rows,
-        Instruction("VSQRTPH", "vsqrtph", features, 32, (HALVES,), HALVES, root, root_declared),
-        Instruction("VFMADDPH", "vfmadd213ph", features, 32, (HALVES,) * 3, HALVES, fused, fused_declared),
-        Instruction("VFMADDCPH", "vfmaddcph", features, 16, (PAIRS,) * 3, PAIRS, product, product_declared),
-        Instruction("VCVTPD2PH", "vcvtpd2ph", features, 8, (doubles,), eight, narrowed, narrowed_declared),
+        Instruction("VSQRTPH", "vsqrtph", features, 32, (HALVES,), HALVES, *root),
+        Instruction("VFMADDPH", "vfmadd213ph", features, 32, (HALVES,) * 3, HALVES, *fused),
+        Instruction("VFMADDCPH", "vfmaddcph", features, 16, (PAIRS,) * 3, PAIRS, *product),
+        Instruction("VCVTPD2PH", "vcvtpd2ph", features, 8, (doubles,), eight, *narrowed),
     ]  # fmt: skip
 
 
-def _conversions() -> list[Instruction]:
-    """Return the conversion instructions of F16C and AVX512-BF16."""
+def _conversions_and_fma() -> list[Instruction]:
+    """Return the conversion instructions of F16C and AVX512-BF16, and the fused multiply-add of float32."""
     single, half, words = Register(EIGHT, "uint32"), Register("<8 x half>", "uint16"), Register("<8 x i16>", "uint16")
     rows = []
     for rounding, number in ROUNDINGS.items():
-        call, declared = _called(words.llvm, TO_HALF, [(EIGHT, "%x0"), ("i32", str(number))])
-        rows.append(Instruction(f"VCVTPS2PH {rounding}", "vcvtps2ph", ("f16c",), 8, (single,), words, call, declared))
-    call, declared = _called("<16 x bfloat>", TO_BF16, [(FLOATS.llvm, "%x0")])
+        called = _called(words.llvm, TO_HALF, [(EIGHT, "%x0"), ("i32", str(number))])
+        rows.append(Instruction(f"VCVTPS2PH {rounding}", "vcvtps2ph", ("f16c",), 8, (single,), words, *called))
+    to_bf16 = _called("<16 x bfloat>", TO_BF16, [(FLOATS.llvm, "%x0")])
+    fused = _called(EIGHT, "llvm.fma.v8f32", [(EIGHT, f"%x{i}") for i in range(3)])
     return [
         *rows,
         Instruction("VCVTPH2PS", "vcvtph2ps", ("f16c",), 8, (half,), single, f"%r = fpext {half.llvm} %x0 to {EIGHT}"),
         Instruction("VCVTNEPS2BF16", "vcvtneps2bf16", ("avx512bf16",), 16, (FLOATS,),
-                    Register("<16 x bfloat>", "uint16"), call, declared),
+                    Register("<16 x bfloat>", "uint16"), *to_bf16),
+        Instruction("VFMADDPS", "vfmadd213ps", ("fma",), 8, (single,) * 3, single, *fused),
     ]  # fmt: skip
-
-
-def _fused() -> Instruction:
-    """Return the fused multiply-add instruction of float32, used by products without matrix instructions."""
-    single = Register(EIGHT, "uint32")
-    call, declared = _called(EIGHT, "llvm.fma.v8f32", [(EIGHT, f"%x{i}") for i in range(3)])
-    return Instruction("VFMADDPS", "vfmadd213ps", ("fma",), 8, (single,) * 3, single, call, declared)
 
 
 def _integer_dots() -> list[Instruction]:
@@ -143,20 +138,19 @@ def _integer_dots() -> list[Instruction]:
         sums, terms = Register(f"<{count} x i32>", "uint32"), Register(f"<{count} x i32>", "uint8", 4)
         for end, form in (("", ""), ("S", "_sat")):
             order = [(sums.llvm, f"%x{i}") for i in (2, 0, 1)]
-            call, declared = _called(sums.llvm, f"{prefix}{name.lower()}{end.lower()}.{32 * count}", order)
-            unit = f"x86_vnni_{pair}_{result}{form}"
-            mnemonic, operands = f"{name.lower()}{end.lower()}\t", (terms, terms, sums)
-            rows.append(Instruction(name + end, mnemonic, (features,), count, operands, sums, call, declared, unit))
+            mnemonic, unit = f"{name}{end}".lower(), f"x86_vnni_{pair}_{result}{form}"
+            called = _called(sums.llvm, f"{prefix}{mnemonic}.{32 * count}", order)
+            operands = (terms, terms, sums)
+            rows.append(Instruction(name + end, mnemonic + "\t", (features,), count, operands, sums, *called, unit))
     return rows
 
 
 def _dots() -> list[Instruction]:
     """Return the vector instructions that compute dot products, each of which fpsim has as a matrix unit."""
     order = [(FLOATS.llvm, "%x2"), (BF16_PAIRS.llvm, "%x0"), (BF16_PAIRS.llvm, "%x1")]
-    call, declared = _called(FLOATS.llvm, BF16_DOT, order)
     return [
-        Instruction("VDPBF16PS", "vdpbf16ps", ("avx512bf16",), 16, (BF16_PAIRS, BF16_PAIRS, FLOATS), FLOATS, call,
-                    declared, "x86_avx512_bf16_f32"),
+        Instruction("VDPBF16PS", "vdpbf16ps", ("avx512bf16",), 16, (BF16_PAIRS, BF16_PAIRS, FLOATS), FLOATS,
+                    *_called(FLOATS.llvm, BF16_DOT, order), "x86_avx512_bf16_f32"),
         *_integer_dots(),
     ]  # fmt: skip
 
@@ -169,7 +163,7 @@ TILES = (
         for name, pair in (("TDPBSSD", "s8"), ("TDPBSUD", "s8xu8"), ("TDPBUSD", "u8xs8"), ("TDPBUUD", "u8"))
     ),
 )
-ROWS: tuple[AnyInstruction, ...] = (*_dots(), *TILES, *_conversions(), _fused(), *_half_arithmetic())
+ROWS: tuple[AnyInstruction, ...] = (*_dots(), *TILES, *_conversions_and_fma(), *_half_arithmetic())
 INSTRUCTIONS = {row.name: row for row in ROWS}
 OF_UNIT = {row.unit: row for row in INSTRUCTIONS.values() if row.unit}
 

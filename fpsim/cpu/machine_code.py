@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from fpsim.cpu.availability import CpuError, require
-from fpsim.cpu.instructions import AnyInstruction, Instruction, TileInstruction, named
+from fpsim.cpu.instructions import AnyInstruction, TileInstruction, named
 from fpsim.runtime.forks import llvm_lock
 
 Function = Callable[..., None]  # (address of results, addresses of operands ..., number of blocks) -> None
@@ -33,17 +33,14 @@ exit:
 TILE = "[1024 x i8]"
 
 
-def text_of(instruction: AnyInstruction) -> str:
+def text_of(row: AnyInstruction) -> str:
     """Return LLVM code of a function `run` that applies an instruction to consecutive blocks of its operands.
 
     A block fills one register of each operand. The arguments of `run` are pointers to the result and the operands (for
     AMX then one to the tile configuration), and the number of blocks.
     """
-    return _tile_text(instruction) if isinstance(instruction, TileInstruction) else _vector_text(instruction)
-
-
-def _vector_text(row: Instruction) -> str:
-    """Return LLVM code of the function `run`, which `text_of` describes, for a vector instruction."""
+    if isinstance(row, TileInstruction):
+        return _tile_text(row)
     body = []
     for i, register in enumerate(row.operands):
         body += [f"%p{i} = getelementptr {register.llvm}, ptr %o{i}, i64 %i",
