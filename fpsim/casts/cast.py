@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +64,14 @@ def encode(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **key
       >>> fp.decode(fp.encode(np.full(4, 1.03), fp.E4M3, rounding="stochastic", seed=1), fp.E4M3)
       array([1.125, 1.125, 1.   , 1.   ], dtype=float32)
     """
+    options: Any
     if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
-        return _encode_to_table(x, table, out, keywords)
-    options = options_of(encode, fmt, keywords)
+        options, stages = table_options(encode, table, keywords), tables
+    else:
+        options, stages = options_of(encode, fmt, keywords), pipelines
     source, source_fmt = float_array(x)
     target = output(out, source.shape, options.fmt.storage, source)
-    run_stages(pipelines().encoding(source_fmt, options), words(source), target)
+    run_stages(stages().encoding(source_fmt, options), words(source), target)
     return target
 
 
@@ -96,13 +98,16 @@ def decode(codes: npt.ArrayLike, fmt: FormatLike, dtype: npt.DTypeLike = np.floa
       array([  1., 448.,  nan], dtype=float32)
     """
     target_fmt = _float_format(dtype)
+    source_fmt: Any
     if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
-        return _decode_table(codes, table, target_fmt, out)
-    source_fmt = find_format(fmt)
-    refuse_unless_held(source_fmt, target_fmt, "use dtype=np.float64")
+        refuse_without_tiles(table)
+        source_fmt, refuse, stages = table, _refuse_unless_table_held, tables
+    else:
+        source_fmt, refuse, stages = find_format(fmt), refuse_unless_held, pipelines
+    refuse(source_fmt, target_fmt, "use dtype=np.float64")
     source = code_array(codes, source_fmt)
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(pipelines().decoding(source_fmt, target_fmt, source.dtype), source, words(target))
+    run_stages(stages().decoding(source_fmt, target_fmt, source.dtype), source, words(target))
     return target
 
 
@@ -124,14 +129,16 @@ def quantize(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **k
       >>> fp.quantize(np.float32([0.3, 3.14159, 500.0]), fp.E5M2)
       array([3.125e-01, 3.000e+00, 5.120e+02], dtype=float32)
     """
+    options: Any
     if type(fmt) is not Format and (table := table_format(fmt)) is not None:  # no look-up for the usual class
-        return _quantize_to_table(x, table, out, keywords)
-    options = options_of(quantize, fmt, keywords)
+        options, refuse, stages = table_options(quantize, table, keywords), _refuse_unless_table_held, tables
+    else:
+        options, refuse, stages = options_of(quantize, fmt, keywords), refuse_unless_held, pipelines
     source, source_fmt = float_array(x)
     target_fmt = FP64 if source_fmt == FP64 else FP32
-    refuse_unless_held(options.fmt, target_fmt, "pass x.astype(np.float64)")
+    refuse(options.fmt, target_fmt, "pass x.astype(np.float64)")
     target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(pipelines().quantizing(source_fmt, target_fmt, options), words(source), words(target))
+    run_stages(stages().quantizing(source_fmt, target_fmt, options), words(source), words(target))
     return target
 
 
@@ -162,36 +169,6 @@ def cast(x: npt.ArrayLike, fmt: FormatLike, *, out: Array | None = None, **keywo
     source, _ = float_array(x)
     target = output(out, source.shape, dtype, source)
     encode(source, fmt, out=words(target), **keywords)
-    return target
-
-
-def _encode_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Return the codes of floats rounded to a table format; the arguments are those of `encode`."""
-    options = table_options(encode, fmt, keywords)
-    source, source_fmt = float_array(x)
-    target = output(out, source.shape, fmt.storage, source)
-    run_stages(tables().encoding(source_fmt, options), words(source), target)
-    return target
-
-
-def _quantize_to_table(x: npt.ArrayLike, fmt: TableFormat, out: Array | None, keywords: CastKeywords) -> Array:
-    """Return floats rounded to the values of a table format; the arguments are those of `quantize`."""
-    options = table_options(quantize, fmt, keywords)
-    source, source_fmt = float_array(x)
-    target_fmt = FP64 if source_fmt == FP64 else FP32
-    _refuse_unless_table_held(fmt, target_fmt, "pass x.astype(np.float64)")
-    target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(tables().quantizing(source_fmt, target_fmt, options), words(source), words(target))
-    return target
-
-
-def _decode_table(codes: npt.ArrayLike, fmt: TableFormat, target_fmt: Format, out: Array | None) -> Array:
-    """Return the values of codes of a table format, as floats of the format `target_fmt`; out: array to fill."""
-    refuse_without_tiles(fmt)
-    _refuse_unless_table_held(fmt, target_fmt, "use dtype=np.float64")
-    source = code_array(codes, fmt)
-    target = output(out, source.shape, DTYPES[target_fmt], source)
-    run_stages(tables().decoding(fmt, target_fmt, source.dtype), source, words(target))
     return target
 
 

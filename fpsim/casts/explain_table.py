@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from fpsim.arrays import Array, words
 from fpsim.casts.cast import encode
-from fpsim.casts.explanation import HALF, Explanation, binary, drawn_reason, share
+from fpsim.casts.explanation import HALF, Explanation, drawn_reason
 from fpsim.formats.cast_options import TableOptions
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import TableFormat
@@ -22,21 +22,12 @@ class TableExplanation(Explanation):
     `inner` and `outer` are the neighbouring values in the table, toward and away from zero; None if there is none.
     """
 
-    def __str__(self) -> str:
+    def _result(self) -> str:
+        return _entry(self.result, self.code, self.fmt.bits)
+
+    def _neighbour(self, value: float) -> str:
         fmt = cast(TableFormat, self.fmt)
-        lines = [
-            f"{self.value!r} in {fmt}, rounding {self.options.rounding.name.lower()}, overflow {self.options.overflow}",
-            f"  value    {binary(self.value)}  (bits {self.bits})",
-        ]
-        near = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
-        for word, value in zip(("below", "above") if len(near) == 2 else ("nearest",), near, strict=False):
-            lines.append(f"  {word:8} {_entry(value, fmt)}")
-        if self.fraction is not None and not self.exact:
-            tie = ": a tie" if self.tie else ""
-            lines.append(f"  place    {share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}{tie}")
-        lines.append(f"  result   {_entry(self.result, fmt, self.code)}")
-        lines.append(f"  because  {self.reason}")
-        return "\n".join(lines)
+        return _entry(value, next(code for entry, code in fmt.finite if entry == value), fmt.bits)
 
 
 def explain_table(source: Array, options: TableOptions) -> TableExplanation:
@@ -119,8 +110,6 @@ def _reason(value: float, result: float, options: TableOptions, fraction: Fracti
     return "the nearer value is taken" if mode.is_nearest else mode.facts.sentence
 
 
-def _entry(value: float, fmt: TableFormat, code: int | None = None) -> str:
-    """Return a value of a table format as text, with its code, which is looked up if it is None."""
-    if code is None:
-        code = next(c for v, c in fmt.finite if v == value)
-    return f"{value!r} = code {code:#0{2 + -(-fmt.bits // 4)}x}"
+def _entry(value: float, code: int, bits: int) -> str:
+    """Return a value as text, with its code of a number of bits."""
+    return f"{value!r} = code {code:#0{2 + -(-bits // 4)}x}"

@@ -48,23 +48,26 @@ class Explanation:
     reason: str
 
     def __str__(self) -> str:
+        title = f"{self.value!r} in {self.fmt}, rounding {self.options.rounding.name.lower()}"
+        subnormals = f", subnormals {self.options.subnormals}" if isinstance(self.options, CastOptions) else ""
         lines = [
-            f"{self.value!r} in {self.fmt}, rounding {self.options.rounding.name.lower()}, "
-            f"overflow {self.options.overflow}, subnormals {self.options.subnormals}",
-            f"  value    {binary(self.value)}  (bits {self.bits})",
+            f"{title}, overflow {self.options.overflow}{subnormals}",
+            f"  value    {_binary(self.value)}  (bits {self.bits})",
         ]
-        neighbours = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
-        if len(neighbours) == 2:
-            lines.append(f"  below    {self._neighbour(neighbours[0])}")
-            lines.append(f"  above    {self._neighbour(neighbours[1])}")
-        elif neighbours:
-            lines.append(f"  nearest  {self._neighbour(neighbours[0])}")
+        near = sorted(value for value in (self.inner, self.outer) if value is not None and not self.exact)
+        for word, value in zip(("below", "above") if len(near) == 2 else ("nearest",), near, strict=False):
+            lines.append(f"  {word:8} {self._neighbour(value)}")
         if self.fraction is not None and not self.exact:
-            distance = f"{share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
-            lines.append(f"  dropped  {self.dropped_bits}, {distance}{': a tie' if self.tie else ''}")
-        lines.append(f"  result   {self._neighbour(self.result)}")
+            place = f"dropped  {self.dropped_bits}," if self.dropped_bits else "place   "
+            distance = f"{_share(self.fraction)} of the way from {self.inner!r} to {self.outer!r}"
+            lines.append(f"  {place} {distance}{': a tie' if self.tie else ''}")
+        lines.append(f"  result   {self._result()}")
         lines.append(f"  because  {self.reason}")
         return "\n".join(lines)
+
+    def _result(self) -> str:
+        """Return the result as text with its code."""
+        return self._neighbour(self.result)
 
     def _neighbour(self, value: float) -> str:
         """Return a neighbouring value, or the result, as text with its code, if it has one."""
@@ -87,7 +90,7 @@ def drawn_reason(options: CastOptions | TableOptions, fraction: Fraction) -> str
     return f"stochastic goes away from zero with probability {chance:.6g}; seed {options.seed} decided so"
 
 
-def share(fraction: Fraction) -> str:
+def _share(fraction: Fraction) -> str:
     """Return a fraction as text: exact for a denominator up to 1024, else a decimal of six digits.
 
     A rounded text is never "0.5", which would look like a tie.
@@ -108,7 +111,7 @@ def _fields(code: int, fmt: Format) -> str:
     return f"code {code:#0{2 + -(-fmt.bits // 4)}x} = 0b{'_'.join(part for part in parts if part)}"
 
 
-def binary(value: float) -> str:
+def _binary(value: float) -> str:
     """Return a float as text: a binary significand times a power of two; repr(value) for 0, Inf and NaN."""
     if value == 0 or not math.isfinite(value):
         return repr(value)

@@ -13,7 +13,7 @@ from fpsim.casts import half
 from fpsim.casts.loops import decode_kernel, encode_kernel, quantize_kernel, stochastic_kernel
 from fpsim.core import nearest
 from fpsim.core.layouts import decode_plan, encode_plan, source_width
-from fpsim.formats.cast_options import CastOptions
+from fpsim.formats.cast_options import CastOptions, cast_options
 from fpsim.formats.named import FP32, FP64, NAMED, Format
 from fpsim.formats.rounding import Rounding
 from fpsim.runtime import processor
@@ -82,8 +82,7 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
     if target in (FP32, FP64):
         return (*stages, _decode_stage(fmt, target, long))
     middle = FP32 if FP32.holds(fmt) else FP64
-    exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
-    return (*stages, _decode_stage(fmt, middle, long), *encoding(middle, exact, long))
+    return (*stages, _decode_stage(fmt, middle, long), *encoding(middle, cast_options(target), long))
 
 
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
@@ -173,12 +172,7 @@ def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:
-        table = _table(fmt, width)
-
-        def look_up(codes: Array, bits: Array, first: int) -> None:
-            table.take(codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy
-
-        return Stage(look_up, target.storage)
+        return look_up_stage(narrowed(fmt.table().view(np.uint64), width))
 
     general, by_processor = None if long else decode_kernel(width, None, False), half.decodes(fmt, width)
     constants = Constants(plan.frozen, fmt, long)
@@ -223,16 +217,19 @@ def _float32_bits(floats: Array) -> Array:
     return bits if bits.flags.writeable else bits.copy()
 
 
-@lru_cache(maxsize=64)
-def _table(fmt: Format, width: int) -> Array:
-    """Return the float bits of the values of all codes of a format of up to 16 bits, indexed by code.
+def look_up_stage(table: Array) -> Stage:
+    """Return the stage that decodes codes to the elements of `table`, the float bits of all codes' values."""
 
-    width: bits of the floats, 32 (which must hold the values) or 64.
-    """
-    bits = fmt.table().view(np.uint64)
+    def look_up(codes: Array, bits: Array, first: int) -> None:
+        table.take(codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy
+
+    return Stage(look_up, table.dtype)
+
+
+def narrowed(bits: Array, width: int) -> Array:
+    """Return float64 bits as the bits of floats of `width` bits, 64 or 32, which must hold the values."""
     if width == 64:
         return bits
-    exact = CastOptions(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
     narrow = np.empty(bits.size, np.uint32)
-    run_stages(encoding(FP64, exact), bits, narrow)  # a conversion by the processor may flush subnormals
+    run_stages(encoding(FP64, cast_options(FP32)), bits, narrow)  # a conversion by the processor may flush subnormals
     return narrow

@@ -83,7 +83,7 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
     inputs[0::2], inputs[1::2] = points, between
     inputs = np.append(inputs, np.nan)
     differences: list[Difference] = []
-    codes_a, codes_b = _codes(inputs, first), _codes(inputs, second)
+    codes_a, codes_b = encode(inputs, **first.keywords()), encode(inputs, **second.keywords())
     run: list[int] = []
     for i in [*np.flatnonzero(codes_a != codes_b).tolist(), -1]:
         same = run and i == run[-1] + 1 and (codes_a[i], codes_b[i]) == (codes_a[run[-1]], codes_b[run[-1]])
@@ -108,13 +108,6 @@ def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptio
     if options.fmt.bits > 16:
         raise ValueError(f"policy_diff lists inputs of formats of up to 16 bits; {options.fmt} has {options.fmt.bits}.")
     return options
-
-
-def _codes(inputs: npt.NDArray[np.float64], options: CastOptions) -> npt.NDArray[Any]:
-    """Return the codes of float64 inputs under the options of a deterministic cast."""
-    return encode(
-        inputs, options.fmt, rounding=options.rounding, overflow=options.overflow, subnormals=options.subnormals
-    )  # fmt: skip
 
 
 def _turning_points(fmt: Format) -> npt.NDArray[np.float64]:

@@ -14,13 +14,13 @@ from fpsim.arrays import Array
 from fpsim.casts import pipelines
 from fpsim.casts.loops import random_kernel
 from fpsim.casts.table_loops import table_kernel
-from fpsim.formats.cast_options import CastOptions, TableOptions
+from fpsim.formats.cast_options import TableOptions, cast_options
 from fpsim.formats.float_format import Format
 from fpsim.formats.named import FP32, FP64
 from fpsim.formats.policies import overflow_outcome
 from fpsim.formats.rounding import Rounding
 from fpsim.formats.table_format import TableFormat
-from fpsim.runtime.pipeline import Stage, run_stages
+from fpsim.runtime.pipeline import Stage
 from fpsim.runtime.processor import ieee_arithmetic
 
 INDEX_BITS = range(9, 17)  # upper bits of a pattern by which its first interval is looked up: the fewest that suffice
@@ -72,16 +72,8 @@ def decoding(fmt: TableFormat, target: Format, codes: np.dtype[Any]) -> tuple[St
     codes: the dtype of the arrays of codes.
     """
     middle = target if target in (FP32, FP64) else FP32 if single_holds(fmt) else FP64
-    words = value_words(fmt, middle.bits)
-
-    def look_up(some_codes: Array, bits: Array, first: int) -> None:
-        words.take(some_codes, out=bits, mode="clip")  # codes are in range; clip avoids a copy
-
-    stage = Stage(look_up, middle.storage)
-    if target == middle:
-        return (stage,)
-    exact = CastOptions(target, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
-    return (stage, *pipelines.encoding(middle, exact))
+    stage = pipelines.look_up_stage(value_words(fmt, middle.bits))
+    return (stage,) if target == middle else (stage, *pipelines.encoding(middle, cast_options(target)))
 
 
 def quantizing(source: Format, target: Format, options: TableOptions) -> tuple[Stage, ...]:
@@ -97,12 +89,7 @@ def value_words(fmt: TableFormat, width: int) -> Array:
     """
     bits = fmt.table().view(np.uint64).copy()
     bits[np.isnan(fmt.table())] = 0x7FF8000000000000
-    if width == 64:
-        return bits
-    narrow = np.empty(bits.size, np.uint32)
-    exact = CastOptions(FP32, Rounding.NEAREST_EVEN, "nonfinite", "keep", None, 32)
-    run_stages(pipelines.encoding(FP64, exact), bits, narrow)  # a conversion by the processor may flush subnormals
-    return narrow
+    return pipelines.narrowed(bits, width)
 
 
 def single_holds(fmt: TableFormat) -> bool:
