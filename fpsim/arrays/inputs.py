@@ -162,16 +162,10 @@ def code_array(codes: npt.ArrayLike, fmt: Format | TableFormat, name: str = "cod
             f"{describe_refused(codes, array, name)} fpsim.encode turns values into codes."
         )
     if array.size and (array.dtype.kind == "i" or fmt.bits < 8 * array.dtype.itemsize):
-        _refuse_codes_outside(array, fmt, name)
+        lowest, highest = int(array.min()), int(array.max())
+        if lowest < 0 or highest >= 1 << fmt.bits:
+            raise ValueError(
+                f"{name} must lie in 0 .. {(1 << fmt.bits) - 1:#x}, the codes of {fmt}; "
+                f"got {lowest if lowest < 0 else highest:#x}. Mask or shift packed codes apart first."
+            )
     return array
-
-
-def _refuse_codes_outside(array: Array, fmt: Format | TableFormat, name: str) -> None:
-    """Raise a ValueError if a nonempty array of integers, the argument `name`, holds one that is no code of `fmt`."""
-    lowest, highest = int(array.min()), int(array.max())
-    if lowest < 0 or highest >= 1 << fmt.bits:
-        bad = lowest if lowest < 0 else highest
-        raise ValueError(
-            f"{name} must lie in 0 .. {(1 << fmt.bits) - 1:#x}, the codes of {fmt}; got {bad:#x}. "
-            "Mask or shift packed codes apart first."
-        )

@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from fpsim.runtime.forks import llvm_lock
-
 X86 = ("x86_64", "amd64")
 LEAST_LLVM = 16  # first version whose intrinsics of AVX512-BF16 have operands of bfloat vectors
 ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA = 158, 0x1023, 18  # Linux, Documentation/arch/x86/xstate.rst
@@ -31,10 +29,10 @@ def processor() -> Processor:
     """Return the facts on the processor of this machine; cached."""
     from llvmlite import binding
 
+    from fpsim.runtime.host import host_features, host_name
+
     version = tuple(int(number) for number in binding.llvm_version_info)
-    with llvm_lock:
-        features = frozenset(name for name, present in binding.get_host_cpu_features().items() if present)
-        return Processor(platform.machine().lower(), str(binding.get_host_cpu_name()), features, version)
+    return Processor(platform.machine().lower(), host_name(), host_features(), version)
 
 
 def missing_features(needed: tuple[str, ...]) -> str:

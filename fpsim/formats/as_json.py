@@ -42,20 +42,10 @@ def element_fields(fmt: Element) -> Any:
     if isinstance(fmt, Format):
         return format_fields(fmt)
     if isinstance(fmt, TableFormat):
-        return {"table": fmt.name if TABLES.get(fmt.name) == fmt else _table_fields(fmt)}
+        if TABLES.get(fmt.name) == fmt:
+            return {"table": fmt.name}
+        return {"table": {**dataclasses.asdict(fmt), "values": [value.hex() for value in fmt.values]}}  # Inf, NaN too
     return {"integer": dataclasses.asdict(fmt)} if isinstance(fmt, IntegerFormat) else {"logfmt": fmt.bits}
-
-
-def _table_fields(fmt: TableFormat) -> dict[str, Any]:
-    """Return the fields of a table format as a dict for JSON, with values in hexadecimal text, Inf and NaN included."""
-    return {**dataclasses.asdict(fmt), "values": [value.hex() for value in fmt.values]}
-
-
-def _table_from(fields: Any) -> TableFormat:
-    """Return the table format that `fields` describes: the name of a built-in one, or a dict from `_table_fields`."""
-    if isinstance(fields, str):
-        return TABLES[fields]
-    return TableFormat(**{**fields, "values": tuple(float.fromhex(text) for text in fields["values"])})
 
 
 def element_from(fields: Any) -> Element:
@@ -63,7 +53,10 @@ def element_from(fields: Any) -> Element:
     if isinstance(fields, dict) and "integer" in fields:
         return IntegerFormat(**fields["integer"])
     if isinstance(fields, dict) and "table" in fields:
-        return _table_from(fields["table"])
+        table = fields["table"]
+        if isinstance(table, str):
+            return TABLES[table]
+        return TableFormat(**{**table, "values": tuple(float.fromhex(text) for text in table["values"])})
     if isinstance(fields, dict) and "logfmt" in fields:
         return LogFMT(fields["logfmt"])
     return format_from(fields)

@@ -22,8 +22,10 @@ def with_keywords(
     keywords, False before.
     """
 
+    # of annotations that are written as text, the text
+    types = {name: getattr(hint, "__forward_arg__", hint) for name, hint in kind.__annotations__.items()}
+
     def show(function: Function) -> Function:
-        """Add the keywords to the function's signature and the text to its docstring, in place; return the function."""
         signature = inspect.signature(function)
         listed = [
             parameter
@@ -31,9 +33,7 @@ def with_keywords(
             if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
         shared = [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_type_text(kind.__annotations__[name])
-            )
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=types[name])
             for name, default in defaults.items()
         ]
         first = [one for one in listed if last or one.kind is not inspect.Parameter.KEYWORD_ONLY]
@@ -45,11 +45,6 @@ def with_keywords(
         return function
 
     return show
-
-
-def _type_text(annotation: Any) -> Any:
-    """Return the source text of an annotation that is written as text; return any other annotation unchanged."""
-    return getattr(annotation, "__forward_arg__", annotation)
 
 
 def check_keywords(function: Callable[..., Any], keywords: Iterable[str], shared: Collection[str]) -> None:

@@ -54,10 +54,12 @@ ROWS: tuple[tuple[str, str, int, Evidence, str, str], ...] = (
 
 def _units() -> Iterator[IntegerUnit]:
     """Yield the units of all table rows in order; of each row, wrapping units before saturating ones."""
+    suffixes = {"x86_vnni": "S", "blackwell": " with its saturate bit, .satfinite"}  # of saturating instructions
     for prefix, operands, terms, evidence, source, instruction in ROWS:
         *pairs, last = operands.split()
         pairs, forms = (pairs, (False, True)) if last == "+" else ([*pairs, last], (False,))
         for saturates in forms:
+            suffix = suffixes.get(prefix, " .satfinite") if saturates else ""
             for pair in pairs:
                 operand_names, _, result = pair.partition(":")
                 first, _, second = operand_names.partition("x")
@@ -65,14 +67,8 @@ def _units() -> Iterator[IntegerUnit]:
                 yield IntegerUnit(
                     f"{prefix}_{operand_names}_{d.name}{'_sat' if saturates else ''}", prefix.partition("_")[0], a, b,
                     d, terms, saturates, INTEGER_ELEMENTS["s16"] if prefix == "x86_avx2" else None,
-                    f"{instruction}{_suffix(prefix, saturates)}", source, evidence,
+                    f"{instruction}{suffix}", source, evidence,
                 )  # fmt: skip
-
-
-def _suffix(prefix: str, saturates: bool) -> str:
-    """Return the text that marks an instruction as saturating after its name, such as " .satfinite"; "" if it wraps."""
-    suffixes = {"x86_vnni": "S", "blackwell": " with its saturate bit, .satfinite"}
-    return suffixes.get(prefix, " .satfinite") if saturates else ""
 
 
 UNITS = tuple(_units())

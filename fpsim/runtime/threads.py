@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -110,19 +110,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)  # threads do not survive a fork
 
 
-def _spans(size: int, parts: int, alignment: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of at most `parts` equal parts of range(size), each starting at a multiple of `alignment`."""
-    step = -(-size // parts)
-    step += -step % alignment
-    for start in range(0, size, step):
-        yield start, min(start + step, size)
-
-
 def over_units(count: int, cost: int, work: Callable[[int, int], None]) -> None:
-    """Call work(first, stop) for spans that cover range(count), on several threads if the work is long enough.
-
-    cost: time that one unit takes, as the number of elements that a cast converts in that time.
-    """
+    """Call work(first, stop) for spans of range(count), as `over_spans` does; cost: elements of a cast per unit."""
     over_spans(count * cost, lambda start, stop: work(start // cost, stop // cost), alignment=cost)
 
 
@@ -179,7 +168,9 @@ def over_spans(size: int, work: Callable[[int, int], None], alignment: int = ALI
     if workers == 1 or getattr(_this_thread, "is_worker", False):
         work(0, size)
         return
-    spans = list(_spans(size, workers, alignment))
+    step = -(-size // workers)
+    step += -step % alignment
+    spans = [(start, min(start + step, size)) for start in range(0, size, step)]
     if not _workers.ready(len(spans) - 1):
         work(0, size)
         return
