@@ -173,10 +173,7 @@ def _old(folder: Path, pattern: str) -> list[Path]:
 
 
 def _clear(room: Path, target: Path, own_names: Collection[str]) -> None:
-    """Remove the temporary folder `room`, but first move files of others from its subfolder "new" back to `target`.
-
-    Nothing is removed if a file cannot be moved back.
-    """
+    """Remove the temporary folder `room`, if files of others in its subfolder "new" can be moved back to `target`."""
     with contextlib.suppress(OSError):
         _bring(room / "new", target, own_names)
         shutil.rmtree(room)

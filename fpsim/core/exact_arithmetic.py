@@ -110,10 +110,7 @@ def add(x: Number, y: Number, mode: int) -> Any:
 
 @scalar
 def multiply(x: Number, y: Number) -> Any:
-    """Return (x * y, flags); only the upper 31 bits of each significand are used.
-
-    flags: INVALID for 0 * Inf and for signalling NaNs, else 0.
-    """
+    """Return (x * y, flags) of up to 31 significant bits of each; INVALID for 0 * Inf and for signalling NaNs."""
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):
@@ -166,10 +163,7 @@ def fma(x: Number, y: Number, z: Number, mode: int) -> Any:
 
 @scalar
 def sqrt(x: Number) -> Any:
-    """Return (square root of x to 60 bits, flags); the root of -0 is -0.
-
-    flags: INVALID for negative numbers, -Inf and signalling NaNs, else 0.
-    """
+    """Return (square root to 60 bits, flags); that of -0 is -0; INVALID for numbers < 0 and signalling NaNs."""
     if _is_nan(x):
         return nan(), signals(x)
     if _is_zero(x):

@@ -1,7 +1,4 @@
-"""Scalar core: next code up or down, negation, absolute value and class of a code.
-
-Integers only, so CPU and CUDA agree.
-"""
+"""Scalar core: next code up or down, negation, absolute value and class of a code. Integers only."""
 
 from __future__ import annotations
 

@@ -82,10 +82,7 @@ def _of_integers(of: IntegerUnit) -> Emulation:
 
 
 def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
-    """Return c + sum of a * b along each row, computed by the matrix unit `of`, as bit patterns (N,).
-
-    a, b: (N, terms) bit patterns of the unit's elements. c: (N,) bit patterns of the accumulator.
-    """
+    """Return c + sum of a * b along each row of (N, terms) bit patterns, computed by a matrix unit; c, result: (N,)."""
     result = dot_add(a.view(of.a.dtype), b.view(of.b.dtype), c.view(of.d.dtype), of)
     return result.view(f"u{result.dtype.itemsize}")
 
@@ -146,10 +143,7 @@ def _two_roundings(fmt: Format, a: Array, b: Array, c: Array) -> Array:
 
 
 def _complex(a: Array, b: Array, c: Array, swapped: bool = False) -> Array:
-    """Return c + a * b for complex FP16 numbers, all (N, 2) codes (real, imaginary).
-
-    swapped: the products are added in the other order.
-    """
+    """Return c + a * b for complex FP16 numbers, all (N, 2) codes; swapped: add the products in the other order."""
     (ar, ai), (br, bi), (cr, ci) = (np.ascontiguousarray(x.T) for x in (a, b, c))
     minus, fma = ai ^ np.uint16(0x8000), partial(_of_format, FP16, "fma")
     if swapped:

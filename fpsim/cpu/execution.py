@@ -48,10 +48,7 @@ def run(instruction: str, *operands: Array) -> Array:
 
 
 def execute(row: AnyInstruction, operands: tuple[Array, ...]) -> Array:
-    """Return N results of an instruction, after checking that it can be run, and dtypes and shapes of its operands.
-
-    operands: arrays of bit patterns, as for `run`. Raises a CpuError or ValueError as `run` does.
-    """
+    """Return N results of an instruction, after the checks of `run`, for operands as `run` takes them."""
     require(row)
     if isinstance(row, TileInstruction):
         return _on_tiles(row, operands)

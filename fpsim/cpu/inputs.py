@@ -142,10 +142,7 @@ def similar(rng: np.random.Generator, of: OperandFormats, count: int) -> Operand
 
 
 def cancelling(rng: np.random.Generator, of: OperandFormats, count: int) -> Operands:
-    """Return operands of `count` results that nearly cancel, so that results show where intermediate sums are rounded.
-
-    The last operand, such as the addend, is minus the exact result of the other operands, moved by up to 2 codes.
-    """
+    """Return operands of `count` results that nearly cancel, which shows where intermediate sums are rounded."""
     operands = list(similar(rng, of, count))
     last = of.formats[-1]
     with np.errstate(all="ignore"):

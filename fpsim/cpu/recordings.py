@@ -68,10 +68,7 @@ def record(
 
 
 class RecordedInstruction(NamedTuple):
-    """The recorded operands and results of an instruction, as for `fp.cpu.run`, one kind of inputs after the other.
-
-    counts: kind of inputs -> number of its results.
-    """
+    """Operands and results of an instruction, for kinds of inputs in sequence; counts: kind -> number of results."""
 
     name: str
     counts: dict[str, int]

@@ -1,7 +1,4 @@
-"""Chips as data, one table row per compute target, and the one function that reads a chip's name in any spelling.
-
-A field of a row is left out if fpsim knows no source for it.
-"""
+"""Chips as data, one table row per compute target, and the one function that reads a chip's name in any spelling."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stores that bypass the caches, and prefetched loads, for arrays too large for the caches.
-
-An ordinary store first reads the cache line that it overwrites. Measured: docs/performance.md.
-"""
+"""Stores that bypass the caches, and prefetched loads, for arrays too large for the caches (docs/performance.md)."""
 
 from __future__ import annotations
 
@@ -156,7 +153,7 @@ def block_loop(fill: Any, streamed: bool, block: int = 0) -> Any:
 
 
 def element_loop(convert: Any, streamed: bool) -> Any:
-    """Return the scalar function `(source, target, facts)` that sets target[i] = convert(source[i], facts) for all i.
+    """Return the scalar function `(source, target, facts)` that sets each target[i] = convert(source[i], facts).
 
     streamed: whether results bypass the caches.
     """

@@ -132,10 +132,7 @@ def _sine_of(angle: Any, turn: int) -> Any:
 
 
 def _tangent_of(angle: Any) -> Any:
-    """Return the compiled function tan of a finite float32 x >= 0, passed and returned as float64.
-
-    angle: `_near_angle` (for x <= 2**20) or `_angle`.
-    """
+    """Return the compiled function tan of a finite float32 x >= 0 in float64; angle: `_near_angle` or `_angle`."""
 
     @scalar
     def tangent(x: Any) -> Any:

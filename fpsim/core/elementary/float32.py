@@ -82,10 +82,7 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x), which `wide` evaluates for finite x > 0.
-
-    at_zero, at_infinity: the results for +0 and Inf, as float32 bits.
-    """
+    """Return a compiled float32 function with f(-x) = -f(x) and these results, as bits, for +0 and Inf."""
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
@@ -119,10 +116,7 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a compiled float32 function of |x| <= 2**20, which `wide` evaluates for x >= 0.
-
-    sign: uint32 mask of the sign bit if f(-x) = -f(x), 0 if f(-x) = f(x).
-    """
+    """Return a compiled float32 function of |x| <= 2**20; sign: mask of the sign bit if it is odd, 0 if even."""
     correct = replaced(CORRECTIONS[name])
 
     @scalar

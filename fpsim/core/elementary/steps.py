@@ -47,10 +47,7 @@ else:
 
 
 def polynomial(coefficients: tuple[float, ...]) -> Callable[[Any], Any]:
-    """Return the compiled function that evaluates a polynomial at a float64 by Horner's rule, in float64.
-
-    coefficients: those of x**0, x**1, x**2, ...; at least one.
-    """
+    """Return the compiled function that evaluates a polynomial at a float64; coefficients: of x**0, x**1, ..."""
     # numba does not unroll a loop over a tuple for certain, so the expression is written out
     text = repr(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
