@@ -19,7 +19,7 @@ class DecodeLayout(NamedTuple):
     """
 
     magnitude_mask: Any
-    sign_bit: Any
+    sign_bit: Any  # 0 for unsigned formats
     max_code: Any  # the largest finite magnitude
     infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
     own_nan: Any  # the canonical NaN, which may have -0's code; all ones for none

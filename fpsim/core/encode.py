@@ -34,15 +34,15 @@ class EncodeLayout(NamedTuple):
     code is a code without its sign bit.
     """
 
-    depth: Any
-    place: Any
+    depth: Any  # the source's exponent field of the smallest normal value, minus 1
+    place: Any  # bits that are split off a source whose exponent field is 0 or 1
     max_code: Any  # the largest finite magnitude
     flush_below: Any  # magnitudes below become zero; 0 keeps subnormals
     overflow: Any  # magnitude code for a finite value that is too large ...
     overflow_negative: Any  # ... and for a negative one in a directed mode
     infinite: Any  # magnitude code for an infinite input
     nan: Any  # code for a NaN ...
-    nan_sign: Any  # ... and the bit that a negative NaN flips in it
+    nan_sign: Any  # ... and the bits that a negative NaN inverts in it
     sign_bit: Any
     signed_from: Any  # smallest magnitude that takes a sign: 1 where there is no -0
     random_mask: Any  # the top random_bits of 32 bits

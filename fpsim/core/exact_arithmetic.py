@@ -110,7 +110,7 @@ def add(x: Number, y: Number, mode: int) -> Any:
 
 @scalar
 def multiply(x: Number, y: Number) -> Any:
-    """Return (x * y, flags) of up to 31 significant bits of each; INVALID for 0 * Inf and for signalling NaNs."""
+    """Return (x * y, flags) of the upper 31 bits of each significand; INVALID for 0 * Inf and signalling NaNs."""
     raised = u64(signals(x) | signals(y))
     negative = u64(x.negative ^ y.negative)
     if _is_nan(x) | _is_nan(y):

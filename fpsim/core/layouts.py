@@ -23,9 +23,9 @@ class EncodePlan(NamedTuple):
     """The arguments that `encode_bits` needs to encode floats of `width` bits, 32 or 64, to one format."""
 
     width: int  # bits of the source float
-    kind: int
-    layout: npt.NDArray[Any]
-    frozen: EncodeLayout  # the same as Python integers
+    kind: int  # the least general encoder that suits format and policies: PLAIN, FULL or UNUSUAL
+    layout: npt.NDArray[Any]  # the fields of an EncodeLayout, uint32 or uint64
+    frozen: EncodeLayout  # the same as Python integers, which kernels can be compiled for
 
 
 def source_width(fmt: Format) -> int:
@@ -200,8 +200,8 @@ class DecodePlan(NamedTuple):
     """The arguments that `decode_bits` needs to decode codes of one format to floats of `width` bits, 32 or 64."""
 
     width: int  # bits of the target float
-    layout: npt.NDArray[Any]
-    frozen: DecodeLayout  # the same as Python integers
+    layout: npt.NDArray[Any]  # the fields of a DecodeLayout, uint32 or uint64
+    frozen: DecodeLayout  # the same as Python integers, which kernels can be compiled for
 
 
 @lru_cache(maxsize=4096)
@@ -243,5 +243,5 @@ class OrderLayout(NamedTuple):
     max_code: Any  # the largest finite magnitude
     infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
     own_nan: Any  # the canonical NaN, which may have -0's code
-    quiet_from: Any  # the smallest magnitude of a quiet NaN
+    quiet_from: Any  # the smallest magnitude of a quiet NaN; 0 if all NaNs are quiet
     flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals

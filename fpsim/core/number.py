@@ -49,11 +49,11 @@ class UnpackLayout(NamedTuple):
     """
 
     magnitude_mask: Any
-    sign_bit: Any
+    sign_bit: Any  # 0 for unsigned formats
     max_code: Any  # the largest finite magnitude
     infinity: Any  # magnitude code of Inf; where there is none, a number that no magnitude reaches
     own_nan: Any  # the canonical NaN, which may have -0's code; all ones for none
-    quiet_from: Any  # the smallest magnitude of a quiet NaN
+    quiet_from: Any  # the smallest magnitude of a quiet NaN; 0 if all NaNs are quiet
     mantissa_bits: Any
     smallest_field: Any  # exponent field of the smallest normal value: 1, or 0 where there are no subnormals
     flush_below: Any  # magnitudes below are read as zero; 0 keeps subnormals

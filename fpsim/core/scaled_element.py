@@ -51,9 +51,9 @@ def value_of(width: int, careful: bool) -> Any:
 class ElementChoices(NamedTuple):
     """Integers (int64) that decide how an element becomes a code: compiled in as constants, or read at run time."""
 
-    mode: Any
-    kind: Any
-    applied: Any  # whether the factor divides or multiplies
+    mode: Any  # a Rounding
+    kind: Any  # the encoder: PLAIN, FULL or UNUSUAL (core/encode.py)
+    applied: Any  # BY_SCALE: the factor divides elements; BY_INVERSE: it multiplies them
     integer: Any  # 1: codes are two's complement numbers
 
 

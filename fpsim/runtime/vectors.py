@@ -2,7 +2,7 @@
 
 Functions here emit LLVM instructions: they take numba's builder (llvmlite's IRBuilder) and LLVM values, and return LLVM
 values. A mask is a vector of bits. Vectors have 512 bits; on processors with only AVX2 (`has_avx2`) LLVM splits each
-into two. Functions that round in a mode of their own need AVX-512 (`has_avx512`). start: a pointer to bytes.
+into two. Shifts, and functions that round in a mode of their own, need AVX-512. start: a pointer to bytes.
 """
 
 from __future__ import annotations

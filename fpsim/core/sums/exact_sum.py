@@ -31,7 +31,7 @@ class SumLayouts(NamedTuple):
     c: UnpackLayout
     result: EncodeLayout
     mode: Any
-    rules: Any  # those of `pack`
+    rules: Any  # those of `pack`, which decide flags only
 
 
 @scalar

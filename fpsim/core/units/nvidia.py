@@ -40,9 +40,9 @@ PRODUCT_BITS = i64(2)  # fraction bits of a product of two E2M1 numbers
 class UnitLayout(NamedTuple):
     """Constants of one matrix instruction, 64-bit integers."""
 
-    terms: Any  # products per step
+    terms: Any  # products per instruction
     fraction_bits: Any  # kept below the largest exponent
-    floor_exponent: Any  # of a zero term
+    floor_exponent: Any  # the lowest exponent to which terms are aligned, that of a zero term
     mode: Any  # the Rounding of the result
     lost: Any  # number of low bits of the result that are always zero; the layout of the result lacks them
     nan: Any  # code of the unit's NaN
