@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fpsim.arithmetic.operands import Fillable, Formats
-from fpsim.arithmetic.operation import ELEMENTARY
+from fpsim.arithmetic.operation import COMPARISONS, ELEMENTARY
 from fpsim.formats.cast_options import DEFAULTS as CAST_DEFAULTS
 from fpsim.formats.cast_options import CastKeywords, FormatLike
 from fpsim.formats.keywords import unknown_keyword, with_keywords
@@ -55,25 +55,18 @@ TO_INTEGERS = ("fmt", "rounding", "input_subnormals", "seed", "random_bits", "fl
 COMPARING = ("fmt", "input_subnormals", "flags", "out")
 NEXT = ("fmt", "overflow", "flags", "out")
 
+TWO_OPERANDS = (
+    "add", "subtract", "multiply", "divide", "remainder", "minimum", "maximum", "minimum_number", "maximum_number",
+)  # fmt: skip
 OPERATIONS = {
-    "add": ArrayOperation(("a", "b"), ALL),
-    "subtract": ArrayOperation(("a", "b"), ALL),
-    "multiply": ArrayOperation(("a", "b"), ALL),
-    "divide": ArrayOperation(("a", "b"), ALL),
-    "remainder": ArrayOperation(("a", "b"), ALL),
-    "minimum": ArrayOperation(("a", "b"), ALL),
-    "maximum": ArrayOperation(("a", "b"), ALL),
-    "minimum_number": ArrayOperation(("a", "b"), ALL),
-    "maximum_number": ArrayOperation(("a", "b"), ALL),
+    **dict.fromkeys(TWO_OPERANDS, ArrayOperation(("a", "b"), ALL)),
     "fma": ArrayOperation(("a", "b", "c"), ALL),
     "sqrt": ArrayOperation(("a",), ALL),
     "round_to_integral": ArrayOperation(("a",), WITHOUT_OUT_FMT),
     "convert": ArrayOperation(("a",), WITHOUT_OUT_FMT, "to"),
     "from_int": ArrayOperation(("n",), OF_INTEGERS, "fmt"),
     "to_int": ArrayOperation(("a",), TO_INTEGERS, "dtype"),
-    "equal": ArrayOperation(("a", "b"), COMPARING),
-    "less": ArrayOperation(("a", "b"), COMPARING),
-    "less_equal": ArrayOperation(("a", "b"), COMPARING),
+    **dict.fromkeys(COMPARISONS, ArrayOperation(("a", "b"), COMPARING)),
     "next_up": ArrayOperation(("a",), NEXT),
     "next_down": ArrayOperation(("a",), NEXT),
     "negative": ArrayOperation(("a",), ("fmt", "overflow", "out")),

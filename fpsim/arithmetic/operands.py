@@ -48,12 +48,8 @@ class Fillable(Protocol):
 class Operands(NamedTuple):
     """The operands of a call of an elementwise operation.
 
-    Attributes:
-      codes: the operands' codes, arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit
-        integers).
-      formats: one per operand, () for from_int.
-      shape: the broadcast shape.
-      typed: True if all operands were passed as arrays of float dtypes, not of codes.
+    codes: arrays of unsigned integers that may still have to be broadcast (for from_int: 64-bit integers). formats: one
+    per operand, () for from_int. typed: True if all operands came as arrays of float dtypes, not of codes.
     """
 
     codes: tuple[Array, ...]

@@ -23,12 +23,8 @@ TININESS = ("after", "before")
 class Operation(NamedTuple):
     """An elementwise operation with its checked keywords, which decide its results.
 
-    Attributes:
-      name: the function's name in `fpsim`, such as "add".
-      formats: the operands' formats, () for from_int.
-      result: the result's format and how it is rounded.
-      input_subnormals, tininess: as in `fpsim.add`.
-      integer: the dtype that from_int reads or to_int returns; None for other operations.
+    formats: the operands' formats, () for from_int. result: the result's format and how it is rounded. integer: the
+    dtype that from_int reads or to_int returns; None for other operations.
     """
 
     name: str

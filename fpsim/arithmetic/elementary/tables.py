@@ -42,16 +42,12 @@ DOMAIN_FROM = {"log": 0.0, "log2": 0.0, "rsqrt": 0.0, "log1p": -1.0}
 
 
 class ExactTable(NamedTuple):
-    """Exact results of a function for every code of a format, and the flags that they raise.
+    """Exact results of a function for every code of a format, by code, and the flags that they raise.
 
-    The fields are 1-D arrays indexed by code. A finite result is +-significand * 2**(field - BIAS - TOP), with BIAS
-    2**14 and TOP 61, as a `fpsim.core.number.Number`.
-
-    Attributes:
-      significands: 0, or 62 bits of which the highest is set, and the lowest also if any bit after it is 1.
-      fields: exponents plus BIAS.
-      states: bit 0 is set for a negative result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits
-        from 3 on are the flags of the exact result (INVALID, DIVIDE_BY_ZERO).
+    A finite result is +-significand * 2**(field - BIAS - TOP), as a `fpsim.core.number.Number`, with a significand of
+    0, or of 62 bits of which the lowest is also set if any bit after it is 1. states: bit 0 is set for a negative
+    result; bits 1 and 2 are 0 for a finite result, 1 for Inf, 2 for NaN; bits from 3 on are the flags of the exact
+    result.
     """
 
     significands: npt.NDArray[np.uint64]
@@ -102,6 +98,8 @@ def _path(name: str, fmt: Format) -> Path | None:
 
 def _computed(name: str, fmt: Format) -> ExactTable:
     """Compute the ExactTable of function `name` for a format, code by code."""
+    from fpsim.arithmetic.elementary.entries import exact_result
+
     values = fmt.table().tolist()
     quiet_bit = 1 << (fmt.mantissa_bits - 1) if fmt.nan == "ieee" else 0
     rows: list[tuple[int, int, int]] = []
@@ -115,20 +113,13 @@ def _computed(name: str, fmt: Format) -> ExactTable:
             signals = quiet_bit and not code & quiet_bit
             rows.append(_special(math.nan, Flags.INVALID if signals else Flags.NONE))
         else:
-            rows.append(_row(name, x))
+            row = _limit(name, x)
+            if row is None:
+                result = exact_result(name, x)
+                row = result.significand, result.exponent + BIAS, int(result.negative)
+            rows.append(row)
     significands, fields, states = zip(*rows, strict=True)
     return ExactTable(np.array(significands, np.uint64), np.array(fields, np.uint16), np.array(states, np.uint8))
-
-
-def _row(name: str, x: float) -> tuple[int, int, int]:
-    """Return an entry of ExactTable, integers (significand, field, state), for the function `name` at x, not NaN."""
-    from fpsim.arithmetic.elementary.entries import exact_result
-
-    special = _limit(name, x)
-    if special is not None:
-        return special
-    result = exact_result(name, x)
-    return result.significand, result.exponent + BIAS, int(result.negative)
 
 
 def _limit(name: str, x: float) -> tuple[int, int, int] | None:
