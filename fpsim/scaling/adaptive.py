@@ -41,11 +41,8 @@ def encode_four_or_six(
     """Encode to E2M1: each tile's largest magnitude becomes 6 or 4, whichever has the smaller error; 6 in a tie.
 
     source_fmt: the format of source. options: those of the elements' cast. known_scales: the caller's scales for tiles
-    whose largest magnitude becomes 6, one per tile; None to compute them.
-
-    Returns:
-      The counts of tiles that `TileTargets` describes, as if all tiles used 6; and the scale of the whole array, None
-      if the recipe has one level or the scales are the caller's.
+    whose largest magnitude becomes 6, one per tile; None to compute them. Return the counts of tiles that `TileTargets`
+    describes, as if all tiles used 6, and the scale of the whole array, or None.
     """
     scaling = fill.scaling
     tiles = tiling(source.shape, scaling.block)
@@ -83,11 +80,8 @@ def encode_if4(
     """Encode to IF4: each tile uses E2M1's floats or IF4's integers, whichever has the smaller error; floats in a tie.
 
     source_fmt: the format of source. options: those of the elements' cast to IF4. The sign bit of a scale's code marks
-    a tile of integers.
-
-    Returns:
-      The counts of tiles that `TileTargets` describes; and the scale of the whole array, None if the recipe has one
-      level.
+    a tile of integers. Return the counts of tiles that `TileTargets` describes, and the scale of the whole array, or
+    None.
     """
     fmt = options.fmt
     assert isinstance(fmt, TwoTableFormat)

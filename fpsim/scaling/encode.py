@@ -77,8 +77,6 @@ def _encode_table(
     fill: EncodedTargets, source: Array, source_fmt: Format, cast: ElementKeywords, scales: npt.ArrayLike | None
 ) -> tuple[Array, np.float32 | None]:
     """Return the result of `_encode` for a table format."""
-    from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
-
     element, scaling = fill.fmt, fill.scaling
     assert isinstance(element, TableFormat)
     if element == HIF4:
@@ -86,6 +84,8 @@ def _encode_table(
 
         refuse_options(element, "quarter", "scales and exponents", cast, scales)
         return encode_hif4(fill, source, source_fmt), None
+    from fpsim.scaling.table_elements import encode_quotients, quotient_plan, quotients
+
     options = table_options_of(element, scaling, cast)
     known_scales = None if scales is None else given_scales(scales, source.shape, scaling)
     if isinstance(element, TwoTableFormat):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fpsim.errors import require_kind, require_word, shown
+from fpsim.errors import is_integer, require_kind, require_word, shown
 from fpsim.formats.as_json import format_fields, format_from
 from fpsim.formats.named import E8M0, FP32, Format, format_argument
 from fpsim.formats.policies import OVERFLOWS
@@ -281,11 +281,9 @@ class Scaling:
 
 def _checked_block(block: Any) -> tuple[int, ...]:
     """Return the size of a tile, given as an integer, tuple or list, as a tuple of integers, or raise a ValueError."""
-    sizes = (block,) if isinstance(block, (int, np.integer)) else block
-    valid = isinstance(sizes, (tuple, list)) and len(sizes) > 0
-    if not valid or any(
-        isinstance(size, bool) or not isinstance(size, (int, np.integer)) or (size < 1 and size != -1) for size in sizes
-    ):
+    sizes = (block,) if is_integer(block) else block
+    valid = isinstance(sizes, (tuple, list)) and all(is_integer(n) and (n >= 1 or n == -1) for n in sizes)
+    if not valid or not sizes:
         raise ValueError(
             f"block must be a tuple of tile sizes >= 1, or -1 for a whole axis, such as (1, 128); got {shown(block)}."
         )

@@ -26,7 +26,6 @@ def look_kernel(width: int) -> Any:
     bit pattern of its finite amax, which is raised. specials: for every tile, a uint8, the sum of the flags HAS_NAN and
     HAS_INFINITY, which are set. rows, columns: the size of a tile.
     """
-
     word: Any = np.uint32 if width == 32 else np.uint64
     mask = word((1 << (width - 1)) - 1)
     infinity = word(0x7F800000 if width == 32 else 0x7FF0000000000000)
@@ -82,7 +81,6 @@ def count_kernel(width: int, mode: int, kind: int, applied: int) -> Any:
     mode: a `fpsim.Rounding` as an integer. kind: the checks that the encoder needs (core/encode.py). applied: BY_SCALE
     if factors divide elements, BY_INVERSE if they multiply them.
     """
-
     word: Any = np.uint32 if width == 32 else np.uint64
     real: Any = np.float32 if width == 32 else np.float64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64

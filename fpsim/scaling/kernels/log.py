@@ -1,15 +1,11 @@
 """CPU loops of LogFMT: each tile gets its levels, each element the nearest one. Rules: docs/scaling.md.
 
-A tile is a block of elements that share a range of levels. Two float32 numbers describe it, step and low, and its
-levels follow from these alone: both loops compute them with the same function, so decoding sees the levels that
-encoding chose from. log2 and exp2 are those of the system's libm in float64. Libraries differ in their last bit; a
-float32 then differs about once in 2**28 times. All other operations are exact or rounded by integers. So flushing of
-subnormals by the processor has no effect, and its rounding mode no more than a different libm.
+Both loops compute a tile's levels from its two float32 numbers, step and low, by the same function, so decoding sees
+the levels that encoding chose from. log2 and exp2 are those of the system's libm in float64, which may differ in their
+last bit: a float32 then differs about once in 2**28 times. All other operations are exact or rounded by integers.
 
-low and step are rounded, so the outermost levels differ by a few float32 ulps from the tile's smallest and largest
-magnitude, in either direction. The midpoints of ideal levels, which are not rounded, have equal distances in log2 too:
-the logarithm of an element gives its level by itself. Only if it is so close to a midpoint that rounding could matter
-are levels searched and compared in linear space. So the time does not depend on the number of levels.
+The midpoints of ideal levels have equal distances in log2: the logarithm of an element gives its level by itself. Only
+if it is so close to a midpoint that the rounding of step and low could matter are levels searched and compared.
 """
 
 from __future__ import annotations

@@ -60,7 +60,6 @@ class _ScaleState:
     @property
     def counts(self) -> ScaleCounts:
         """Counts of elements and scales over all steps."""
-
         return self._counts
 
     @property
@@ -120,7 +119,13 @@ class _ScaleState:
         _, source, source_fmt = checked(x, self.fmt, self.scaling)
         if not source.size:
             return (quantize_scaled if back else encode_scaled)(x, self.fmt, self.scaling, **keywords)
-        self._refuse_other_tiles(source.shape)
+        grid = tiling(source.shape, self.scaling.block).grid
+        earlier = self._arrays[self.ARRAYS[-1]].shape if self._arrays else grid
+        if grid != earlier:
+            raise ValueError(
+                f"x must have the tiles of the first step, {earlier} of block {self.scaling.block}; got shape "
+                f"{source.shape} with {grid}. Use a {type(self).__name__} of its own for each tensor."
+            )
         options = element_options_of(self.fmt, self.scaling, keywords)
         step = steps.EncodingStep(source, source_fmt, self.fmt, self._arithmetic, options, keywords)
         result, factors, arrays, recalibrated = self._run(step, back=back)
@@ -144,20 +149,6 @@ class _ScaleState:
           an amax.
         """
         raise NotImplementedError
-
-    def _refuse_other_tiles(self, shape: tuple[int, ...]) -> None:
-        """Raise a ValueError if an array of this shape has another grid of tiles than the arrays of earlier steps."""
-        grid, earlier = tiling(shape, self.scaling.block).grid, self._grid
-        if earlier is not None and grid != earlier:
-            raise ValueError(
-                f"x must have the tiles of the first step, {earlier} of block {self.scaling.block}; got shape {shape} "
-                f"with {grid}. Use a {type(self).__name__} of its own for each tensor."
-            )
-
-    @property
-    def _grid(self) -> tuple[int, ...] | None:
-        """Shape of the array of scales, one per tile; None if there is none, as before the first step."""
-        return self._arrays[self.ARRAYS[-1]].shape if self._arrays else None
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that later steps depend on, and the counts: text, numbers and copies of arrays.

@@ -85,7 +85,6 @@ class EncodingStep(NamedTuple):
 
     def job(self, target: Array | None = None, *, back: bool = False) -> Any:
         """Return the `TileJob` that writes codes, or values if `back`, into `target`, or that can only be read."""
-
         assert not isinstance(self.element, (LogFMT, TableFormat))
         tiles = tiling(self.source.shape, self.scaling.block)
         bits = words(self.source).reshape(tiles.shape)
@@ -101,7 +100,6 @@ def found(step: EncodingStep, *, back: bool) -> tuple[Any, Array, Array]:
       The Scaled array, or float32 values if `back`; the decode scales, float32, of the grid's shape; and the factors
       that elements were divided by or multiplied with, 1-D, one per tile.
     """
-
     run = quantize_scaled if back else encode_scaled
     result = run(step.source, step.element, step.scaling, **step.keywords)
     job = step.job()
@@ -123,7 +121,6 @@ def given_factors(step: EncodingStep, scales: Array) -> Array:
 
     The result has the shape (batch, rows of tiles, tiles in a row), in the float in which elements are divided.
     """
-
     job = step.job()
     real: Any = np.float32 if job.width == 32 else np.float64
     grid = scales.reshape(job.tiling.tiles)
@@ -138,7 +135,6 @@ def newest(tops: Array, specials: Array) -> Array:
 
     tops, specials: bit patterns of the finite amax, and flags, as `look` returns them.
     """
-
     real: Any = np.float32 if tops.dtype == np.uint32 else np.float64
     with np.errstate(over="ignore"):
         amax: Array = tops.view(real).astype(np.float32)
@@ -177,6 +173,5 @@ def count(step: EncodingStep, factors: Array) -> tuple[int, int]:
 
 def inverse(encode_scales: Array) -> Array:
     """Return 1 / encode_scales in float32."""
-
     with ieee_arithmetic(), np.errstate(all="ignore"):
         return np.float32(1) / encode_scales
