@@ -86,24 +86,30 @@ def _span(operand: ProbedOperand) -> int:
 
 
 def _normal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw standard normal values."""
+    """Draw standard normal values; n, the number of terms of a sum, is not used."""
     return operand.drawn(rng.standard_normal(shape))
 
 
 def _wide(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values whose exponents are spread over many binades in the middle of the format's range."""
+    """Draw values whose exponents are spread over many binades in the middle of the format's range.
+
+    n, the number of terms of a sum, is not used.
+    """
     span, (low, high) = _span(operand), operand.exponents
     middle = 0 if low < -span and high > span else (low + high) // 2
     return operand.drawn(np.ldexp(rng.standard_normal(shape), rng.integers(-span, span + 1, shape) + middle))
 
 
 def _positive(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values in 0.25 to 1."""
+    """Draw values in 0.25 to 1; n, the number of terms of a sum, is not used."""
     return operand.drawn(rng.uniform(0.25, 1, shape))
 
 
 def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw powers of two of both signs in the middle of the range, whose sums are often near ties of a rounding."""
+    """Draw powers of two of both signs in the middle of the range, whose sums are often near ties of a rounding.
+
+    n, the number of terms of a sum, is not used.
+    """
     span = _span(operand)
     low, high = operand.exponents
     exponents = np.clip(rng.integers(-span, span + 1, shape), low, high)
@@ -111,7 +117,10 @@ def _ties(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int
 
 
 def _subnormal(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values of both signs, up to 4 times the smallest normal number of the format."""
+    """Draw values of both signs, up to 4 times the smallest normal number of the format.
+
+    n, the number of terms of a sum, is not used.
+    """
     fmt = operand.fmt
     units = rng.integers(0, 4 << fmt.mantissa_bits, shape).astype(np.float64)
     values = np.ldexp(units, fmt.min_exponent - fmt.mantissa_bits) * rng.choice([-1.0, 1.0], shape)
@@ -127,7 +136,10 @@ def _zeros(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: in
 
 
 def _large(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values of both signs, at least a quarter of the largest: partial sums overflow where the sum may not."""
+    """Draw values of both signs, at least a quarter of the largest: partial sums overflow where the sum may not.
+
+    n, the number of terms of a sum, is not used.
+    """
     return operand.drawn(operand.fmt.max * rng.uniform(0.25, 1, shape) * rng.choice([-1.0, 1.0], shape))
 
 
@@ -142,7 +154,7 @@ def _special(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: 
 
 
 def _near_one(rng: np.random.Generator, operand: ProbedOperand, shape: Shape, n: int) -> Array:
-    """Draw values in 1 to 2."""
+    """Draw values in 1 to 2; n, the number of terms of a sum, is not used."""
     return operand.drawn(rng.uniform(1, 2, shape))
 
 

@@ -126,7 +126,8 @@ class _TreeSearch:
     def _split(self, pivot: int, members: Array, small: Array) -> list[Array] | None:
         """Return `members` in groups that lose equally many of the terms `small`, the fewest first.
 
-        Return None if a group does not lose all terms of `small` in groups before it.
+        A member loses the terms that rounding removes with a huge M at term `pivot` and -M at that member. Return None
+        if a group does not lose all terms of `small` in groups before it.
         """
         counts = self._lost(pivot, members, small)
         parts = [members[counts == count] for count in np.unique(counts)]
@@ -178,7 +179,10 @@ class _TreeSearch:
         return self._survives(pivot, int(members[0]), int(shared[0]))
 
     def _children(self, pivot: int, members: Array, size: int, depth: int) -> list[Branch]:
-        """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum."""
+        """Return the branches, of `size` terms each, in which a node adds the terms `members` to the pivot's sum.
+
+        depth: depth of the recursion.
+        """
         if size == 1 or (size == members.size and size > FEW and self._is_flat(pivot, members)):
             return [Branch(int(term)) for term in members]
         below = self.tree(members, depth + 1)

@@ -101,7 +101,7 @@ def with_terms(x: npt.ArrayLike, n: int, name: str) -> Array:
 
 
 def operand_of(spec: Any, name: str, integers: bool = False) -> ProbedOperand:
-    """Return the operand for a format, a dtype of NumPy or torch, or an element type of a matrix unit, or its name.
+    """Return the operand for `spec`: a format, a NumPy or torch dtype, an element type of a matrix unit, or its name.
 
     name: the argument's name, for error messages. integers: whether integer dtypes are accepted too.
 

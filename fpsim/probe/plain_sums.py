@@ -69,7 +69,10 @@ def order_in_words(order: Order) -> str | None:
 
 
 def _operations(kind: str, alike: tuple[AdderCandidate, ...]) -> str:
-    """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products."""
+    """Return the operation on each term as text: additions, fused multiply-adds, or additions of rounded products.
+
+    kind: "sum", "dot" or "matmul". alike: the candidates with the model's bits.
+    """
     if kind == "sum":
         return "additions"
     fused = {not isinstance(adder.how, Accumulator) or isinstance(adder.how, FusedMultiplyAdd) for adder in alike}

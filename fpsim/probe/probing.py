@@ -287,7 +287,11 @@ def _named(box: BlackBox, order: Order | None, witness: _Witness) -> tuple[Adder
 
 
 def _candidates(box: BlackBox, order: Order | None, refused: bool) -> Iterable[AdderCandidate]:
-    """Yield the candidates for the operands of a black box, for `by_units` and `by_accumulators` in turn."""
+    """Yield the candidates for the operands of a black box: matrix units first, then accumulators.
+
+    order: the order of additions; None if it is unknown. refused: True for only the schedules that libraries refuse for
+    these operands, False for all candidates but these.
+    """
     if len(box.operands) == 2:
         operands: tuple[ProbedOperand, ProbedOperand] = (box.operands[0], box.operands[1])
         yield from by_units(*operands, box.fmt, order, box.scale, box.block, refused)

@@ -79,7 +79,7 @@ def load(path: str | Path) -> Model:
 
 
 def _flushes_saved_as(word: str, operands: tuple[ProbedOperand, ...]) -> dict[str, Any]:
-    """Return the fields `flushes` and `least_inputs` of an `AdditionRule` for the entry "subnormals" of an old file."""
+    """Return fields `flushes` and `least_inputs` of an `AdditionRule` for `word`, an old file's entry "subnormals"."""
     if word == "keep":
         return {}
     least = tuple(float(operand.fmt.smallest_normal) for operand in operands) if word == "flush" else ()

@@ -33,7 +33,10 @@ class FloatOperations(Protocol):
         """Return x * y, rounded once to nearest even."""
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
-        """Return x * y + z, rounded once to nearest even."""
+        """Return x * y + z, rounded once to nearest even.
+
+        out: a C-contiguous float32 array of the broadcast shape for the result; None for a new one.
+        """
 
 
 class Backend(FloatOperations, Protocol):
@@ -50,29 +53,40 @@ class Backend(FloatOperations, Protocol):
     def operand(self, x: Any, element: Element, unit: MatrixUnit, name: str) -> Any:
         """Return an operand of a matrix unit, or its addend c, as an array of codes in this backend's memory.
 
-        x: codes of the format of `element`, or floats of its dtype. element: the operand's format in the unit.
+        x: codes of the format of `element`, or floats of its dtype. element: the operand's format in the unit. name:
+        the argument's name in errors.
         """
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Any, Format]:
         """Return an operand of a generic accumulator as (array of codes on this backend, format of the codes).
 
-        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; else None.
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; else None. name: the
+        argument's name in errors.
         """
 
     def scaled(self, x: Any, name: str) -> Any | None:
-        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU; else None."""
+        """Return x if it is a Scaled operand, with codes on this backend and scales on the CPU; else None.
+
+        name: the argument's name in errors.
+        """
 
     def integers(self, x: Any, element: IntegerElement, unit: IntegerUnit, name: str) -> Any:
-        """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory."""
+        """Return an operand of an integer matrix unit as an array of its element's dtype, in this backend's memory.
+
+        x: an array of integers. name: the argument's name in errors.
+        """
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return scales or a bias as a NumPy array, copied from a GPU if necessary."""
+        """Return x, scales or a bias, as a NumPy array, copied from a GPU if necessary.
+
+        name: the argument's name in errors.
+        """
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Any:
         """Return the scale codes of an operand's blocks as a uint8 matrix on this backend.
 
         codes: scale codes, or None; for a unit without block scales they must be None, and the result is a placeholder.
-        shape: (M, K / block) for a, (K / block, N) for b.
+        shape: (M, K / block) for a, (K / block, N) for b. name: the argument's name in errors.
         """
 
     def product(self, unit: MatrixUnit, a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:

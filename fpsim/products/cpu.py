@@ -45,19 +45,29 @@ class Cpu(NumpyOperations):
         return not allows_general_loops()
 
     def block_scales(self, codes: Any, shape: Shape, unit: MatrixUnit, name: str) -> Array:
-        """Return scale codes of blocks as a uint8 matrix; an empty array for a unit without block scales."""
+        """Return scale codes of blocks as a uint8 matrix; an empty array for a unit without block scales.
+
+        name: the argument's name in errors.
+        """
         return block_scales(codes, shape, unit, name) if takes_scales(codes, unit, name) else NO_SCALES
 
     def codes(self, x: Any, fmt: Format | None, name: str) -> tuple[Array, Format]:
-        """Return an operand of a generic accumulator as (array of codes, format of the codes)."""
+        """Return an operand of a generic accumulator as (array of codes, format of the codes).
+
+        x: array of a float dtype, or of unsigned codes. fmt: the format of x if x holds codes; else None. name: the
+        argument's name in errors.
+        """
         return read_operand(x, fmt, name)[:2]
 
     def floats(self, x: Any, name: str) -> Array:
-        """Return scales or a bias, an array or nested lists, as a NumPy array."""
+        """Return x, scales or a bias as an array or nested lists, as a NumPy array.
+
+        name: the argument's name in errors.
+        """
         return as_array(x, name)
 
     def scaled(self, x: Any, name: str) -> Scaled | None:
-        """Return x if it is a Scaled array, else None."""
+        """Return x if it is a Scaled array, else None; name: not used."""
         return x if type(x) is not np.ndarray and isinstance(x, Scaled) else None  # abstract isinstance is slow
 
     def result(
@@ -78,14 +88,20 @@ class Cpu(NumpyOperations):
         return matrix
 
     def start(self, c: Any, unit: MatrixUnit, shape: Shape, out: Array | None = None) -> Array:
-        """Return the values of c, at which a unit's sums start, as a float matrix (M, N)."""
+        """Return the values of c, at which a unit's sums start, as a float matrix (M, N).
+
+        out: memory that is reused for the result if it is C-contiguous; None to allocate.
+        """
         values = _values(c, unit, shape)
         matrix = np.empty(shape, values.dtype) if out is None or not out.flags.c_contiguous else out
         matrix[...] = values
         return matrix
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Array:
-        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N)."""
+        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
+
+        c: codes or floats of the unit's result format, or floats of any other dtype but float64.
+        """
         array = as_array(c, "c") if is_torch(c) else c
         fmt = format_of(array.dtype) if isinstance(array, np.ndarray) else None
         if fmt is None or fmt in (unit.d.fmt, FP64):
@@ -108,7 +124,10 @@ class Cpu(NumpyOperations):
         return np.array(start, order="C")
 
     def take_zero_points(self, total: Array, left: Any, right: Any, unit: IntegerUnit) -> None:
-        """Subtract from `total`, in place, the terms that the zero points of both operands added to it."""
+        """Subtract from `total`, in place, the terms that the zero points of both operands added to it.
+
+        left, right: the operands, with the attributes `codes` and `zero_points`.
+        """
         take_zero_points(total, left.codes, right.codes, left.zero_points, right.zero_points)
 
     def floats_of_integers(self, total: Array, signed: bool) -> Array:
@@ -123,12 +142,18 @@ class Cpu(NumpyOperations):
         target[...] = total
 
     def lane_product(self, product: UnitProduct, lanes: Lanes, run: int, terms: Span) -> Array:
-        """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them."""
+        """Return sums of the products of some terms of K, (M, N) float32, as threads without matrix units add them.
+
+        run: number of consecutive terms that a lane adds.
+        """
         formats = product.unit.a.carrier, product.unit.b.carrier
         return lane_product(product.a, product.b, lanes, run, terms.start, terms.stop, formats)
 
     def deliver(self, total: Array, fmt: Format, nan: int | None, overflow: str, target: Array) -> None:
-        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once."""
+        """Write `total`, (M, N) float32 or float64, to `target` as numbers of a format, rounded once.
+
+        nan: the code that every NaN becomes; None to leave NaNs to the cast. overflow: as in `fpsim.encode`.
+        """
         kept = fmt in (FP32, FP64)
         if kept and nan is not None:
             canonical_nan()(words(total.reshape(-1)), *_nan_codes(fmt, nan))

@@ -285,6 +285,8 @@ def _empty_product(a: Any, b: Any, form: Format | IntegerFormat, words: Mapping[
 def _format(x: Any, fmt: Format | None, name: str) -> Format | IntegerFormat:
     """Return the format of operand x: that of its class or dtype, else `fmt`, the format of codes.
 
+    name: the argument's name in errors.
+
     Raises:
       TypeError: the format is none that libraries multiply, or x holds integers other than int8 and fmt is None.
     """

@@ -116,6 +116,8 @@ class MatmulPlan:
 def plan_matmul(unit: MatrixUnit, left: OperandShape, right: OperandShape, request: Request, has_c: bool) -> MatmulPlan:
     """Return the plan of a product, and warn (UserWarning) of each remark on a schedule that the caller passed.
 
+    has_c: whether the call passes c.
+
     Raises:
       ValueError: shapes that do not match, sums that the schedule cannot add, what its library refuses.
     """
@@ -137,7 +139,7 @@ def _cached_plan(
     unit: MatrixUnit, left: OperandShape, right: OperandShape, passed: PassedFinish, schedule: Schedule | None,
     promote: int | None, scale_order: str | None, out_fmt: FormatLike | None, strict: bool,
 ) -> MatmulPlan:  # fmt: skip
-    """Return the plan of a product, from a cache, as programs repeat most products many times."""
+    """Return the plan of a product, cached; schedule, promote, scale_order, out_fmt, strict: as for `fpsim.matmul`."""
     refuse_shapes(left.shape, right.shape)
     (m, k), n = left.shape, right.shape[1]
     used = schedule or _default_schedule(promote, scale_order, unit, (left, right))
@@ -155,7 +157,11 @@ def _cached_plan(
 def _default_schedule(
     promote: int | None, scale_order: Any, unit: MatrixUnit, sides: tuple[OperandShape, OperandShape]
 ) -> Schedule:
-    """Return the schedule of a call without one: one chain of instructions, or float32 sums of shorter chains."""
+    """Return the schedule of a call without one: one chain of instructions, or float32 sums of shorter chains.
+
+    promote: terms of K per chain, or None: with scales along K as many as share a scale, else all. scale_order: as for
+    `fpsim.matmul`.
+    """
     order = order_of("product" if scale_order is None else scale_order)
     if promote is not None:
         if isinstance(promote, bool) or not isinstance(promote, (int, np.integer)) or promote < 1:

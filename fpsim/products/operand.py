@@ -140,7 +140,7 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
     """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
     codes: (M, K) of a or (K, N) of b. scales: float32, or float64 with float32 values: a number, one per row or column,
-    or one per block of 128. blocks: as for `read_operand`.
+    or one per block of 128. blocks: as for `read_operand`. name: "a" or "b".
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.
@@ -171,6 +171,8 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
 def _float_scales(array: Array, name: str, unit: MatrixUnit | IntegerUnit) -> Array:
     """Return a copy of decode scales as float32; a single float64 number is rounded.
 
+    name: "a" or "b".
+
     Raises:
       ValueError: the array is neither float32 nor float64, or a value of a float64 array is not a float32 value.
     """
@@ -198,7 +200,7 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
     """Return the operand for x, an `fpsim.Scaled` array or a GPU's array with the same attributes.
 
     element: the input format of this operand in the unit. scales: the caller's argument scale_a or scale_b, which must
-    be None.
+    be None. name: "a" or "b".
 
     Raises:
       ValueError: the unit cannot multiply elements of x's format or tiles of its shape, or `scales` is not None.
@@ -240,7 +242,10 @@ def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
 
 
 def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
-    """Return Scaled integers as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once."""
+    """Return x, Scaled integers, as an operand of a unit of 16-bit floats (W4A16): values decoded, then rounded once.
+
+    name: "a" or "b".
+    """
     refuse_axes(x.codes.shape, name)
     codes = encode(x.decode(np.float64), element.carrier)  # float64 holds the product of an integer and a scale
     return UnitOperand(OperandShape(name, codes.shape), codes)
@@ -249,7 +254,8 @@ def _decoded_integers(x: Any, name: str, element: Element) -> UnitOperand:
 def block_along_k(block: tuple[int, ...], name: str) -> int:
     """Return how many terms of K share a scale; -1 stands for all of K.
 
-    block: the field `block` of a Scaling: lengths of a tile along the last one or two axes, -1 for a whole axis.
+    block: the field `block` of a Scaling: lengths of a tile along the last one or two axes, -1 for a whole axis. name:
+    "a", whose K is the last axis, or "b", whose K is the first of two.
     """
     missing = [-1 if block[0] == -1 else 1] * (2 - len(block))
     rows, columns = [*missing, *block][-2:]

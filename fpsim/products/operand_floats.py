@@ -60,6 +60,8 @@ def _in_c_order(x: Array) -> Array:
 def _to_floats(fmt: Format, dtype: np.dtype[Any]) -> Any:
     """Return the stages of a conversion of codes to float32 patterns, for `run_stages`.
 
+    dtype: dtype of the array of codes.
+
     Raises:
       ValueError: float32 does not hold all values of the format.
     """

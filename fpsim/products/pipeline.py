@@ -31,6 +31,8 @@ def multiplied(
 ) -> Any:
     """Return the product of `fpsim.matmul` for matrices in a backend's memory; request: its other keyword arguments.
 
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`.
+
     Raises:
       ValueError, TypeError: as for `fpsim.matmul`.
     """

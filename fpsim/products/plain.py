@@ -41,7 +41,10 @@ Reader = Callable[[Array], tuple[Array, bool | None]]  # b -> (what the loop rea
 def plain_product(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any = None, out: Any = None
 ) -> Array | None:  # fmt: skip
-    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the general code of pipeline.py."""
+    """Return a @ b as `fpsim.matmul` computes it, or None if the arguments need the general code of pipeline.py.
+
+    a, b, accumulate, fmt, promote, out: as for `fpsim.matmul`.
+    """
     if type(a) is not np.ndarray or type(b) is not np.ndarray:
         return None
     of_a, of_b = a.shape, b.shape
@@ -99,7 +102,8 @@ def _by_unit(
 ) -> Array | None:
     """Return a @ b by a matrix unit; None for a unit, a dtype or an `out` that needs the general code of pipeline.py.
 
-    is_short: whether a, b and the result have at most SHORT elements each.
+    is_short: whether a, b and the result have at most SHORT elements each. promote: terms of K after which a partial
+    sum is added to a float32 total; None for no promotion.
     """
     plan = plain_unit(unit, promote)
     if plan is None or (out is not None and out.dtype != FLOAT):
@@ -130,7 +134,10 @@ def _by_unit(
 
 @lru_cache(maxsize=4096)
 def plain_unit(unit: MatrixUnit, promote: int | None) -> PlainUnit | None:
-    """Return the plan of plain products by a unit; None if no single loop computes its products in float32."""
+    """Return the plan of plain products by a unit; None if no single loop computes its products in float32.
+
+    promote: terms of K after which a partial sum is added to a float32 total; None for no promotion.
+    """
     if promote is not None and (promote < 1 or promote % unit.terms):
         return None
     fused = fused_plan(unit)

@@ -140,7 +140,10 @@ def dot(
 
 
 def _sums(accumulate: Any, of: Any) -> tuple[Array, Format]:
-    """Return (the sum of each row of the `Lines` in `of` as codes, 1-D; the format of these codes)."""
+    """Return (the sum of each row of the `Lines` in `of` as codes, 1-D; the format of these codes).
+
+    accumulate: an accumulator, or an order of additions: a tree, a SumOrder or nested tuples.
+    """
     if is_order(accumulate):
         ordered: tuple[Array, Format] = orders().ordered_sums(accumulate, of)
         return ordered

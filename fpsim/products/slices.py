@@ -74,7 +74,7 @@ def _forward(partials: Iterator[Matrix], sums: ProductSums) -> Matrix:
 
 
 def _from_both_ends(partial: Callable[[int], Matrix], count: int, backend: Backend) -> Matrix:
-    """Return the sum (M, N) of all slices' sums, in the order "from_both_ends" of `fpsim.schedules.Slicing`.
+    """Return the sum (M, N) of the sums of `count` slices, in the order "from_both_ends" of `fpsim.schedules.Slicing`.
 
     partial: function from a slice's number to its sum.
     """

@@ -13,7 +13,10 @@ LARGEST = (1 << 31) - 1  # size, which the libraries keep in 32 bits
 
 
 def positive(value: int, name: str, largest: int = LARGEST) -> int:
-    """Return an argument as an int, or raise a ValueError unless it is a positive integer up to `largest`."""
+    """Return `value` as an int, or raise a ValueError unless it is a positive integer up to `largest`.
+
+    name: the argument's name in errors.
+    """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 1:
         raise ValueError(f"{name} must be a positive integer; got {shown(value)}.")
     if value > largest:

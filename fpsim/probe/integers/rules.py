@@ -98,7 +98,7 @@ def terms_of(kind: str, values: tuple[Array, ...]) -> Array:
     """Return the terms of each sum, (..., n), or for "matmul" the products of each element, (M, N, n).
 
     They are int64, or Python integers (dtype object) if sums might exceed int64. values: the operands, integer arrays:
-    one of a sum, or two that are multiplied.
+    one of a sum, or two that are multiplied. kind: "sum", "dot" or "matmul".
     """
     most = [max(-int(np.iinfo(x.dtype).min), int(np.iinfo(x.dtype).max)) for x in values]
     wide = values[0].shape[-1] * prod(most) >= 2**62

@@ -75,7 +75,10 @@ class Sweep(Mapping[int, Model]):
         return self._of(a, "a").matmul(a, b, scale_a, scale_b)
 
     def _of(self, x: npt.ArrayLike, name: str) -> Model:
-        """Return the model for the last axis of an operand; raise a ValueError if its length was not probed."""
+        """Return the model for the last axis of an operand; raise a ValueError if its length was not probed.
+
+        name: the argument's name in the error.
+        """
         shape = as_array(x, name).shape
         if not shape or shape[-1] not in self.models:
             lengths = ", ".join(map(str, self.models))

@@ -194,7 +194,7 @@ class _Boxes:
 def _changes(boxes: _Boxes, k: int, other: int, axis: int, largest: int) -> Iterator[tuple[ShapeEdge, bool]]:
     """Yield (pair of shapes, whether bits change between them), while M or N grows: 1, 2, 4, ... up to `largest`.
 
-    axis: 0 to vary M, 1 to vary N. other: the fixed size of the other one.
+    axis: 0 to vary M, 1 to vary N. other: the fixed size, N or M. k: the size K.
     """
 
     def shape(size: int) -> Shape:

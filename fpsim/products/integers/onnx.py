@@ -140,9 +140,10 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], Array, Array]:
 
 
 def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = None) -> Array | None:
-    """Return zero points as int32, placed along the rows or columns of an operand (see `_placed`); None for None.
+    """Return zero points x as int32, one per row or column of an operand, with length 1 along K; None for None.
 
-    dtype: the dtype that bounds them; None for the operand's.
+    dtype: the dtype that bounds them; None for the operand's. name: the argument's name in errors; with the prefix "b_"
+    they are those of columns, otherwise of rows.
 
     Raises:
       ValueError: x has another shape, or numbers out of the range of the dtype.
@@ -163,9 +164,10 @@ def _points(x: Any, operand: Array, name: str, dtype: np.dtype[Any] | None = Non
 
 
 def _scales(x: Any, operand: Array, name: str) -> Array:
-    """Return scales as float32 or float16, placed along the rows or columns of an operand (see `_placed`).
+    """Return scales x as float32 or float16, one per row or column of an operand, with length 1 along K.
 
-    Plain numbers become float32.
+    Plain numbers become float32. name: the argument's name in errors; with the prefix "b_" they are those of columns,
+    otherwise of rows.
 
     Raises:
       ValueError: the scales have another shape.

@@ -44,7 +44,9 @@ def read_integers(x: Any, name: str, unit: IntegerUnit, scales: Any, backend: Ba
 
 
 def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUnit, scales: Any) -> IntegerOperand:
-    """Return the operand for x, an fpsim.Scaled array of integers; scales: as for `read_integers`, must be None.
+    """Return the operand for x, an fpsim.Scaled array of integers.
+
+    name: "a" or "b". scales: the argument scale_a or scale_b, which must be None.
 
     Raises:
       ValueError: x has another format than `element` or a scale of the whole tensor, or `scales` is not None.
@@ -61,7 +63,10 @@ def _scaled_integers(x: Any, name: str, element: IntegerElement, unit: IntegerUn
 
 
 def _zero_points(x: Any, name: str, facts: OperandShape) -> Array | None:
-    """Return the int32 zero points of a Scaled array, as `IntegerOperand` has them; None for none."""
+    """Return the zero points of x, a Scaled array, as int32; None if it has none.
+
+    They are (M, 1) for a, (1, N) for b, or (1, 1); one per tile with scales along K. name: "a" or "b".
+    """
     points = getattr(x, "zero_points", None)
     if points is None:
         return None

@@ -27,7 +27,7 @@ def _pair_products(builder: Any, x: Any, y: Any, cut: str) -> Any:
     """Emit x0 * y0 + x1 * y1 for pairs of 16-bit integers, and return the vector of 16 32-bit sums.
 
     x, y: vectors of 32-bit integers that hold a pair each. cut: NARROW saturates the sums to int16; other values do
-    nothing.
+    nothing. builder: llvmlite's IRBuilder.
     """
     wide = builder.mul(*(builder.sext(builder.bitcast(z, PAIRS), WIDE) for z in (x, y)))
     undefined = ir.Constant(WIDE, ir.Undefined)

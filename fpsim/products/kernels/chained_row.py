@@ -47,7 +47,7 @@ def _numbers(builder: Any, facts: Any) -> tuple[Any, Any, Any]:
 
     facts: LLVM values (fraction bits, exponent of a zero term, mask of the result's kept bits, smallest exponent of the
     accumulator's format). The vectors are: the exponent of a zero term, at least -127; 23 - fraction bits, shifted to
-    float32's exponent field; and the exponent field of the smallest exponent.
+    float32's exponent field; and the exponent field of the smallest exponent. builder: llvmlite's IRBuilder.
     """
     fraction_bits, floor, _kept, least = facts
     places = builder.shl(builder.sub(v.WORD(PLACES), fraction_bits), v.WORD(PLACES))
@@ -61,7 +61,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 
     A sum starts at plus or minus 2**23 units of the last kept bit, plus the accumulator if that has the sum's sign.
     bits: float32 patterns of the accumulators, int32. top: the products' largest exponents, int32. numbers: the result
-    of `_numbers`. half: the accumulators are FP16, held as float32.
+    of `_numbers`. half: the accumulators are FP16, held as float32. builder: llvmlite's IRBuilder.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -83,7 +83,7 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
 def _result(builder: Any, positive: Any, negative: Any, kept: Any, half: bool) -> Any:
     """Emit the results of 16 columns from their positive and negative sums, and return them as float32 patterns.
 
-    kept: mask of the result's kept bits. half: round to FP16.
+    kept: mask of the result's kept bits. half: round to FP16. builder: llvmlite's IRBuilder.
     """
     total = builder.fadd(positive, negative)
     if half:
@@ -140,7 +140,8 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         """Emit the additions of one instruction to one or two rows, for the first 16 * `groups` columns.
 
         rows: three lists of addresses with an entry for each row: the row of a; the exponents (in ea) of the row that
-        is computed after it; the row of c. of_b: addresses of b, of eb, and of e. facts: as of the intrinsic.
+        is computed after it; the row of c. of_b: addresses of b, of eb, and of e. facts: as of the intrinsic. builder:
+        llvmlite's IRBuilder.
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)
@@ -197,7 +198,10 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         put_results(builder, results, [(row, g) for row in of_c for g in range(groups)], idle, kept)
 
     def _signs(builder: Any, row: Any) -> Any:
-        """Emit and return an int64 whose bit k is set if value k of a row of a (address of float32) is negative."""
+        """Emit and return an int64 whose bit k is set if value k of a row of a (address of float32) is negative.
+
+        builder: llvmlite's IRBuilder.
+        """
         values = v.load(builder, row, 0, v.vector(v.WORD, terms))
         negative = builder.icmp_signed("<", values, v.constant(0, values.type))
         return builder.zext(builder.bitcast(negative, v.integer(terms)), v.LONG)

@@ -66,13 +66,20 @@ code_facts, half_facts = fields_of(CodeFacts), fields_of(HalfFacts)
 
 
 def facts_of(fmt: Format, turned: bool) -> npt.NDArray[Any]:
-    """Return the layout of a format of up to 8 bits as an int32 array with the fields of CodeFacts."""
+    """Return the layout of a format of up to 8 bits as an int32 array with the fields of CodeFacts.
+
+    turned: True if codes are stored column by column.
+    """
     infinity = int(NO_CODE) if fmt.infinity_code is None else fmt.infinity_code
     return np.array([WIDTH - fmt.bits, fmt.max_code, infinity, fmt.mantissa_bits, fmt.bias, int(turned)], i32)
 
 
 def facts_of_halves(fmt: Format, base: int, turned: bool) -> npt.NDArray[Any]:
-    """Return the layout of FP16 or BF16 codes as an int32 array with the fields of HalfFacts."""
+    """Return the layout of FP16 or BF16 codes as an int32 array with the fields of HalfFacts.
+
+    base: the number that is subtracted from exponents to store them as bytes. turned: True if codes are stored column
+    by column.
+    """
     return np.array([base, int(turned), int(fmt == FP16)], i32)
 
 

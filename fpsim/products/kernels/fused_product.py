@@ -80,7 +80,9 @@ def _one_nan(bits: Any) -> Any:
 def _end_tile(tile: Any, totals: Any, merged: Any, part: Any, promotion: Any, cut: Any, c: Any) -> None:
     """Copy the sums of a finished tile (a block of results) to its part of c, every NaN as NAN_PATTERN (0x7FFFFFFF).
 
-    The arguments are those of `_begin_tile`, which tells where sums are. c: (M, N) float32 patterns as int32.
+    The sums are in `merged` (float32) with slices of K, else in `totals` (float32) with promotion, else in `tile`
+    (float32 patterns as int32). part: (first row, first column, number of rows, number of columns). promotion, cut:
+    instructions per promotion and per slice, 0 for none. c: (M, N) float32 patterns as int32.
     """
     m, n, rows, width = part
     for r in range(rows):

@@ -101,7 +101,7 @@ def _transpose(rows: Any, step: Any, count: Any, panel: Any) -> None:
 
 
 def _deal(terms: Any, p0: Any, p1: Any, p2: Any, p3: Any) -> None:
-    """Split a float32 array into four, by index modulo 4.
+    """Split a float32 array, `terms`, into p0 to p3 by index modulo 4.
 
     Compilers turn this loop into shuffles of registers.
     """

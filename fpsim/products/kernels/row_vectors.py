@@ -43,7 +43,10 @@ def whole_lines(room: Any, count: Any) -> Any:
 
 
 def numbers_in(builder: Any, numbers: Any) -> list[Any]:
-    """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument."""
+    """Return, as a list of LLVM values, the numbers of a tuple that an intrinsic is passed as one argument.
+
+    builder: llvmlite's IRBuilder.
+    """
     return [builder.extract_value(numbers, i) for i in range(len(numbers.type.elements))]
 
 
@@ -51,7 +54,7 @@ def larger_so_far(builder: Any, rows: Any, eb: Any, k: Any, so_far: Any) -> list
     """Emit, for each row of a, the larger of `so_far` and the exponents of the products of term k; return the vectors.
 
     rows: addresses of the rows' int8 exponents. eb: address of the exponents of b's terms. k: LLVM value of the term's
-    number. so_far: a list of vectors of 64 int8 (columns), one for each row of a.
+    number. so_far: a list of vectors of 64 int8 (columns), one for each row of a. builder: llvmlite's IRBuilder.
     """
     of_b = v.load(builder, eb, builder.mul(k, v.LONG(v.SIZE)), v.BYTES)
     of_rows = [v.everywhere(builder, v.load(builder, row, k, v.BYTE), v.BYTES) for row in rows]
@@ -84,7 +87,7 @@ def largest_of(terms: int, count: int) -> Any:
 
 
 def nearest_half(builder: Any, value: Any) -> Any:
-    """Emit and return 16 float32 values rounded to nearest even FP16, as float32."""
+    """Emit and return 16 float32 values rounded to nearest even FP16, as float32; builder: llvmlite's IRBuilder."""
     return builder.fpext(builder.fptrunc(value, v.vector(v.SMALL, v.WIDTH)), v.FLOATS)
 
 
@@ -93,7 +96,7 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
     results: vectors of int32, float32 patterns. places: for each, (address of a row, number of the group of 16
     columns). idle: for each, a mask of columns to which nothing is added: their old sums are stored again, `shortened`.
-    kept: mask of the bits that a result keeps.
+    kept: mask of the bits that a result keeps. builder: llvmlite's IRBuilder.
     """
     with builder.if_else(v.any_of(builder, idle), likely=False) as (then, otherwise):
         with then:
@@ -106,7 +109,11 @@ def put_results(builder: Any, results: Any, places: Any, idle: Any, kept: Any) -
 
 
 def shortened(builder: Any, bits: Any, kept: Any) -> Any:
-    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged."""
+    """Emit and return accumulators to which nothing is added: and-ed with `kept`, +0 for -0; NaN and Inf unchanged.
+
+    builder: llvmlite's IRBuilder. bits: vector of the accumulators' float32 patterns. kept: mask of the bits that a
+    result keeps.
+    """
     magnitude = builder.and_(bits, v.constant(MAGNITUDE, v.INTS))
     special = builder.icmp_signed(">=", magnitude, v.constant(EXPONENT, v.INTS))
     cut = builder.and_(bits, kept)

@@ -86,7 +86,10 @@ def _flushed_sum(x: Any, y: Any) -> Any:
 
 
 def _flushed_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add 1, 2 or 4 products to c in place, as c + ((p0 + p1) + (p2 + p3)), flushing subnormal results to signed 0."""
+    """Add 1, 2 or 4 products to c in place, as c + ((p0 + p1) + (p2 + p3)), flushing subnormal results to signed 0.
+
+    a: (1, 2 or 4,), b: (a.size, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count, u, room: not used.
+    """
     if a.size == 4:
         a0, a1, a2, a3 = a[0], a[1], a[2], a[3]
         b0, b1, b2, b3 = b[0], b[1], b[2], b[3]
@@ -140,7 +143,8 @@ def _flushed_chain_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: S
 def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
-    All arrays are float32, and no result may be subnormal.
+    No result may be subnormal. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32. count: number of
+    terms.
     """
     chains = room.e.view(f32)
     even, odd = chains[0], chains[1]
@@ -164,7 +168,8 @@ def _two_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: Step
 def _flushed_chains_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
     """Set c to c + (even + odd): chains of fused multiply-adds over the even and the odd terms, each from +0.
 
-    All arrays are float32. Every result flushes subnormals to signed 0.
+    Every result flushes subnormals to signed 0. a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    count: number of terms.
     """
     chains, at_edge = room.e.view(f32), False
     even, odd = chains[0], chains[1]
@@ -362,14 +367,21 @@ join_halves = scalar(_join_halves)
 
 
 def _separate_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent."""
+    """Add to c, by `Rule.SEPARATE`, the sum of `count` products, each truncated 24 bits below the largest exponent.
+
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,), float32.
+    """
     product_specials(a, b, c, count, room.specials)
     cut_products(a, b, 0, count, 1, u, room.e[0], room.sums[0])
     join(c, room.e[0], room.sums[0], room.specials, False)
 
 
 def _even_odd_row(a: Any, b: Any, c: Any, count: Any, u: StepFacts, room: StepRoom) -> None:
-    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products, cut as by `_separate_row`."""
+    """Add to c, by `Rule.EVEN_ODD`, the sum of two sums, of even and of odd products.
+
+    Products are truncated 24 bits below the largest exponent in their sum. a: (terms,), b: (terms, PANEL_COLUMNS), c:
+    (PANEL_COLUMNS,), float32. count: number of terms.
+    """
     product_specials(a, b, c, count, room.specials)
     for half in range(2):
         cut_products(a, b, half, count, 2, u, room.e[half], room.sums[half])

@@ -35,7 +35,8 @@ def _shifted(places: int) -> int:
 def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
     """Emit and return int32 sums, for 16 columns, of a[k] * b[k] * power truncated to integers, over k in `terms`.
 
-    a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16 float32.
+    a, b: addresses of a row of a and of b's terms, float32. power: a vector of 16 float32. builder: llvmlite's
+    IRBuilder.
     """
     total = None
     for k in terms:
@@ -49,7 +50,7 @@ def _cut_sum(builder: Any, a: Any, b: Any, terms: range, power: Any) -> Any:
 def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
     """Emit and return the largest exponents of the products of `terms` for PART columns, int8, at least NO_TERM.
 
-    ea, eb: addresses of the int8 exponents of a row of a and of b's terms.
+    ea, eb: addresses of the int8 exponents of a row of a and of b's terms. builder: llvmlite's IRBuilder.
     """
     largest = v.constant(int(NO_TERM), v.BYTES)
     for k in terms:
@@ -61,7 +62,8 @@ def _largest(builder: Any, ea: Any, eb: Any, terms: range) -> Any:
 def _rounded_join(builder: Any, whole: Any, rest: Any) -> Any:
     """Emit and return whole + rest / 2**BELOW_CUT as float32, first rounded down to 32 bits, then to nearest even.
 
-    whole, rest: vectors of int32; the lowest 8 (BELOW_CUT) bits of rest are read as a nonnegative number.
+    whole, rest: vectors of int32; the lowest 8 (BELOW_CUT) bits of rest are read as a nonnegative number. builder:
+    llvmlite's IRBuilder.
     """
     low_mask, rest_mask = (
         v.constant((1 << (LOW_BITS + BELOW_CUT)) - 1, v.INTS),
@@ -134,18 +136,27 @@ def vector_cut_rows(terms: int, halves: int) -> Any:
 
 
 def _in_words(builder: Any, biased: Any, g: int) -> Any:
-    """Emit and return the exponents of column group g, of a vector of biased int8, as exponent fields of float32."""
+    """Emit and return the exponents of column group g, of a vector of biased int8, as exponent fields of float32.
+
+    builder: llvmlite's IRBuilder.
+    """
     words = builder.zext(v.lanes_of(builder, biased, g * v.WIDTH, v.WIDTH), v.INTS)
     return builder.shl(words, v.constant(PLACES, v.INTS))
 
 
 def _power(builder: Any, exponent: Any) -> Any:
-    """Emit and return 2**(24 - exponent) as a vector of float32; exponent: float32 exponent fields, int32."""
+    """Emit and return 2**(24 - exponent) as a vector of float32; exponent: float32 exponent fields, int32.
+
+    builder: llvmlite's IRBuilder.
+    """
     return builder.bitcast(builder.sub(v.constant(_shifted(2 * FLOAT_BIAS + CUT), v.INTS), exponent), v.FLOATS)
 
 
 def _binades(builder: Any, above: Any, below: Any) -> Any:
-    """Emit and return the difference of two vectors of float32 exponent fields, above - below, in binades, int32."""
+    """Emit and return the difference of two vectors of float32 exponent fields, above - below, in binades, int32.
+
+    builder: llvmlite's IRBuilder.
+    """
     return builder.lshr(builder.sub(above, below), v.constant(PLACES, v.INTS))
 
 
@@ -153,7 +164,7 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
     """Emit the sum of one or two sums of products; return (the larger exponent, the sum in its units).
 
     exponents: one or two vectors of float32 exponent fields. sums: as many int32 vectors; two are each rounded down to
-    units of the larger exponent.
+    units of the larger exponent. builder: llvmlite's IRBuilder.
     """
     if len(sums) == 1:
         return exponents[0], sums[0]
@@ -170,7 +181,7 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
     exponent: largest exponents of the products, as float32 exponent fields. total: int32 sums of the products in units
     of 2**(that exponent - 24). none: the field that marks columns without products. drops: an accumulator with an
-    exponent below top - 25 counts as 0.
+    exponent below top - 25 counts as 0. builder: llvmlite's IRBuilder.
     """
     bits = v.load(builder, at, 0, v.INTS)
     old = builder.bitcast(bits, v.FLOATS)
@@ -195,7 +206,10 @@ def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bo
 
 
 def _inverse(builder: Any, power: Any) -> Any:
-    """Emit and return 1 / power; power: vector of float32 powers of two."""
+    """Emit and return 1 / power; power: vector of float32 powers of two.
+
+    builder: llvmlite's IRBuilder.
+    """
     bits = builder.sub(v.constant(_shifted(2 * FLOAT_BIAS), v.INTS), builder.bitcast(power, v.INTS))
     return builder.bitcast(bits, v.FLOATS)
 

@@ -47,6 +47,7 @@ def _exponent_of(builder: Any, bits: Any, least: Any, half: bool) -> Any:
     """Emit and return the exponents of 16 accumulators as float32 exponent fields, int32.
 
     bits: vector of float32 patterns. half: they are FP16, held as float32, whose subnormals get the field `least`.
+    builder: llvmlite's IRBuilder.
     """
     exponent = builder.and_(bits, v.constant(EXPONENT, v.INTS))
     if half:  # subnormal numbers of FP16 have the smallest exponent of its normal ones
@@ -60,7 +61,8 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
     """Emit and return a mask of columns without additions: all products are 0, or the accumulator is Inf or NaN.
 
     tops: vector of the products' largest exponents, int32. exponent: exponent fields of the accumulators. avx512: True
-    makes the mask a vector of bools; False makes it int32, whose sign bit is set for such columns.
+    makes the mask a vector of bools; False makes it int32, whose sign bit is set for such columns. builder: llvmlite's
+    IRBuilder.
     """
     if avx512:
         without = builder.icmp_signed("<=", tops, v.constant(NO_TERM, v.INTS))
@@ -70,7 +72,10 @@ def _idle(builder: Any, tops: Any, exponent: Any, avx512: bool) -> Any:
 
 
 def _in_doubles(builder: Any, sums: Any) -> list[Any]:
-    """Emit the exact sum of a list of int32 vectors of 16 columns; return a list of two vectors of eight float64."""
+    """Emit the exact sum of a list of int32 vectors of 16 columns; return a list of two vectors of eight float64.
+
+    builder: llvmlite's IRBuilder.
+    """
     kind = v.vector(v.DOUBLE, EIGHT)
     halves = []
     for first in (0, EIGHT):
@@ -83,7 +88,10 @@ def _in_doubles(builder: Any, sums: Any) -> list[Any]:
 
 
 def _whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return 16 int32 converted to float32, rounded toward zero, without AVX-512."""
+    """Emit and return x, 16 int32, converted to float32, rounded toward zero, without AVX-512.
+
+    builder: llvmlite's IRBuilder.
+    """
     nothing = v.constant(0, v.INTS)
     magnitude = v.larger(builder, x, builder.sub(nothing, x))
     # without the bit below the 24 that are kept, rounding to nearest is a cut
@@ -93,7 +101,10 @@ def _whole_to_zero(builder: Any, x: Any) -> Any:
 
 
 def _single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return eight float64 in the range of normal float32, converted to float32, rounded toward zero."""
+    """Emit and return x, eight float64 in the range of normal float32, converted to float32, rounded toward zero.
+
+    builder: llvmlite's IRBuilder.
+    """
     bits = builder.and_(builder.bitcast(x, v.LONGS), v.constant(-1 << BELOW_SINGLE, v.LONGS))
     return builder.fptrunc(builder.bitcast(bits, x.type), v.vector(v.SINGLE, EIGHT))
 
@@ -102,7 +113,7 @@ def _cut_sum(builder: Any, sums: Any, half: bool, avx512: bool) -> Any:
     """Emit and return the sum of int32 vectors as 16 float32, rounded toward zero.
 
     sums: a list of one int32 vector, or of several, which are added in float64. half: set the last bit to 1 where bits
-    were lost (rounding to odd), as later rounding to FP16 requires.
+    were lost (rounding to odd), as later rounding to FP16 requires. builder: llvmlite's IRBuilder.
     """
     if len(sums) == 1:
         near = v.whole_to_zero(builder, sums[0]) if avx512 else _whole_to_zero(builder, sums[0])
@@ -177,7 +188,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 
         Return a list of (accumulator bits, 2**(F - M), 2**(F - M) times both scales, mask of columns without
         additions). F: fraction bits. M: the largest exponent of products and accumulator. places, numbers, top: as for
-        `_row`.
+        `_row`. builder: llvmlite's IRBuilder.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
@@ -211,7 +222,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
     def _parts(builder: Any, sums: list[Any], old: Any) -> list[Any]:
         """Emit the sum of up to four int32 sums and the accumulator; return int32 vectors that add up to it.
 
-        The list has as few vectors as do not overflow. old: the accumulator in the unit of the sums, int32.
+        The list has as few vectors as do not overflow. old: the accumulator in the unit of the sums, int32. builder:
+        llvmlite's IRBuilder.
         """
         if len(sums) > 1:  # two sums of eight fill an int32, one leaves room for the accumulator
             return [*(builder.add(*sums[i : i + 2]) for i in range(0, len(sums), 2)), old]
@@ -226,6 +238,7 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         places: addresses of: this row of a; the exponents of the next row of a; b; b's exponents; this row of c; e; the
         exponents of the columns' scales. numbers: (exponent of this row's scale, fraction_bits, floor, kept, base,
         least), as of the intrinsic. top: int8 vector, for each column the largest exponent of this row's products.
+        builder: llvmlite's IRBuilder.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)
@@ -281,7 +294,8 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
 def vector_row(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -> RowLoops:
     """Return the loops of units of `Rule.FUSED`, or of a rule built from it, in vectors of AVX-512 or AVX2.
 
-    The arguments are those of `_step_of`.
+    terms: products of one instruction. joined: the sum of all products may overflow an int32. half: results are FP16,
+    held as float32. scaled: the unit multiplies block scales. avx512: use AVX-512, else AVX2.
     """
     row, largest = _step_of(terms, joined, half, scaled, avx512), largest_of(terms, 1)
 

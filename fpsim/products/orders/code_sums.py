@@ -180,7 +180,7 @@ def _with_rounded_terms(problem: SumProblem, how: Arithmetic) -> SumProblem:
 
 
 def _terms(items: Any) -> Array:
-    """Return the indices along K of all terms of inputs of a sum (`Steps` or `Gathered`), in order, int64."""
+    """Return the indices along K of all terms of `items`, inputs of a sum (`Steps` or `Gathered`), in order, int64."""
     return np.concatenate([np.arange(*span) for item in items for spans in steps_of(item) for span in spans])
 
 

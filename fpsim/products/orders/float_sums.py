@@ -87,7 +87,7 @@ def _run(table: OrderTable, a: Array, panel: Panel, out: Array) -> None:
 
 
 def _padded(x: Array | None, width: int) -> Any:
-    """Return a matrix (K, N <= width) as an array (1, K, width), with zeros after its last column; None for None."""
+    """Return a matrix x (K, N <= width) as an array (1, K, width), with zeros after its last column; None for None."""
     if x is None or x.shape[1] == width:
         return None if x is None else np.ascontiguousarray(x)[np.newaxis]
     panel = np.zeros((1, x.shape[0], width), x.dtype)

@@ -118,7 +118,10 @@ def _plan(same: SameOrder, k: int, how: Hashable) -> TreePlan:
 
 
 def ordered_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
-    """Return a @ b as `fpsim.matmul` does for an order of additions, `request.schedule`, in `out` or a new array."""
+    """Return a @ b as `fpsim.matmul` does for an order of additions, `request.schedule`, in `out` or a new array.
+
+    a, b, c, accumulate, fmt: as for `fpsim.matmul`.
+    """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     for name, value in (("promote", request.promote), ("scale_order", request.scale_order)):
         if value is not None:
@@ -171,7 +174,10 @@ def _by_codes(plan: TreePlan, problem: SumProblem) -> Array:
 
 
 def _by_unit(a: Any, b: Any, c: Any, unit: MatrixUnit, request: Request, out: Any) -> Array:
-    """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array."""
+    """Return a @ b by a matrix unit in the order of `request.schedule`, in `out` or a new array.
+
+    a, b, c: as for `fpsim.matmul`.
+    """
     order: Any = request.schedule
     scaled = _first_scaled(SameOrder(order)) if isinstance(order, Tree) else None
     left = read_operand(a, "a", unit, request.scale_a, scaled is not None, CPU)

@@ -35,7 +35,8 @@ CHAIN = FusedMultiplyAdd(FP32)
 def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any) -> Array:
     """Return a @ b as `fpsim.matmul` does for a schedule of Regions, `request.schedule`, in `out` or a new array.
 
-    A bias is added to the float32 sums before they are rounded to the result's format.
+    A bias is added to the float32 sums before they are rounded to the result's format. a, b, fmt: as for
+    `fpsim.matmul`. c, accumulate: must be None.
     """
     how: Regions = request.schedule
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")

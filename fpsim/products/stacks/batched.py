@@ -34,7 +34,10 @@ MATRICES = {"a": "(..., M, K)", "b": "(..., K, N)"}
 def stacked(
     a: Any, b: Any, c: Any, accumulate: Any, request: Request, fmt: Formats, out: Any
 ) -> Array:  # fmt: skip
-    """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`."""
+    """Return the products of two stacks of matrices, (..., M, N), each computed as by `fpsim.matmul`.
+
+    a, b, c, accumulate, fmt, out: as for `fpsim.matmul`.
+    """
     require_kind("strict", request.strict, (bool, np.bool_), "True or False")
     ordered = request.schedule is not None and is_order(request.schedule)
     kinds = (str, MatrixUnit, IntegerUnit, Accumulator)
@@ -111,7 +114,8 @@ def _one_by_one(
 ) -> Array:  # fmt: skip
     """Return the products of a nonempty stack, computed one after the other, in `out` or a new array.
 
-    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes.
+    operands: the stacks (a, b, c); c is None for +0. shape: the broadcast leading axes. accumulate, fmt, out: as for
+    `fpsim.matmul`.
     """
     a, b, c = operands
     c = c if c is None or isinstance(c, Scaled) else _fitting(as_array(c, "c"), (*shape, a.shape[-2], b.shape[-1]))
@@ -138,7 +142,10 @@ def _one_by_one(
 
 
 def _one(operands: tuple[Any, Any, Any], accumulate: Any, request: Request, fmt: Formats, out: Any) -> Any:
-    """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array."""
+    """Return a single product of a stack as `fpsim.matmul` does, (M, N), in `out` or a new array.
+
+    operands: the matrices (a, b, c); c is None for +0. accumulate, fmt, out: as for `fpsim.matmul`.
+    """
     if request.schedule is not None and is_order(request.schedule):
         return orders().ordered_product(*operands, accumulate, request, fmt, out)
     return multiplied(*operands, accumulate, request, fmt, out, CPU)
@@ -151,7 +158,7 @@ def _is_plain(request: Request) -> bool:
 
 
 def _matrix(x: Any, shape: tuple[int, ...], at: tuple[int, ...]) -> Any:
-    """Return one matrix of a stack, an array or a Scaled array, as a view, (rows, columns).
+    """Return one matrix of a stack x, an array or a Scaled array, as a view, (rows, columns).
 
     shape: the broadcast leading axes of all operands. at: the matrix's index in them.
     """

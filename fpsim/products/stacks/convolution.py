@@ -158,9 +158,9 @@ def _refuse_groups(x: tuple[int, ...], weight: tuple[int, ...], groups: int) -> 
 
 
 def _pair(value: Any, name: str, lowest: int) -> tuple[int, int]:
-    """Return (number for rows, number for columns) from one integer, which holds for both, or from a pair of integers.
+    """Return (number for rows, number for columns) from `value`, an integer for both or a pair of integers.
 
-    lowest: the smallest allowed number.
+    lowest: the smallest allowed number. name: the argument's name in errors.
     """
     pair = value if isinstance(value, (tuple, list)) else (value, value)
     if len(pair) != 2 or not all(is_integer(number) for number in pair):
@@ -189,7 +189,10 @@ def _zeros(padding: Any, reach: tuple[int, int], stride: tuple[int, int]) -> lis
 
 
 def _images_at_once(x: Array, b: Array, accumulate: Any, options: ProductOptions) -> int:
-    """Return how many images to process per matrix product; b: the filters, (terms, outputs)."""
+    """Return how many images to process per matrix product.
+
+    x: the images. b: the filters, (terms, outputs). accumulate, options: as for `fpsim.conv2d`.
+    """
     stochastic = isinstance(accumulate, Accumulator) and accumulate.rounding is Rounding.STOCHASTIC
     if stochastic or options.get("schedule") is not None:
         return max(len(x), 1)

@@ -44,7 +44,8 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
     """Return the products (..., M, N), float32, of two stacks of short matrices by a matrix unit.
 
     The result is None if the arguments need the general code of pipeline.py. Short means at most SHORT elements per
-    matrix; a stack times a single matrix may have matrices of any size.
+    matrix; a stack times a single matrix may have matrices of any size. a, b, accumulate, fmt, promote: as for
+    `fpsim.matmul`.
     """
     plan = _plan(a, b, accumulate, fmt, promote)
     if plan is None:
@@ -75,7 +76,10 @@ def short_stack(a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any) -> 
 def _plan(
     a: Any, b: Any, accumulate: Any, fmt: Formats, promote: Any
 ) -> tuple[MatrixUnit, PlainUnit] | None:  # fmt: skip
-    """Return (matrix unit, plan of its compiled loop) for two stacks; None if they need the code of pipeline.py."""
+    """Return (matrix unit, plan of its compiled loop) for two stacks; None if they need the code of pipeline.py.
+
+    a, b, accumulate, fmt, promote: as for `fpsim.matmul`.
+    """
     if type(a) is not np.ndarray or type(b) is not np.ndarray or not (a.size and b.size):
         return None
     unit = ROWS.get(accumulate) if type(accumulate) is str else accumulate
@@ -106,7 +110,10 @@ def run_parts(parts: ProductParts, plan: PlainUnit, promotion: int, result: Arra
 
 
 def _run_some(parts: ProductParts, plan: PlainUnit, promotion: int, result: Array) -> None:
-    """Add a few products to their matrices of the result in place, by one call of the compiled loop."""
+    """Add a few products to their matrices of the result in place, by one call of the compiled loop.
+
+    promotion: number of instructions after which a partial sum is added to the result; 0 for one sum over K.
+    """
     lowest, highest = parts.rows[:, :2].min(axis=0), parts.rows[:, :2].max(axis=0)
     rows = np.empty((1 + len(parts.rows), 5), np.int64)
     rows[0], rows[1:] = (promotion, 0, ADD, 0, result.shape[2]), parts.rows

@@ -184,7 +184,11 @@ def _family(family: str | int | None, arch: str) -> str:
 
 
 def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule:
-    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation."""
+    """Return nvjet's schedule: one chain over K, or blocks of 128 for FP8 on Hopper without fast accumulation.
+
+    arch: "hopper" or another architecture. count: slices of K. fast_accum: one chain on Hopper too. tail_loss: lengths
+    of slices are rounded down, which leaves out the last terms for some K.
+    """
     blocks = 128 if arch == "hopper" and not fast_accum else 0
     rule: Rule = "floor" if tail_loss else "ceiling"
     source = f"{EQUIV}; fast accumulation: {MMAEMU}" if fast_accum else EQUIV
@@ -196,7 +200,11 @@ def _nvjet(arch: str, count: int, fast_accum: bool, tail_loss: bool) -> Schedule
 
 
 def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
-    """Return the schedule of FP8 on Ada: tiles of 64 terms are dealt in turn to the slices of K."""
+    """Return the schedule of FP8 on Ada: tiles of 64 terms are dealt in turn to the slices of K.
+
+    count: number of slices. merge: "serial" or None adds their sums from left to right, "pairwise" from both ends.
+    fast_accum: True for one chain; False adds a partial sum to the total after every 128 terms.
+    """
     how = _merge("serial" if merge is None else merge, ("serial", "pairwise"))
     return Schedule(
         "", sums=Chain(0 if fast_accum else 128), slicing=Slicing(count, 64, "interleaved", how),
@@ -207,7 +215,10 @@ def _xmma(count: int, merge: str | int | None, fast_accum: bool) -> Schedule:
 def _cutlass(
     count: int, merge: str | int | None, stages: int | None, block_k: int | None, step: int | None
 ) -> Schedule:
-    """Return the schedule of cuBLAS's CUTLASS kernels: a slice begins with the terms that fill no whole tile."""
+    """Return the schedule of cuBLAS's CUTLASS kernels: a slice begins with the terms that fill no whole tile.
+
+    count: slices of K. merge, stages, block_k, step: as for `fpsim.schedules.cublas`; None for the defaults.
+    """
     how = _merge("compute_type" if merge is None else merge, (0, 1, 2, 4, "none", "in_place", "compute_type",
                                                               "output_type"))  # fmt: skip
     if stages is not None:

@@ -160,6 +160,8 @@ def cublas_choice(
 def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False) -> Schedule:
     """Return the schedule of a cuBLASLt algorithm by its fields, as `fp.gpu.hardware.lt_matmul` returns them.
 
+    chip: as for `fpsim.schedules.cublas`. fast_accum: CUBLASLT_MATMUL_DESC_FAST_ACCUM.
+
     Raises:
       ValueError: the algorithm, or the value of a field, is unknown.
 
@@ -183,7 +185,7 @@ def schedule_of(fields: Fields, chip: str = "sm_90", *, fast_accum: bool = False
 def _refusal(fields: Fields, sm: str, shape: tuple[int, int, int], narrow: bool) -> str:
     """Return the reason, as a sentence, why fields and a shape (M, N, K) have no known schedule; "" if they have one.
 
-    narrow: operands have at most 8 bits.
+    sm: the chip's target, such as "sm_90". narrow: operands have at most 8 bits.
     """
     m, n, k = shape
     family = ALGORITHMS.get(fields.algo, "")

@@ -91,7 +91,10 @@ def eigen(
 
 
 def _chosen(name: str, machine: Machine, major: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error. major: storage order of the result, "column" or "row".
+    """
     if shape.fmt != FP32:
         raise declined(name, shape, "products of float32 are known")
     if shape.is_vector:
@@ -168,7 +171,7 @@ def _lanes(
 
 
 def _blocks(machine: Machine, rows: int, columns: int, k: int) -> CacheBlocks:
-    """Return the block sizes for one thread; products with all sizes below NEVER_BLOCKED are one block."""
+    """Return the block sizes for (rows, columns, k) on one thread; one block if all sizes are below NEVER_BLOCKED."""
     if max(rows, columns, k) < NEVER_BLOCKED:
         return CacheBlocks(k, rows, columns)
     most = max(_fitting(machine) // PEEL * PEEL, 1)

@@ -65,7 +65,10 @@ def mkl(threads: int = 1, *, isa: Literal["avx512", "avx2"] = "avx512", layout: 
 
 
 def _chosen(name: str, threads: int, isa: str, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape; name: of the ShapedSchedule."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error. isa: "avx512" or "avx2".
+    """
     if shape.fmt != FP32:
         raise declined(name, shape, "sgemm multiplies float32")
     if isa != "avx512":

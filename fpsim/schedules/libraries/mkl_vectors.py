@@ -51,7 +51,10 @@ def vector_schedule(name: str, threads: int, shape: ProductShape) -> ChosenSched
 
 
 def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a dot product with both operands in C order: a chain over K, or over two halves."""
+    """Return the schedule of a dot product with both operands in C order: a chain over K, or over two halves.
+
+    name: name of the ShapedSchedule, for the error. threads: 1, or 2 that may take a half of K each.
+    """
     if shape.layout != "nn":
         raise declined(name, shape, "the kernel of one result of operands that are not in C order is not known")
     order = _halved(shape.k, "chain", threads == 2 and shape.k >= HALVED)
@@ -59,7 +62,10 @@ def _single(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _across(threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of a vector whose K terms are not contiguous in the matrix."""
+    """Return the schedule of a vector whose K terms are not contiguous in the matrix.
+
+    threads: 1, or 2 that may take a half of K each.
+    """
     k, count = shape.k, shape.m * shape.n
     fewest = HALVED_MIDDLE if count in MIDDLE else HALVED
     halves = threads == 2 and k >= fewest and count <= MOST

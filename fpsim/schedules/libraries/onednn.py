@@ -75,7 +75,10 @@ def onednn(
 
 
 def _chosen(name: str, isa: Isa, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule for a shape, or raise a DeclinedShape; caches: bytes of L1 and L2."""
+    """Return the schedule for a shape, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error. caches: bytes of L1 and L2.
+    """
     if shape.fmt == INT8:
         return integers(name, isa, threads, shape)
     takes = (shape.fmt == BF16 and not isa.startswith("avx2")) or (shape.fmt == FP16 and isa in HALVES)
@@ -116,7 +119,10 @@ def _brgemm(threads: int, shape: ProductShape) -> ChosenSchedule:
 
 
 def _gemm(name: str, threads: int, shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's gemm:jit:bf16 for AVX-512 without BF16, or raise a DeclinedShape."""
+    """Return the schedule of oneDNN's gemm:jit:bf16 for AVX-512 without BF16, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error.
+    """
     if threads > 2:
         raise declined(name, shape, f"how {threads} threads share a product in gemm:jit:bf16 is not known")
     m, n, k = shape.m, shape.n, shape.k
@@ -167,7 +173,10 @@ def _gemm_regions(shape: ProductShape, rows: list[tuple[Span, SegmentLanes]]) ->
 
 
 def _amx(name: str, threads: int, caches: tuple[int, int], shape: ProductShape) -> ChosenSchedule:
-    """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape."""
+    """Return the schedule of oneDNN's brg_matmul with AMX, chains over segments of K, or raise a DeclinedShape.
+
+    name: name of the ShapedSchedule, for the error. caches: bytes of L1 and L2.
+    """
     m, n, k, of = shape.m, shape.n, shape.k, amx()
     layout = shape.layout if k > 1 else "nn"  # operands of one term have the same layout in memory either way
     a_turned, b_turned = layout == "tn", layout == "nt"

@@ -55,7 +55,8 @@ def threads_along_k(product: BrgemmProduct) -> int:
 def _idle(product: BrgemmProduct, by_k: int, rows: int, chunk: int) -> np.float32:
     """Return oneDNN's estimate of the share of threads that are idle, float32.
 
-    rows: rows of a block of a. chunk: number of blocks of columns that a thread takes at a time.
+    rows: rows of a block of a. chunk: number of blocks of columns that a thread takes at a time. by_k: number of
+    threads that share K.
     """
     m, k, threads = product.m, product.k, product.threads
     wide = min(WIDE, product.n)

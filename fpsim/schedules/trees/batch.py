@@ -201,7 +201,10 @@ def _in_one(schedule: Schedule) -> Schedule:
 
 
 def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
-    """Return the sizes of an argument, an integer or several, in ascending order, or raise a ValueError."""
+    """Return the sizes of an argument, an integer or several, in ascending order, or raise a ValueError.
+
+    name: the argument's name in errors.
+    """
     values: list[Any] = []
     with suppress(TypeError):  # neither an integer nor several
         values = [value] if isinstance(value, int) else [*value]
@@ -211,7 +214,7 @@ def _sizes(value: int | Sequence[int], name: str) -> tuple[int, ...]:
 
 
 def _remarks(choose: _Choice, rows: Sequence[int], columns: Sequence[int], k: int) -> Iterator[str]:
-    """Yield sentences on the kernels that the library uses for products of these numbers of rows and columns."""
+    """Yield sentences on the kernels that a library uses for products of these numbers of rows, columns and terms."""
     schedules = {choose(i, j, k) for i in rows for j in columns}
     if choose.is_fixed:
         yield "The schedule is fixed here; a library may choose another for another shape."

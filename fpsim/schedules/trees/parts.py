@@ -57,7 +57,10 @@ def refuse_many_parts(schedule: Schedule, unit: MatrixUnit, k: int) -> None:
 
 
 def _refuse(parts: int, tree: str) -> None:
-    """Raise a ValueError if the number of nodes and runs of a tree, which the message names, exceeds MOST_PARTS."""
+    """Raise a ValueError if `parts`, the number of nodes and runs of a tree, exceeds MOST_PARTS.
+
+    tree: the tree's name in the error.
+    """
     if parts > MOST_PARTS:
         raise ValueError(
             f"a tree must have at most {MOST_PARTS} parts; got {tree}, which has about {parts}. Take a smaller k."
@@ -110,7 +113,8 @@ def _chain(
 ) -> TrackedNode:  # fmt: skip
     """Return a partial sum of the slice `of` as a node: instructions chained from +0.
 
-    starts: position of each run within the slice. block: the partial sum's terms, as positions within the slice.
+    starts: position of each run within the slice. block: the partial sum's terms, as positions within the slice. step:
+    terms of an instruction. never_minus_zero: whether an instruction never returns -0.
     """
     cuts = [block.start, of.residue, block.stop] if block.start < of.residue < block.stop else [*block]
     steps: list[Steps | Gathered] = []
@@ -212,7 +216,11 @@ def by_lanes(lanes: Lanes, plan: SchedulePlan, unit: MatrixUnit, n: int | None) 
 
 @lru_cache(maxsize=256)  # a search asks for the same schedules with units that differ in their operands alone
 def _by_lanes(lanes: Lanes, plan: SchedulePlan, coarse: bool, chains: int) -> tuple[TrackedNode, ...]:
-    """Return the sums of `by_lanes`, cached; coarse: sums from +0 are never -0, see `is_coarse`."""
+    """Return the sum of each slice of `plan`, as threads add it in the lanes `lanes`: a cached tuple of nodes.
+
+    coarse: whether no product of nonzero values underflows to 0 in float32. chains: chains per thread of cuBLAS's dot
+    kernel.
+    """
     parts = []
     for of in plan.slices:
         run = of.runs[0] if of.runs else Span(0, 0)
@@ -235,7 +243,8 @@ def _lowest(fmt: Format) -> int:
 def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> TrackedNode:
     """Return the sum of one lane of a slice as a node: one chain, or the total of several chains of `chunk` terms each.
 
-    slice_: the terms of K. run: consecutive terms of a lane. lane: its number.
+    slice_: the terms of K. run: consecutive terms of a lane. lane: its number. coarse: whether no product of nonzero
+    values underflows to 0 in float32.
     """
     starts = range(slice_.start + lane * run, slice_.stop, lanes.count * run)
     runs = [Span(start, min(start + run, slice_.stop)) for start in starts]
@@ -255,7 +264,10 @@ def _lane(lanes: Lanes, slice_: Span, run: int, lane: int, coarse: bool) -> Trac
 
 
 def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
-    """Return a chain of float32 fused multiply-adds from +0 over the spans `runs` of K, as a node."""
+    """Return a chain of float32 fused multiply-adds from +0 over the spans `runs` of K, as a node.
+
+    coarse: whether no product of nonzero values underflows to 0 in float32.
+    """
     steps: list[Steps | Gathered] = []
     for start, stop in runs:
         add_steps(steps, Steps(start, 1, stop - start, 1))
@@ -263,7 +275,10 @@ def _threads_chain(runs: Sequence[Span], coarse: bool) -> TrackedNode:
 
 
 def _dot_thread(terms: Sequence[range], coarse: bool) -> TrackedNode:
-    """Return the sum of one thread in cuBLAS's dot_kernel as a node: +0 plus its chains, each from +0, in order."""
+    """Return the sum of one thread in cuBLAS's dot_kernel as a node: +0 plus its chains, each from +0, in order.
+
+    coarse: whether no product of nonzero values underflows to 0 in float32.
+    """
     return add(FLOAT32, [_threads_chain([Span(k, k + 1) for k in chain], coarse) for chain in terms], from_zero=True)
 
 
@@ -275,6 +290,9 @@ def _dot_blocks(lanes: Lanes, slice_: Span, chains: int, coarse: bool) -> Tracke
     3. Of the blocks' sums, every 128th are added from left to right, which leaves up to 128 sums.
     4. Sum i + 64 is added to sum i, then sum i + 32.
     5. Of the 32 left, every fourth are added from left to right, and so are the last 4.
+
+    slice_: the terms of K. chains: chains per thread. coarse: whether no product of nonzero values underflows to 0 in
+    float32.
     """
     tile, blocks = THREADS * chains, lanes.blocks
     idle = _dot_thread([range(0)] * chains, coarse)  # as most threads are where K is short

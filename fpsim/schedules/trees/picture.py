@@ -155,7 +155,7 @@ class _Painter:
                      markerfacecolor="white", zorder=4)  # fmt: skip
 
     def _butterfly(self, box: Box, bottom: float, top: float, rows: int, colour: str) -> None:
-        """Draw a butterfly's additions between the heights `bottom` and `top`, a row of rectangles for each level."""
+        """Draw a butterfly's additions between heights `bottom` and `top`: `rows` rows of rectangles, one a level."""
         sides = [(inner.left, inner.right) for inner in box.inside]
         height = (top - bottom) / rows
         count = 1 << rows

@@ -74,7 +74,7 @@ def _instructions(start: int, length: int, unit: MatrixUnit, terms: int) -> Sum:
 
 
 def _first_apart(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in "first_apart" lanes, as `SegmentLanes` describes them."""
+    """Return the sum of terms start to start + length - 1 in `width` "first_apart" lanes of `SegmentLanes`."""
     total: Steps | Sum = terms_run(start, 1)
     whole = (length - 1) // width * width
     for first, count in ((start + 1, whole), (start + 1 + whole, length - 1 - whole)):
@@ -105,7 +105,7 @@ def _pairs_turned(start: int, length: int, stride: int = 2) -> list[Node | Steps
 
 
 def _pairs_dealt(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in the order "pairs_dealt" of `SegmentLanes`."""
+    """Return the sum of terms start to start + length - 1 in `width` "pairs_dealt" lanes of `SegmentLanes`."""
     lanes = []
     for lane in range(width):
         first = 2 * lane
@@ -139,7 +139,7 @@ def _by_halves(lanes: tuple[Sum, ...]) -> Sum:
 
 
 def _narrowing(start: int, length: int, width: int) -> Sum:
-    """Return the sum of terms start to start + length - 1 in "narrowing" lanes, as `SegmentLanes` describes them."""
+    """Return the sum of terms start to start + length - 1 in "narrowing" lanes: `width`, then width / 8, then none."""
     wide = length // width * width
     narrow = (length - wide) // (width // 4) * (width // 4)
     parts: list[Node | Steps] = []

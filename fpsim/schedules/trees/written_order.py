@@ -69,9 +69,9 @@ class OpenSum:
 def written_root(order: Nested, k: int | None, how: Accumulator | MatrixUnit) -> tuple[int, Node]:
     """Return the number of terms of an order, which nested tuples give, and the root node of its tree.
 
-    how: Sequential, FusedMultiplyAdd or Pairwise, which add two numbers at a time; or a unit: an instruction adds the
-    terms of a tuple and at most one sum, and a tuple of two sums is one addition in float32 (float64 for units of
-    FP64).
+    k: the number of terms; None to take it from the order. how: Sequential, FusedMultiplyAdd or Pairwise, which add two
+    numbers at a time; or a unit: an instruction adds the terms of a tuple and at most one sum, and a tuple of two sums
+    is one addition in float32 (float64 for units of FP64).
 
     Raises:
       ValueError: terms are missing, repeated or out of range, the accumulator or unit cannot add a tuple, or the
@@ -110,7 +110,8 @@ Joiner = Callable[[list["int | OpenSum"]], OpenSum]
 def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> Sum:
     """Return the root node of a program of additions, as `program_of` returns it.
 
-    join: function from the list of terms and sums of one addition to their sum.
+    join: function from the list of terms and sums of one addition to their sum. product: the arithmetic that rounds
+    products; None if they are exact.
     """
     stack: list[int | OpenSum] = []
     for step in program:
@@ -125,7 +126,7 @@ def _root(program: Sequence[int], join: Joiner, product: Arithmetic | None) -> S
 def _by_twos(how: Accumulator, arithmetic: Arithmetic, start: Start, product: Arithmetic | None) -> Joiner:
     """Return the function (list of one or two terms or sums) -> sum that adds in the order of an accumulator.
 
-    how: the accumulator, which errors name.
+    how: the accumulator, which errors name. product: the arithmetic that rounds products; None if they are exact.
     """
 
     def join(parts: list[int | OpenSum]) -> OpenSum:

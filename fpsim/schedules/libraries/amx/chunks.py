@@ -108,7 +108,7 @@ def _best(product: AmxProduct) -> Chunk | None:
 def _row_blocks(m: int, tallest: int, shortest: int) -> list[int]:
     """Return the numbers of rows of a block that oneDNN tries, in the order in which GCC's hash table lists them.
 
-    tallest, shortest: the most and the fewest rows.
+    m: rows of the product. tallest, shortest: the most and the fewest rows of a block.
     """
     rows, tried = tallest, []
     while rows >= shortest and rows > 0:
@@ -161,7 +161,7 @@ def _bytes(product: AmxProduct, block: tuple[int, int], sizes: tuple[int, int, i
     """Return the bytes that a chunk takes: a and b, their copies, the result, and float32 sums if K is divided.
 
     block: (terms of a block of K, blocks that a call adds). sizes: (rows of the chunk, its columns, columns of a
-    block).
+    block). copies_a: whether oneDNN copies a.
     """
     terms, batch = block
     rows, columns, wide = sizes
@@ -181,6 +181,7 @@ def _score(
     """Return oneDNN's score of a chunk, float32: its use of L2, of copied data, and the balance of threads.
 
     used: (terms of K in the chunk, bytes that it takes). sizes: (rows of the chunk, its columns, columns of a block).
+    by_k: number of threads that share K. copies_a: whether oneDNN copies a.
     """
     m, n, k, threads = product.m, product.n, product.k, product.threads
     (terms, size), (rows, columns, _), budget = used, sizes, product.caches.l2_budget

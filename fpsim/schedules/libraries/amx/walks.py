@@ -127,7 +127,11 @@ def _fitting(by: Division, side: int) -> int:
 
 
 def _best_across(by: Division, terms: int, *, least: int = 0, keeps_copy: bool = False) -> tuple[int, int] | None:
-    """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or terms."""
+    """Return the best chunk of blocks of `terms` terms, visited row by row; None if a thread has no rows or terms.
+
+    A chunk is (blocks of K, number of kernels along the columns); the result is None too if none fits the L2 cache.
+    least: fewest blocks of K. keeps_copy: True counts a copy of b's block in L2.
+    """
     product = by.product
     if rounded_up(by.m, by.rows) * (by.by_m - 1) >= product.m or rounded_up(by.k, terms) * (by.by_k - 1) >= product.k:
         return None
@@ -158,7 +162,11 @@ def _best_down(by: Division, terms: int) -> tuple[int, int] | None:
 
 
 def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> bool:
-    """Return whether every thread gets a chunk of a division; terms, chunk: as for `_best_chunk`."""
+    """Return whether every thread gets a chunk of a division.
+
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, number of kernels along
+    the columns if `across`, else along the rows).
+    """
     side, parts, size = (by.n, by.by_n, by.product.n) if across else (by.m, by.by_m, by.product.m)
     wide = chunk[1] * (by.columns if across else by.rows)
     has_sides = rounded_up(side, wide) * (parts - 1) < size
@@ -166,9 +174,10 @@ def _is_shared_out(by: Division, across: bool, terms: int, chunk: tuple[int, int
 
 
 def _across(by: Division, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> BlockWalk | None:
-    """Return the blocks of a walk row by row; None if none fits the caches.
+    """Return the blocks that are visited row by row; None if none fits the caches.
 
-    terms: those of a block that fits L1. chunk: as `_best_chunk` returns it.
+    terms: those of a block that fits L1. chunk: (blocks of K, number of kernels along the columns). keeps_copy: True
+    counts a copy of b's block in L2.
     """
     product = by.product
     panel = terms * by.rows * BYTES * ceiling(product.k, terms)
@@ -209,8 +218,8 @@ def _groups(size: int, length: int) -> Iterator[int]:
 def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool) -> np.float32:
     """Return the multiply-adds per byte moved for a chunk of blocks; 0 if the chunk does not fit L2.
 
-    chunk: (blocks of K, columns if `across`, else rows), also in the next functions; other arguments: as for
-    `_best_chunk`.
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
+    rows). keeps_copy: True counts a copy of b's block in L2.
     """
     product, budget = by.product, by.product.caches.l2_budget
     if _l2_bytes(by, across, terms, chunk, keeps_copy) > budget:
@@ -223,7 +232,11 @@ def _intensity(by: Division, across: bool, terms: int, chunk: tuple[int, int], k
 
 
 def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], keeps_copy: bool = False) -> int:
-    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums."""
+    """Return the bytes of L2 that a chunk of blocks occupies: panels, their copy, the result and float32 sums.
+
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
+    rows). keeps_copy: True counts a copy of b's block.
+    """
     side, kept = by.rows if across else by.columns, min(terms * chunk[0], by.k)
     used = (2 * side + chunk[1]) * kept * BYTES
     if keeps_copy:
@@ -234,7 +247,11 @@ def _l2_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int], ke
 
 
 def _all_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -> int:
-    """Return the bytes that a chunk of blocks takes in L2 if all its float32 sums stay there."""
+    """Return the bytes that a chunk of blocks takes in L2 if all its float32 sums stay there.
+
+    across: blocks are visited row by row. terms: terms of K in a block. chunk: (blocks of K, columns if `across`, else
+    rows).
+    """
     size, kept = by.m if across else by.n, min(terms * chunk[0], by.k)
     return 2 * (size + chunk[1]) * kept * BYTES + size * chunk[1] * FLOATS
 
