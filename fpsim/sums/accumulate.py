@@ -188,7 +188,7 @@ def _fast(accumulator: Accumulator, problem: SumProblem, plan: Float32Sums) -> A
 
 def _in_words(accumulator: Accumulator, problem: SumProblem) -> Array:
     """Return the codes (M, N) of the sums, computed in float64 or in 64-bit integers."""
-    way, outer_way = ways(accumulator, problem.formats)
+    way, outer_way = ways(seedless(accumulator), problem.formats)
     if FP64 not in problem.formats and replaces(_loop_of(accumulator, way, outer_way), problem.work):
         way, outer_way = "core", "core"
     return _generic(accumulator, problem, way, outer_way)

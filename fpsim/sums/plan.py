@@ -44,19 +44,14 @@ def seedless(accumulator: Accumulator) -> Accumulator:
     return copy
 
 
+@lru_cache(maxsize=4096)
 def ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return the names of the 64-bit representations of an accumulator's sums and of Chunked's outer sums.
+    """Return the names of the 64-bit representations of an accumulator's sums and of Chunked's outer sums; cached.
 
     Each is "core" (codes, added in integer arithmetic), "double" (FP64 sums, as float64), or a rounding mode for values
     in float64 that are rounded to a format: "nearest", "up", "down", "toward_zero", "stochastic", or "any" for other
-    modes. formats: those of a and b; that of a is None if a is all ones.
+    modes. accumulator: with its seed removed (`seedless`). formats: those of a and b; None for an a of ones.
     """
-    return _ways(seedless(accumulator), formats)
-
-
-@lru_cache(maxsize=4096)
-def _ways(accumulator: Accumulator, formats: tuple[Format | None, Format]) -> tuple[str, str]:
-    """Return the result of `ways` for an accumulator without its seed; cached."""
     fmt, outer = accumulator.fmt, accumulator.result_format
     if fmt == FP64 and outer == FP64:
         return "double", "double"
@@ -167,12 +162,8 @@ def highest_place(fmt: Format) -> int:
 
 def randomness(accumulator: Accumulator, terms: int, first: int = 0) -> Randomness:
     """Return the rounding mode and seed by which sums of `terms` terms are rounded; first: index of the first sum."""
-    seed, stride = accumulator.seed or 0, u64(roundings(accumulator, terms))
-    return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32), u64(first))
-
-
-def roundings(accumulator: Accumulator, terms: int) -> int:
-    """Return the number of random words reserved for one sum of `terms` terms (docs/accumulators.md)."""
+    # random words of products, of sums and of outer sums (docs/accumulators.md), each padded to a multiple of 4
     whole = -(-terms // 4) * 4
     runs = -(-terms // accumulator.chunk) if isinstance(accumulator, Chunked) else 0
-    return 2 * whole + -(-runs // 4) * 4
+    stride, seed = u64(2 * whole + -(-runs // 4) * 4), accumulator.seed or 0
+    return Randomness(int(accumulator.rounding), stride, u64(seed & 0xFFFFFFFF), u64(seed >> 32), u64(first))
