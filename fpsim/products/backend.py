@@ -27,10 +27,10 @@ class FloatOperations(Protocol):
     """
 
     def add(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x + y, rounded once to nearest even."""
+        """Return x + y, rounded once to nearest even; out: the array for the result; None for a new one."""
 
     def multiply(self, x: Any, y: Any, out: Any = None) -> Any:
-        """Return x * y, rounded once to nearest even."""
+        """Return x * y, rounded once to nearest even; out: the array for the result; None for a new one."""
 
     def fma(self, x: Any, y: Any, z: Any, out: Any = None) -> Any:
         """Return x * y + z, rounded once to nearest even.
@@ -113,7 +113,10 @@ class Backend(FloatOperations, Protocol):
         """
 
     def source(self, c: Any, unit: MatrixUnit, shape: Shape) -> Matrix:
-        """Return the values of the matrix C of an epilogue: as `start`, but c may hold floats of another dtype."""
+        """Return the values of the matrix C that an epilogue adds, as a float matrix (M, N).
+
+        c: codes or floats of the unit's result format, or floats of another dtype. shape: (M, N), which c must have.
+        """
 
     def rounded(self, x: Matrix, fmt: Format) -> Matrix:
         """Return float32 values x, (M, N), rounded to nearest even to values of `fmt`, still as float32.
@@ -197,12 +200,12 @@ class NumpyOperations:
     """Float operations on NumPy arrays: `FloatOperations` for the CPU."""
 
     def add(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x + y, rounded once to nearest even."""
+        """Return x + y, rounded once to nearest even; out: the array for the result; None for a new one."""
         total: Array = np.add(x, y, out=out)
         return total
 
     def multiply(self, x: Any, y: Any, out: Array | None = None) -> Array:
-        """Return x * y, rounded once to nearest even."""
+        """Return x * y, rounded once to nearest even; out: the array for the result; None for a new one."""
         product: Array = np.multiply(x, y, out=out)
         return product
 

@@ -140,7 +140,8 @@ def with_factors(codes: Any, name: str, unit: MatrixUnit | IntegerUnit, scales: 
     """Return an operand with float32 decode scales, whose array's shape decides which elements share a scale.
 
     codes: (M, K) of a or (K, N) of b. scales: float32, or float64 with float32 values: a number, one per row or column,
-    or one per block of 128. blocks: as for `read_operand`. name: "a" or "b".
+    or one per block of 128. blocks: True reads one scale per row of a (column of b) as scales of a block of K if K is
+    at most 128; False as scales of whole rows. name: "a" or "b".
 
     Raises:
       ValueError: scales of another shape or dtype, or a unit whose sums are float64.
@@ -234,7 +235,10 @@ def _scaled_operand(x: Any, name: str, element: Element, unit: MatrixUnit, scale
 
 
 def tiled_shape(x: Any, name: str) -> tuple[OperandShape, Array | None]:
-    """Return the shape and tiles of a Scaled array with float32 decode scales, and these scales (None if empty)."""
+    """Return the shape and tiles of x, a Scaled array with float32 decode scales, and these scales (None if empty).
+
+    name: "a" or "b".
+    """
     block, factors = block_along_k(x.scaling.block, name), x.scales if x.scales.size else None
     rows, columns = tile_sizes(x.codes.shape, x.scaling.block)
     count = None if factors is None else factors.size

@@ -51,6 +51,8 @@ def chip_of(name: str, library: str, architectures: tuple[str, ...]) -> Chip:
 def call_text(maker: str, *values: object, **fields: tuple[object, object]) -> str:
     """Return the text of a call of a function; fields: keyword -> (value, default), of which defaults are left out.
 
+    maker: the function's name.
+
     Example:
       >>> from fpsim.schedules.arguments import call_text
       >>> call_text("onednn", "amx", threads=(2, 1), layout=("nn", "nn"))

@@ -158,9 +158,10 @@ def drawn_integers(kind: str, box: BlackBox, seed: int) -> tuple[Array, ...]:
 
 
 def _lines(rng: np.random.Generator, kind: str, ends: np.iinfo[np.integer], shape: Shape, place: int) -> Array:
-    """Return random rows, of a shape (L, n), of integers within a dtype's range; kind: as for `drawn_integers`.
+    """Return random rows, of a shape (L, n), of integers within a dtype's range.
 
-    place: the operand's number, 0 or 1.
+    place: the operand's number, 0 or 1. kind: "small" (-4 .. 4), "uniform" (the whole range), or ends of the range
+    alone: "extremes" (at random), "runs" (sums leave the range and come back) or "pairs" (few nonzero terms).
     """
     low, high = int(ends.min), int(ends.max)
     if kind == "small":

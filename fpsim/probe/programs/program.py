@@ -79,7 +79,7 @@ class Program:
 
     @cached_property
     def _chain_starts(self) -> list[tuple[int, bool]]:
-        """Pairs (first term of a chain, whether its next operand is an unrounded product), see `PairSteps`."""
+        """Pairs (first term of a chain, whether its next operand is the unrounded product of a term)."""
         return [] if self._steps is None else self._steps.chain_starts
 
     @cached_property

@@ -52,7 +52,8 @@ class Specification(NamedTuple):
         """Return the sums (R,) of terms (R, n), float64, where each addition cuts its numbers to common fraction bits.
 
         Numbers are cut to multiples of 2**(e - rule.fraction_bits), where e, at least -900, is the largest of their
-        exponents. exponents: integers (R, n), those of the terms, as `_exponents` returns them.
+        exponents. exponents: integers (R, n), those of the terms, floor(log2(abs(x))), or sums of their factors'
+        exponents.
         """
         stack: list[tuple[Array, Array]] = []
         for step in self.order.program:

@@ -60,8 +60,10 @@ def _sums_at_start(builder: Any, bits: Any, top: Any, numbers: Any, half: bool) 
     """Emit and return (positive sum, negative sum, mask of columns without additions), the start of 16 columns.
 
     A sum starts at plus or minus 2**23 units of the last kept bit, plus the accumulator if that has the sum's sign.
-    bits: float32 patterns of the accumulators, int32. top: the products' largest exponents, int32. numbers: the result
-    of `_numbers`. half: the accumulators are FP16, held as float32. builder: llvmlite's IRBuilder.
+    bits: float32 patterns of the accumulators, int32. top: the products' largest exponents, int32. numbers: int32
+    vectors: the exponent of a zero term, at least -127; 23 - fraction bits, shifted to float32's exponent field; and
+    the exponent field of the accumulator format's smallest exponent. half: the accumulators are FP16, held as float32.
+    builder: llvmlite's IRBuilder.
     """
     floor, places, least = numbers
     nothing = v.constant(0, v.INTS)
@@ -140,8 +142,9 @@ def _step_of(terms: int, half: bool, count: int) -> Any:
         """Emit the additions of one instruction to one or two rows, for the first 16 * `groups` columns.
 
         rows: three lists of addresses with an entry for each row: the row of a; the exponents (in ea) of the row that
-        is computed after it; the row of c. of_b: addresses of b, of eb, and of e. facts: as of the intrinsic. builder:
-        llvmlite's IRBuilder.
+        is computed after it; the row of c. of_b: addresses of b, of eb, and of e. facts: LLVM values (fraction bits,
+        exponent of a zero term, mask of the result's kept bits, smallest exponent of the accumulator's format).
+        builder: llvmlite's IRBuilder.
         """
         (of_a, coming, of_c), (b, eb, e) = rows, of_b
         kept, numbers = v.everywhere(builder, facts[2], v.INTS), _numbers(builder, facts)

@@ -163,6 +163,8 @@ def _grouped_product(a: Any, b: Any, c: Any, scale_a: Any, scale_b: Any, facts: 
 def grouped_product() -> Any:
     """Return the compiled kernel (a, b, c, scale_a, scale_b, facts, part) -> None that adds a @ b to a part of c.
 
-    Its arguments are those of `_grouped_product`.
+    a: (M, K), b: (K, N) float32 values of FP4. c: (M, N) float32 patterns as int32. scale_a: (M, groups), scale_b:
+    (groups, N) float32 scales of groups of 16 terms. facts: (fraction bits, floor exponent, smallest exponent of a
+    scale). part: (m0, m1, n0, n1), for rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
     """
     return kernel(_grouped_product)

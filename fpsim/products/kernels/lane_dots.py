@@ -216,7 +216,8 @@ def _add_lanes(x: Any, y: Any, u: LaneFacts, room: DotRoom, at: Any, t: Any, end
 def _end_lanes(u: LaneFacts, room: DotRoom, at: Any, steps: Any, out: Any) -> None:
     """Add the running sums (chains) that are unfinished after `steps` steps to the lanes' totals in `out`.
 
-    at, out: as for `_add_lanes`.
+    at: (m0, m1, n0, n1, first lane, number of lanes), for the outputs of rows m0 .. m1 - 1 and columns n0 .. n1 - 1.
+    out: (M, N, lanes) float32.
     """
     m0, m1, n0, n1, lane, width = at
     for m in range(m0, m1):

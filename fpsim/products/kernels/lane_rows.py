@@ -37,8 +37,8 @@ class LaneFacts(NamedTuple):
 
     chunks_start, lanes_start: the start of a lane's total, and of the sum of the lanes: +0, or -0 to keep the first
     part unchanged. merge: how lanes are joined: FORWARD, one after the other; BUTTERFLY, the upper half added to the
-    lower half until one is left; BLOCKS, as cuBLAS's dot_kernel and reduce_1Block_kernel do (see `_merge` and
-    `_reduce_block`). start, stop: the terms of K in the slice, start .. stop - 1.
+    lower half until one is left; BLOCKS, as cuBLAS's dot_kernel and reduce_1Block_kernel do. start, stop: the terms of
+    K in the slice, start .. stop - 1.
     """
 
     lanes: int  # lanes of a group

@@ -35,7 +35,8 @@ class Joins(NamedTuple):
 
     promote: (totals, tile, r, left, right, mode) -> None adds row r of the partial sums `tile`, times the row's scale
     `left` and the columns' scales `right`, to row r of `totals`, and sets it to +0; `mode` is the order of the
-    multiplications (see `_promote`).
+    multiplications, one of ADD (no scales), PRODUCT, ROWS_FIRST, COLUMNS_FIRST and ADD_HALF (no scales, rounded to
+    FP16).
     """
 
     promote: Any
@@ -77,9 +78,10 @@ PLAIN = Joins(_promote, _merge)
 
 
 def _joined(builder: Any, mode: int, total: Any, partial: Any, left: Any, right: Any) -> Any:
-    """Emit and return a vector of totals plus partial sums, times their scales as `mode` says (see `_promote`).
+    """Emit and return a vector of totals plus partial sums, times their scales in the order `mode`.
 
     builder: llvmlite's IRBuilder. total, partial: float32 vectors. left: the row's scale, right: those of the columns.
+    mode: ADD (no scales), PRODUCT, ROWS_FIRST, COLUMNS_FIRST or ADD_HALF (no scales, rounded to FP16).
     """
     if mode == PRODUCT:
         return v.fused(builder, builder.fmul(left, right), partial, total)

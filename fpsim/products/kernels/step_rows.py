@@ -315,7 +315,8 @@ def _cut_products(a: Any, b: Any, first: Any, count: Any, stride: Any, u: StepFa
 def _product_specials(a: Any, b: Any, c: Any, count: Any, met: Any) -> None:
     """Set met[j] to the Inf or NaN that a product in column j, or c[j], is or overflows to; else to a finite number.
 
-    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,) float32. met: (PANEL_COLUMNS,) float64.
+    a: (terms,), b: (terms, PANEL_COLUMNS), c: (PANEL_COLUMNS,) float32. met: (PANEL_COLUMNS,) float64. count: number of
+    terms.
     """
     for j in range(PANEL_COLUMNS):
         met[j] = f64(c[j]) if not abs(c[j]) < f32(np.inf) else f64(0.0)

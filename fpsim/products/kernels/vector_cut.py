@@ -177,7 +177,7 @@ def _joined_halves(builder: Any, exponents: list[Any], sums: list[Any]) -> tuple
 
 
 def _join(builder: Any, at: Any, exponent: Any, total: Any, none: Any, drops: bool) -> None:
-    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place, as step_rows._join.
+    """Emit the addition of sums of products to 16 float32 accumulators at address `at`, in place.
 
     exponent: largest exponents of the products, as float32 exponent fields. total: int32 sums of the products in units
     of 2**(that exponent - 24). none: the field that marks columns without products. drops: an accumulator with an

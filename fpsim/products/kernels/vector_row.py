@@ -187,8 +187,11 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         """Emit, for each group of 16 columns, the powers that align its products and its accumulator.
 
         Return a list of (accumulator bits, 2**(F - M), 2**(F - M) times both scales, mask of columns without
-        additions). F: fraction bits. M: the largest exponent of products and accumulator. places, numbers, top: as for
-        `_row`. builder: llvmlite's IRBuilder.
+        additions). F: fraction bits. M: the largest exponent of products and accumulator. places: addresses, of which
+        those of this row of c (the fifth) and of the exponents of the columns' scales (the last) are read. numbers:
+        (exponent of this row's scale, F, exponent of a zero term, a mask that is not read, exponent of a product minus
+        the int8 exponents of its factors, smallest exponent of the accumulator's format). top: int8 vector, for each
+        column the largest exponent of this row's products. builder: llvmlite's IRBuilder.
         """
         *_, c, _, scales = places
         scale, fraction_bits, floor, _, base, least = numbers
@@ -236,9 +239,10 @@ def _step_of(terms: int, joined: bool, half: bool, scaled: bool, avx512: bool) -
         that is computed next.
 
         places: addresses of: this row of a; the exponents of the next row of a; b; b's exponents; this row of c; e; the
-        exponents of the columns' scales. numbers: (exponent of this row's scale, fraction_bits, floor, kept, base,
-        least), as of the intrinsic. top: int8 vector, for each column the largest exponent of this row's products.
-        builder: llvmlite's IRBuilder.
+        exponents of the columns' scales. numbers: (exponent of this row's scale, fraction bits, exponent of a zero
+        term, mask of the result's kept bits, exponent of a product minus the int8 exponents of its factors, smallest
+        exponent of the accumulator's format). top: int8 vector, for each column the largest exponent of this row's
+        products. builder: llvmlite's IRBuilder.
         """
         a, coming, b, eb, c, e, _ = places
         kept = v.everywhere(builder, numbers[3], v.INTS)

@@ -224,7 +224,7 @@ def rounded_sums(total: CodedSums, fmt: Format) -> CodedSums:
 
 
 def coded(sums: Array, fmt: Format, to: Format) -> Array:
-    """Return float sums of the format `fmt`, FP32 or FP64, as codes of the format `to` (see `rounded_sums`)."""
+    """Return float sums of the format `fmt`, FP32 or FP64, as codes of the format `to`, rounded to nearest even."""
     return rounded_sums(CodedSums(canonical(words(sums), fmt), fmt), to).codes
 
 

@@ -76,9 +76,11 @@ def regional_product(a: Any, b: Any, c: Any, accumulate: Any, request: Request, 
 
 
 def biased_product(a: Any, b: Any, chosen: ChosenSchedule, fmt: Formats, words: Mapping[str, Any]) -> Array:
-    """Return a @ b plus a bias by a library's kernel that starts with the bias; see `ChosenSchedule.bias`.
+    """Return a @ b plus a bias by a library's kernel whose sums start at the bias.
 
-    words: the keyword arguments `bias`, `out_fmt` and, if it was passed, `out`.
+    words: the keyword arguments `bias`, `out_fmt` and, if it was passed, `out`. chosen: its field bias is "start" (the
+    chain of multiply-adds starts at the bias) or "first" (the sums of segments are added to the bias). a, b, fmt: as
+    for `fpsim.matmul`.
     """
     (left, right), formats = accumulator_codes(a, b, fmt, CPU)
     shape = left.shape[0], right.shape[1]

@@ -94,7 +94,7 @@ def _values(node: Sum) -> list[int | Node]:
 
 
 def _value(value: int | Node, at: int, fmt: Format, rows: list[Row]) -> int | None:
-    """Append to `rows` the rows that compute one of `_values` into running sum number `at`."""
+    """Append to `rows` the rows that compute `value`, the index of a term or a node, into running sum number `at`."""
     if isinstance(value, int):
         rows.append((PRODUCT, at, value, 1, 0))
         return at + 1

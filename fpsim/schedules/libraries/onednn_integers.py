@@ -39,7 +39,10 @@ def integers(name: str, isa: Isa, threads: int, shape: ProductShape) -> ChosenSc
 
 
 def gemm_lengths(k: int, whole: int, length: int) -> tuple[int, ...]:
-    """Return the numbers of terms in the segments of K = k of oneDNN's kernels of the family gemm."""
+    """Return the numbers of terms in the segments of K = k of oneDNN's kernels of the family gemm.
+
+    whole: largest k that is not cut. length: terms of a segment; a k below twice that is cut into halves.
+    """
     if k <= whole:
         return (k,)
     return cut(k, -(-k // 2) if k < 2 * length else length)
