@@ -101,10 +101,10 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
     """Return the stages of `quantizing` for deterministic rounding modes, with the seed None in the options; cached."""
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
-    out = decode_plan(fmt, width)
-    if source_width(fmt) > width or out is None:
+    back = decode_plan(fmt, width)
+    if source_width(fmt) > width or back is None:
         return encoding(source, options, long) + decoding(fmt, target, fmt.storage, long)
-    plan, back, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), out, int(rounding)
+    plan, mode = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits), int(rounding)
     has_sum = nearest.serves(width, mode, plan.kind, plan.frozen)
 
     general = None if long else quantize_kernel(width, mode, plan.kind, (None, None), False, False)

@@ -24,7 +24,6 @@ from fpsim.runtime.pipeline import Stage
 from fpsim.runtime.processor import ieee_arithmetic
 
 INDEX_BITS = range(9, 17)  # upper bits of a pattern by which its first interval is looked up: the fewest that suffice
-HALF = Fraction(1, 2)
 
 
 class TablePlan(NamedTuple):
@@ -94,7 +93,7 @@ def value_words(fmt: TableFormat, width: int) -> Array:
 
 def single_holds(fmt: TableFormat) -> bool:
     """Return whether float32 would hold every finite value of a table format if its exponent had no upper limit."""
-    return all(_grid_floor(Fraction(value), 32) == Fraction(value) for value, _ in fmt.finite)
+    return all(_float_below(abs(Fraction(value)), 32)[1] for value, _ in fmt.finite)
 
 
 class _Neighbours(NamedTuple):
@@ -302,7 +301,7 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)
     if rounding.is_nearest:
-        edge = (low.value + high.value) * HALF
+        edge = (low.value + high.value) / 2
         larger = abs(high.value) >= abs(low.value)
         included = {"away": larger, "toward_zero": not larger, "down": False}
         if fmt.ties == "even" and (low.code + high.code) % 2:
@@ -319,16 +318,14 @@ def _first_from(edge: Fraction, included: bool, width: int) -> int:
     They are those of Inf if no finite float is large enough.
     """
     infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
-    floor = _grid_floor(abs(edge), width)
-    magnitude = _pattern(floor, width)
+    magnitude, exact = _float_below(abs(edge), width)
     if edge < 0:  # toward zero from the edge
-        exact = floor == -edge
         if exact and not included:
             if magnitude == 1:  # the next is -0
                 return _ordered(1 << (width - 1), width)
             magnitude -= 1
         return _ordered((1 << (width - 1)) | min(magnitude, infinity - 1), width)
-    if floor != edge or not included:
+    if not exact or not included:
         magnitude += 1
     if magnitude == 0:
         return _ordered(1 << (width - 1), width)  # -0 >= 0
@@ -341,29 +338,20 @@ def _ordered(pattern: int, width: int) -> int:
     return pattern ^ ((1 << width) - 1) if pattern & sign else pattern | sign
 
 
-def _grid_floor(magnitude: Fraction, width: int) -> Fraction:
-    """Return the largest float of `width` bits, with exponents unbounded above, that is at most `magnitude`."""
-    mantissa_bits, smallest = (23, -149) if width == 32 else (52, -1074)
+def _float_below(magnitude: Fraction, width: int) -> tuple[int, bool]:
+    """Return (bits of the largest float of `width` bits that is at most `magnitude`, whether it equals that).
+
+    Floats count as having no largest exponent, but the bits of those beyond the largest float are Inf's.
+    """
+    mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
     if magnitude == 0:
-        return magnitude
+        return 0, True
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     if Fraction(2) ** exponent > magnitude:
         exponent -= 1
     step = Fraction(2) ** max(exponent - mantissa_bits, smallest)
-    return magnitude // step * step
-
-
-def _pattern(value: Fraction, width: int) -> int:
-    """Return the bits of a nonnegative number that floats of `width` bits hold, or those of Inf if it is too large."""
-    mantissa_bits, smallest, bias = (23, -149, 127) if width == 32 else (52, -1074, 1023)
-    if value == 0:
-        return 0
-    exponent = value.numerator.bit_length() - value.denominator.bit_length()
-    if Fraction(2) ** exponent > value:
-        exponent -= 1
+    significand = magnitude // step
     if exponent > bias:
-        return (2 * bias + 1) << mantissa_bits
-    if exponent < smallest + mantissa_bits:
-        return int(value / Fraction(2) ** smallest)
-    fraction = value / Fraction(2) ** exponent - 1
-    return ((exponent + bias) << mantissa_bits) + int(fraction * (1 << mantissa_bits))
+        return (2 * bias + 1) << mantissa_bits, significand * step == magnitude
+    # the hidden bit is one step of the exponent field
+    return ((max(exponent + bias, 1) - 1) << mantissa_bits) + significand, significand * step == magnitude
