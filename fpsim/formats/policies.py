@@ -64,17 +64,13 @@ def _ml_dtypes(fmt: Format) -> Outcome:
 
 def _torch(fmt: Format) -> Outcome:
     """Return the results of casts to `fmt` in torch 2.12 and later, for inputs that the format cannot hold."""
-    return replace(_saturate(fmt) if fmt == E4M3 else _torch_before_2_12(fmt), below=_torch_below(fmt))
+    before = _torch_before_2_12(fmt)
+    return replace(before, overflow="max", infinite="max") if fmt == E4M3 else before
 
 
 def _torch_before_2_12(fmt: Format) -> Outcome:
     """Return the results of casts to `fmt` in torch up to 2.11, for inputs that the format cannot hold."""
-    return replace(_nonfinite(fmt), below=_torch_below(fmt))
-
-
-def _torch_below(fmt: Format) -> Below:
-    """Return the result of torch's casts of negative values to an unsigned `fmt`."""
-    return "magnitude" if fmt == E8M0 else _nonfinite(fmt).below
+    return replace(_nonfinite(fmt), below="magnitude") if fmt == E8M0 else _nonfinite(fmt)
 
 
 def _p3109_propagate(fmt: Format) -> Outcome:
