@@ -130,7 +130,7 @@ def _grouped(total: Array, p: UnitProduct) -> None:
 
 
 def _cuts(unit: MatrixUnit) -> int:
-    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it can't do the unit."""
+    """Return into how many sums the kernel cut_product splits an instruction's terms; 0 if it lacks the unit."""
     halves = {Rule.SEPARATE: 1, Rule.EVEN_ODD: 2}.get(unit.rule, 0)
     exact = unit.a.fmt.precision + unit.b.fmt.precision <= FP32.precision
     return halves if halves and exact and unit.terms in (SIZES[0] * halves, SIZES[1] * halves) else 0

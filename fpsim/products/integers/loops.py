@@ -19,7 +19,8 @@ def tiled_product(vectors: str, cut: str) -> Any:
     """Return the compiled loop (a, b, out, steps, terms, pairs, at_once, first, stop) -> None for AVX2 or AVX-512.
 
     It adds a @ b to columns COLUMNS * first .. COLUMNS * stop - 1 of `out`, in `steps` steps of `terms` terms of K
-    each. cut: what becomes of a step's sum that leaves 32 bits, as for `tile_of`.
+    each. cut: what becomes of a step's sum that leaves 32 bits. WRAPS: it wraps. SIGNED, UNSIGNED: it saturates as
+    int32 or uint32. NARROW: it wraps, but the sums of pairs of products saturate as int16. vectors: "avx512" or "avx2".
 
     Arguments of the loop:
       a: (M, steps * pairs) uint32, two int16 each; M is a multiple of ROWS[vectors]. b: (K, N) int8 or uint8.

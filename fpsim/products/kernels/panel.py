@@ -76,8 +76,9 @@ def fill_rows(source: Any, k: Any, terms: Any, facts: Any, values: Any, exponent
 def fill_panel(source: Any, k: Any, j: Any, width: Any, terms: Any, facts: Any, values: Any, exponents: Any) -> Any:
     """Write `terms` rows of b from row k on, `width` columns from j on, to a panel; return the flags of the module.
 
-    source: (K, N) float32 patterns as int32. facts: as for `fill_rows`. values, exponents: (terms, columns), filled
-    with masked float32 patterns, int32, and with exponents minus base, int8; with zeros beyond K and `width`.
+    source: (K, N) float32 patterns as int32. facts: (mask of the bits that the unit reads, the format's smallest
+    exponent, base). values, exponents: (terms, columns), filled with masked float32 patterns, int32, and with exponents
+    minus base, int8; with zeros beyond K and `width`.
     """
     flags = i32(0)
     for i in range(terms):

@@ -94,7 +94,7 @@ def _narrow_rows(product: AmxProduct) -> int:
 
 
 def _best_walk(product: AmxProduct) -> BlockWalk | None:
-    """Return the blocks with the highest estimated efficiency of all divisions among threads; None if none fits."""
+    """Return the blocks with the highest estimated efficiency, for any division among threads; None if none fits."""
     best: BlockWalk | None = None
     for by in divisions(product):
         best = _better(walk_of(by), best)
@@ -108,7 +108,7 @@ def _best_walk(product: AmxProduct) -> BlockWalk | None:
 
 
 def _better(walk: BlockWalk | None, best: BlockWalk | None) -> BlockWalk | None:
-    """Return the one that oneDNN prefers: `walk`, or `best`, its choice so far. None stands for no blocks."""
+    """Return the blocks that oneDNN prefers: `walk`, or `best`, its choice so far; None stands for no blocks."""
     if walk is None or best is None:
         return walk or best
     score, least = efficiency(walk), efficiency(best)
@@ -116,7 +116,7 @@ def _better(walk: BlockWalk | None, best: BlockWalk | None) -> BlockWalk | None:
 
 
 def _wins_tie(walk: BlockWalk, best: BlockWalk) -> bool:
-    """Return whether oneDNN prefers `walk` to `best` if both have the same estimated efficiency."""
+    """Return whether oneDNN prefers the blocks `walk` to `best` if both have the same estimated efficiency."""
     if walk.across != best.across:
         across, down = (walk, best) if walk.across else (best, walk)
         by = down.division

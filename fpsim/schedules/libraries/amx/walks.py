@@ -78,7 +78,7 @@ class BlockWalk(NamedTuple):
 
 
 def divisions(product: AmxProduct) -> Iterator[Division]:
-    """Yield the divisions of a product among its threads, or among fewer, that oneDNN considers, in its order."""
+    """Yield the divisions of a product's M, N and K among its threads, or fewer, that oneDNN tries, in its order."""
     for threads in range(product.threads, 0, -1):
         for by_m in (i for i in range(1, threads + 1) if threads % i == 0):
             left = threads // by_m
@@ -95,9 +95,10 @@ def divisions(product: AmxProduct) -> Iterator[Division]:
 
 
 def walk_of(by: Division, *, across_only: bool = False, keeps_copy: bool = False) -> BlockWalk | None:
-    """Return the blocks that oneDNN chooses for one division; None if none fits the caches.
+    """Return the blocks that oneDNN chooses for a division among threads; None if caches or threads rule out all.
 
-    across_only: True leaves out walks column by column. keeps_copy: True counts a copy of b's block in L2.
+    across_only: True leaves out orders that visit blocks column by column. keeps_copy: True counts a copy of b's block
+    in L2.
     """
     along_a, along_b = _fitting(by, by.rows), _fitting(by, by.columns)
     if not along_a or not along_b:
@@ -257,6 +258,6 @@ def _all_bytes(by: Division, across: bool, terms: int, chunk: tuple[int, int]) -
 
 
 def copy_fits(walk: BlockWalk) -> bool:
-    """Return whether L2 holds a walk's blocks together with the copy of b's block."""
+    """Return whether the L2 cache holds the blocks `walk` together with the copy of b's block."""
     used = _l2_bytes(walk.division, True, walk.terms, (walk.chunk, walk.wide), True)
     return used < walk.division.product.caches.l2_budget
