@@ -27,7 +27,8 @@ class TableExplanation(Explanation):
 
     def _neighbour(self, value: float) -> str:
         fmt = cast(TableFormat, self.fmt)
-        return _entry(value, next(code for entry, code in fmt.finite if entry == value), fmt.bits)
+        codes = {str(entry): code for entry, code in reversed(fmt.finite)}  # as text, 0.0 and -0.0 differ
+        return _entry(value, codes[str(value)], fmt.bits)
 
 
 def explain_table(source: Array, options: TableOptions) -> TableExplanation:

@@ -165,6 +165,9 @@ def test_explain_names_the_entries_and_the_reason() -> None:
     for (value, fmt), parts in EXPLAINED.items():
         text = str(fp.explain(value, fmt))
         assert all(part in text for part in parts), text
+    for x, zero in ((0.001, "0.0 = code 0x0"), (-0.001, "-0.0 = code 0x8")):
+        told = fp.explain(x, fp.BNB_FP4)
+        assert str(told).count(zero) == 2, told  # the neighbour and the result
     told = fp.explain(np.float32(0.3), fp.NF4, rounding="stochastic", seed=1)
     assert "stochastic goes away from zero with probability 0.586993" in told.reason
     assert (told.inner, told.outer) == (fp.NF4.value_of(10), fp.NF4.value_of(11))
