@@ -43,7 +43,10 @@ def refuse_shared_memory(out: Array, *read: Array | None) -> None:
 
 
 def refuse_shared_elements(out: Array, name: str = "out") -> None:
-    """Raise a ValueError if elements of `out` share bytes, as in broadcast arrays, or if that cannot be ruled out."""
+    """Raise a ValueError if elements of `out` share bytes, as in broadcast arrays, or if that cannot be ruled out.
+
+    name: what the error message calls `out`.
+    """
     if out.flags.c_contiguous or out.flags.f_contiguous:
         return
     reach = out.itemsize  # bytes that the axes of shorter strides span

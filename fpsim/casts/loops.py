@@ -90,8 +90,12 @@ def random_kernel() -> Any:
 def stochastic_kernel(width: int, kind: int, frozen: Frozen = None) -> Any:
     """Return the kernel (bits, codes, layout, first, k0, k1) -> None that rounds floats to codes stochastically.
 
-    first: flat index of the first element. k0, k1: low and high 32 bits of the seed. All three are uint64. The other
-    arguments are those of `encode_kernel`.
+    bits: 1-D bits of floats of `width` bits (32 or 64). codes: 1-D results in the format's storage dtype. layout: an
+    EncodeLayout as an array. first: flat index of the first element. k0, k1: low and high 32 bits of the seed. These
+    three are uint64.
+
+    kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: the layout as compile-time constants; None to
+    read it from the argument.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_bits_32 if width == 32 else encode_bits_64
@@ -144,8 +148,12 @@ def quantize_kernel(
 ) -> Any:
     """Return the kernel (bits, rounded, encode_layout, decode_layout) -> None that rounds floats to a format's values.
 
-    bits, rounded: 1-D float bits of `width` bits, before and after. frozen: both layouts as compile-time constants, or
-    None for each. The other arguments are those of `encode_kernel`.
+    bits, rounded: 1-D float bits of `width` bits, before and after. encode_layout, decode_layout: the layouts as
+    arrays.
+
+    mode: a `fpsim.Rounding` as an integer. kind: the encoder, PLAIN, FULL or UNUSUAL (core/encode.py). frozen: both
+    layouts as compile-time constants, each None to read it from the argument. streamed: True writes the results past
+    the caches. by_sum: round by one float32 addition, for layouts and modes that `core.nearest` serves.
     """
     word: Any = u32 if width == 32 else u64
     encode_bits = encode_nearest_32 if by_sum else encode_bits_32 if width == 32 else encode_bits_64

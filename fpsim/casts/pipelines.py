@@ -63,7 +63,11 @@ def encoding(source: Format, options: CastOptions, long: bool = False) -> tuple[
 def _encoding(
     source: Format, fmt: Format, rounding: Rounding, overflow: str, subnormals: str, random_bits: int, long: bool
 ) -> tuple[Stage, ...]:
-    """Return the stages of `encoding` for every seed, which the function of a stochastic stage takes last; cached."""
+    """Return the stages that round codes of the source format to codes of `fmt`, for every seed; cached.
+
+    The function of a stochastic stage takes the seed last. overflow, subnormals, random_bits: options of
+    `fpsim.encode`. long: True if the arrays are pieces of a long one, for which kernels are compiled at any size.
+    """
     options = CastOptions(fmt, rounding, overflow, subnormals, None, random_bits)
     width = source_width(fmt)
     if source in (FP32, FP64):
@@ -98,7 +102,10 @@ def quantizing(source: Format, target: Format, options: CastOptions, long: bool 
 
 @lru_cache(maxsize=4096)
 def _quantizing(source: Format, target: Format, options: CastOptions, long: bool) -> tuple[Stage, ...]:
-    """Return the stages of `quantizing` for deterministic rounding modes, with the seed None in the options; cached."""
+    """Return the stages of `quantizing` for deterministic rounding modes, with the seed None in the options; cached.
+
+    long: True if the arrays are pieces of a long one, for which kernels are compiled at any size.
+    """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     width = target.bits
     back = decode_plan(fmt, width)
@@ -124,7 +131,10 @@ def _quantizing(source: Format, target: Format, options: CastOptions, long: bool
 
 
 def _convert(source: Array, target: Array, first: int) -> None:
-    """Copy the codes in `source` to `target`, which has another integer dtype that must hold them."""
+    """Copy the codes in `source` to `target`, which has another integer dtype that must hold them.
+
+    first: not used.
+    """
     np.copyto(target, source, casting="unsafe")
 
 

@@ -95,7 +95,7 @@ def policy_diff(a: str | Mapping[str, Any], b: str | Mapping[str, Any], fmt: For
 
 
 def _options(description: str | Mapping[str, Any], fmt: FormatLike) -> CastOptions:
-    """Return the options of a cast to `fmt` by a policy, given by its name or as a dict of cast keywords."""
+    """Return the options of a cast to `fmt` by the policy `description`, a name or a dict of cast keywords."""
     if not isinstance(description, (str, Mapping)):
         raise TypeError(f"a policy is a name or a dict of keywords of fp.encode; got {shown(description)}.")
     keywords = policy(description) if isinstance(description, str) else dict(description)
@@ -132,8 +132,9 @@ def _between(points: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _difference(run: list[int], inputs: npt.NDArray[np.float64], a_code: int, b_code: int, fmt: Format) -> Difference:
     """Return the Difference for a run of neighbouring inputs, which each policy casts to a single code.
 
-    run: consecutive indices of `inputs`, float64. inputs[2 * i] is a turning point, inputs[2 * i + 1] represents the
-    open interval up to the next one, and the last input is NaN.
+    a_code, b_code: the code of the first and of the second policy. run: consecutive indices of `inputs`, float64.
+    inputs[2 * i] is a number at which results can change, inputs[2 * i + 1] represents the open interval up to the next
+    such number, and the last input is NaN.
     """
     first, last = run[0], run[-1]
     if math.isnan(inputs[first]):

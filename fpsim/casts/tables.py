@@ -237,6 +237,7 @@ def _plan_of(starts: list[tuple[int, int]], storage: np.dtype[Any], width: int) 
     """Return the plan of consecutive intervals of ordered bits of floats of `width` bits, from their starts and codes.
 
     starts: (first ordered bits, code) in ascending order; a later entry replaces earlier ones with the same start.
+    storage: dtype of the codes.
     """
     merged: list[tuple[int, int]] = []
     for start, code in starts:
@@ -296,7 +297,7 @@ def _beyond(fmt: TableFormat) -> Fraction:
 def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, width: int) -> int:
     """Return the ordered bits of the smallest float that rounds to `high` rather than `low`, two neighbouring results.
 
-    rounding: a deterministic mode; those to nearest break ties as fmt.ties says.
+    rounding: a deterministic mode; those to nearest break ties as fmt.ties says. width: bits of the float, 32 or 64.
     """
     if low.value == high.value:  # -0 and 0
         return _ordered(0, width)
@@ -315,7 +316,7 @@ def _first_of(low: _Level, high: _Level, fmt: TableFormat, rounding: Rounding, w
 def _first_from(edge: Fraction, included: bool, width: int) -> int:
     """Return the ordered bits of the smallest float >= edge if `included`, else of the smallest float > edge.
 
-    They are those of Inf if no finite float is large enough.
+    The result is that of Inf if no finite float is large enough. width: bits of the float, 32 or 64.
     """
     infinity = 0x7F800000 if width == 32 else 0x7FF0000000000000
     magnitude, exact = _float_below(abs(edge), width)

@@ -149,7 +149,11 @@ def _make_encode_bits(
 
     @scalar
     def encode_bits(bits: Any, random: Any, f: EncodeLayout, mode: int, kind: int) -> Any:
-        """Return the code of one float rounded once to a format; the arguments are those of `encode_parts`."""
+        """Return the code of one float rounded once to a format.
+
+        bits: pattern of the float. random: 32-bit random number for stochastic rounding. f: the format's layout. mode:
+        a Rounding. kind: the encoder, PLAIN, FULL or UNUSUAL.
+        """
         code, _ = encode_parts(bits, random, f, mode, kind)
         return code
 

@@ -292,8 +292,9 @@ def from_integer(negative: Any, magnitude: Any) -> Number:
 def to_integer(x: Number, lowest: Any, highest: Any, random: Any, random_mask: Any, mode: int) -> Any:
     """Return (integer, flags): x rounded to an integer and clamped to -lowest .. highest; NaN becomes highest.
 
-    integer: uint64 in two's complement. The last three arguments are those of `round_to_integral`. flags: INVALID if x
-    is NaN or was clamped, INEXACT if it is another non-integer, else 0.
+    integer: uint64 in two's complement. random: 32-bit random number for stochastic rounding. random_mask: its top
+    bits, which are used. mode: a Rounding. flags: INVALID if x is NaN or was clamped, INEXACT if it is another
+    non-integer, else 0.
     """
     if _is_nan(x):
         return highest, INVALID

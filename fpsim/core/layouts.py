@@ -49,7 +49,8 @@ def encode_plan(
 ) -> EncodePlan:
     """Return the EncodePlan by which source floats of `width` bits (32 or 64) become codes of `fmt`; cached.
 
-    The other arguments are checked options of `fpsim.encode`.
+    overflow, subnormals, random_bits: the name of an overflow policy, "keep" or "flush", and the number of random bits
+    of stochastic rounding (1 to 32).
     """
     source = FP32 if width == 32 else FP64
     unusual = (
@@ -78,7 +79,8 @@ def _encode_layout(
 ) -> EncodeLayout:
     """Return the EncodeLayout, of Python integers, by which source numbers of the layout `wide` become codes of `fmt`.
 
-    The other arguments are checked options of `fpsim.encode`.
+    overflow, subnormals, random_bits: the name of an overflow policy, "keep" or "flush", and the number of random bits
+    of stochastic rounding (1 to 32).
     """
     outcome = overflow_outcome(overflow, fmt)
 
@@ -135,8 +137,8 @@ def pack_plan(
 ) -> PackPlan:
     """Return the PackPlan by which exact Numbers become codes of `fmt`, with flags; cached.
 
-    tininess: "before" or "after" rounding, where UNDERFLOW is decided. The others are checked options of
-    `fpsim.encode`.
+    overflow, subnormals, random_bits: the name of an overflow policy, "keep" or "flush", and the number of random bits
+    of stochastic rounding (1 to 32). tininess: "before" or "after" rounding, where UNDERFLOW is decided.
     """
     exact = Wide(TOP, BIAS, 64)
     fields = _encode_layout(exact, fmt, rounding, overflow, subnormals, random_bits)

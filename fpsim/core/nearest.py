@@ -47,8 +47,8 @@ def _beyond(layout: EncodeLayout, kept: int) -> int:
 def encode_nearest_32(bits: Any, random: Any, f: EncodeLayout, mode: Any, kind: Any) -> Any:
     """Return the code of one float32 pattern `bits`, rounded to nearest even, as a uint32.
 
-    f: a layout that `serves` accepts. kind: PLAIN or FULL. `random` is not used: the arguments are those of
-    `encode_bits`.
+    f: a layout that `serves` accepts. mode: nearest even. kind: PLAIN or FULL. `random` is not used: the arguments are
+    those of `encode_bits`.
     """
     dropped = u32(f.place - f.depth)
     kept = u32(MANTISSA_SHIFT - dropped)

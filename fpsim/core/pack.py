@@ -34,7 +34,7 @@ def _rounds_to_normal(x: Number, random: Any, precision: Any, f: EncodeLayout, m
     """Return 1 if x would round up to the smallest normal value if exponents were unbounded, else 0; as a uint64.
 
     x: a finite Number in the binade just below that value. random: 32-bit random number for stochastic rounding.
-    precision: significand bits of the format.
+    precision: significand bits of the format. mode: a Rounding.
     """
     kept, rest = split_64(x.significand, u64(u64(TOP + 1) - precision), mode)
     all_ones = u64(u64(ONE << precision) - ONE)

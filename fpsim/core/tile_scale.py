@@ -177,7 +177,12 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
 
     @scalar
     def quotient_of(top: Any, n: Any, emax: Any, half_place: Any, rule: int, levels: int) -> Any:
-        """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; top: bits of amax."""
+        """Return the unrounded scale of a tile, amax / n.largest as `rule` computes it; top: bits of amax.
+
+        n: a ScaleNumbers. emax: exponent of the element format's largest value. half_place: what rounds the bits of an
+        amax to the element's mantissa bits, ties away. rule: AMAX_BY_MAX to EVEN (docs/scaling.md). levels: 2 if the
+        whole array has a scale too, else 1.
+        """
         top_value = word(top).view(real)
         amax = n.amax_floor if n.amax_floor > top_value else top_value
         if rule == AMAX_BY_MAX:
@@ -219,7 +224,8 @@ def _make_scale_steps(word: type, real: type, power_quotient: Any) -> ScaleSteps
     def applied_to(scale: Any, n: Any, rule: int, applied: int, levels: int) -> Any:
         """Return (float32 decode scale, factor by which elements are divided or multiplied).
 
-        scale: the tile's scale without the array's. n: a ScaleNumbers. The others are fields of ScaleChoices.
+        scale: the tile's scale without the array's. n: a ScaleNumbers. rule: AMAX_BY_MAX to EVEN (docs/scaling.md).
+        applied: BY_SCALE or BY_INVERSE. levels: 2 if the whole array has a scale too, else 1.
         """
         if levels == 1:
             return f32(scale), scale if applied == BY_SCALE else real(one / scale)

@@ -77,7 +77,10 @@ def multiply_double(x: Number, y: Number) -> Any:
 
 @scalar
 def fma_double(x: Number, y: Number, z: Number, mode: int) -> Any:
-    """Return (x * y + z, flags) as `fma` does, with a sticky bit 0, for Numbers of up to 53 significant bits."""
+    """Return (x * y + z, flags) as `fma` does, with a sticky bit 0, for Numbers of up to 53 significant bits.
+
+    mode: a Rounding; an exact zero from a product and a z of unlike signs is -0 if it is DOWN, else +0.
+    """
     product, raised = multiply_double(x, y)
     if not (_is_ordinary(x) & _is_ordinary(y) & _is_ordinary(z)):
         total, raised_by_sum = add(product, z, mode)

@@ -88,7 +88,10 @@ def _dot(of: MatrixUnit | IntegerUnit, a: Array, b: Array, c: Array) -> Array:
 
 
 def _to_half(rounding: str, x: Array, subnormals: str = "keep") -> Array:
-    """Return float32 values, given by their bits x (uint32), rounded to FP16 codes (uint16)."""
+    """Return float32 values, given by their bits x (uint32), rounded to FP16 codes (uint16).
+
+    rounding, subnormals: options of `fpsim.encode`.
+    """
     return encode(x.view(np.float32), FP16, rounding=rounding, subnormals=subnormals)
 
 
@@ -103,7 +106,10 @@ def _flushed_from_half(x: Array) -> Array:
 
 
 def _to_bf16(x: Array, flush: bool = True, rounding: str = "nearest_even") -> Array:
-    """Return float32 values, given by their bits x (uint32), rounded to BF16 codes; flush: subnormals count as zero."""
+    """Return float32 values, given by their bits x (uint32), rounded to BF16 codes; flush: subnormals count as zero.
+
+    rounding: a rounding mode of `fpsim.encode`.
+    """
     values = x.view(np.float32)
     return encode(quantize(values, FP32, subnormals="flush") if flush else values, BF16, rounding=rounding)
 

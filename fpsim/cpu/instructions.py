@@ -79,7 +79,10 @@ FROM_DOUBLE = "llvm.x86.avx512fp16.mask.vcvtpd2ph.512"
 
 
 def _called(result: str, name: str, operands: list[tuple[str, str]]) -> tuple[str, str]:
-    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration); operands: (type, value)."""
+    """Return (LLVM code that sets %r by calling the intrinsic `name`, its declaration); operands: (type, value).
+
+    result: LLVM's type of the result.
+    """
     values = ", ".join(f"{kind} {value}" for kind, value in operands)
     return f"%r = call {result} @{name}({values})", f"declare {result} @{name}({', '.join(k for k, _ in operands)})"
 

@@ -136,7 +136,10 @@ def replay(path: str | Path) -> CpuReport:
 
 
 def _meta(data: Any, path: str | Path) -> dict[str, Any]:
-    """Return the metadata of an opened recording; raise a ValueError if it has none, or is in another format."""
+    """Return the metadata of a recording, opened as `data` from the file `path`.
+
+    Raise a ValueError if it has no metadata, or is in another format.
+    """
     meta: dict[str, Any] = json.loads(data["meta"].tobytes().decode()) if "meta" in data else {}
     if meta.get("format") != FORMAT:
         got = f"its format is {meta['format']!r}" if "format" in meta else "it has no metadata"

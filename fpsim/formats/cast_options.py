@@ -112,7 +112,8 @@ class TableOptions(NamedTuple):
 def _checked(fmt: Any, rounding: Any, overflow: Any, subnormals: Any, random_bits: Any, seeded: bool) -> CastOptions:
     """Return the checked options of a cast, from the arguments that the user passed to `fpsim.encode`; cached.
 
-    seeded: True if the caller passed a seed. The options then have the seed 0, which `CastOptions.with_seed` replaces.
+    random_bits: number of random bits of stochastic rounding, 1 to 32. seeded: True if the caller passed a seed. The
+    options then have the seed 0, which `CastOptions.with_seed` replaces.
     """
     mode = rounding_mode(rounding)
     target_fmt = find_format(fmt)

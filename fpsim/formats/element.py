@@ -55,7 +55,10 @@ def element_format(spec: Any) -> Element:
 
 
 def element_argument(name: str, spec: Any) -> Element:
-    """Return the element format that an argument of a public function stands for; errors begin with its `name`."""
+    """Return the element format of `spec`, the value of a public function's argument `name`.
+
+    spec: a name, a dtype or a format. Errors begin with the argument's name.
+    """
     try:
         return element_format(spec)
     except ValueError as refusal:

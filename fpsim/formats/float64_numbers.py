@@ -25,7 +25,8 @@ def magnitude_values(
 ) -> npt.NDArray[np.float64]:
     """Return the float64 values of finite codes of a format, without sign bits; each value is 0 or a normal float64.
 
-    subnormals: True if exponent field 0 holds subnormals, False if it is an ordinary binade.
+    mantissa_bits, bias: the format's mantissa width and exponent bias. subnormals: True if exponent field 0 holds
+    subnormals, False if it is an ordinary binade.
     """
     fields, mantissas = codes >> mantissa_bits, codes & ((1 << mantissa_bits) - 1)
     subnormal = (fields == 0) & subnormals

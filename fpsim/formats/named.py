@@ -138,7 +138,10 @@ def p3109(bits: int, precision: int, *, signed: bool = True, extended: bool = Tr
 
 @cache
 def _p3109(bits: int, precision: int, signed: bool, extended: bool) -> Format:
-    """Return the format of `p3109`, with the same arguments; cached."""
+    """Return the P3109 format of the width `bits` and of `precision` significand bits with the hidden one; cached.
+
+    signed: it has a sign bit. extended: it has infinities.
+    """
     name = f"p3109_k{bits}p{precision}{'s' if signed else 'u'}{'e' if extended else 'f'}"
     widest = bits - 1 if signed else bits
     if not 3 <= bits <= 16 or not 1 <= precision <= widest:
@@ -215,7 +218,10 @@ def format(spec: str | Format | npt.DTypeLike | Any) -> Format:
 
 
 def format_argument(name: str, spec: Any) -> Format:
-    """Return the format that the argument `name` of a public function stands for; errors begin with its name."""
+    """Return the format of `spec`, the value of a public function's argument `name`.
+
+    spec: a name, a dtype or a Format. Errors begin with the argument's name.
+    """
     try:
         return format(spec)
     except ValueError as refusal:

@@ -123,7 +123,10 @@ class Policy:
 
 
 def _row(overflow: str, source: str) -> Policy:
-    """Return a policy with this overflow mode that rounds to nearest even and keeps subnormals."""
+    """Return a policy with this overflow mode that rounds to nearest even and keeps subnormals.
+
+    source: the publication or library that states it.
+    """
     words = {"rounding": "nearest_even", "overflow": overflow, "subnormals": "keep"}
     return Policy(MappingProxyType(words), source)
 
@@ -174,7 +177,7 @@ def policy(name: str) -> dict[str, Any]:
 
 
 def overflow_outcome(word: str, fmt: Format) -> Outcome:
-    """Return the results of a cast to `fmt` under an overflow policy; raise a ValueError if none has that name."""
+    """Return the results of a cast to `fmt` under the overflow policy `word`; raise a ValueError for unknown names."""
     if isinstance(word, str) and word in POLICIES and word not in OVERFLOWS:
         valid = ", ".join(OVERFLOWS)
         raise ValueError(f"overflow must be one of {valid}; {word!r} is a policy: pass **fp.policy({word!r}).")

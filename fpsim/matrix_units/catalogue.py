@@ -109,7 +109,7 @@ def _arch_and_operands(name: str) -> tuple[str, str]:
 
 
 def _meant(arch: str, operand: str) -> list[str]:
-    """List the names of existing units to suggest for an architecture and the name of both operands.
+    """List the names of existing units to suggest for an architecture, `arch`, and the name of both operands.
 
     operand: an ambiguous name, such as "fp8", stands for every operand that it may mean, "" for the usual ones.
     """

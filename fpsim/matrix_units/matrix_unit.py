@@ -229,7 +229,7 @@ def row(
     """Return a matrix unit made of one row of a vendor's table.
 
     elements: "<a> <b> <d>". numbers: "<terms> <fraction bits> <floor exponent> <result bits>". scale: "<element>/<terms
-    that share one>", "" for no scales.
+    that share one>", "" for no scales. name, rule, evidence, source, instruction: fields of MatrixUnit.
     """
     a, b, d = (ELEMENTS[element] for element in elements.split())
     terms, fraction_bits, floor_exponent, result_bits = map(int, numbers.split())

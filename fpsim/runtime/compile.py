@@ -53,7 +53,7 @@ class Kernel(Dispatcher):  # type: ignore[misc]
     """numba's dispatcher of a compiled loop that Python calls; Ctrl-C is deferred while it is compiled or loaded."""
 
     def compile(self, signature: Any) -> Any:
-        """Return the entry point for numba's types of arguments, of machine code from the disk or compiled."""
+        """Return the entry point for arguments of numba's types `signature`, loaded from disk or compiled."""
         assert PRIVATE is not None
         # within the compiler's lock, for which forks wait: else a child would have no garbage collection
         with interrupts_wait(), numba_private.own_numbers(PRIVATE), garbage_waits(), announced(), compiling():
@@ -75,7 +75,7 @@ def _helper(function: Any, **options: Any) -> Any:
 
 @cache
 def _scalar(plain: Any) -> Any:
-    """Return numba's dispatcher of a scalar function that kernels call, inlined by LLVM; cached."""
+    """Return numba's dispatcher of the scalar function `plain`, which kernels call and LLVM inlines; cached."""
     return _helper(plain) if PRIVATE is None else _helper(plain, forceinline=True)
 
 

@@ -86,7 +86,10 @@ class KernelFiles:
             return None
 
     def path(self, signature: Any) -> Path | None:
-        """Return the path of the file of a kernel for numba's argument types; None if nothing can be stored on disk."""
+        """Return the path of the file of a kernel for numba's argument types; None if nothing can be stored on disk.
+
+        signature: numba's types of the arguments.
+        """
         folder = base_folder()
         if folder is None or self._key is None:
             return None
@@ -98,7 +101,10 @@ class KernelFiles:
         return folder / f"{name[:100]}-{digest}{SUFFIX}"
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
-        """Return the compiled kernel for argument types, or None if its file is absent, damaged or not readable."""
+        """Return the compiled kernel for argument types, or None if its file is absent, damaged or not readable.
+
+        signature: numba's types of the arguments. target_context: numba's description of the target.
+        """
         path = self.path(signature)
         if path is None:
             return None
@@ -114,7 +120,10 @@ class KernelFiles:
             return None
 
     def save_overload(self, signature: Any, result: Any) -> None:
-        """Store numba's compile result for argument types on disk; a full or read-only disk is ignored."""
+        """Store numba's compile result for argument types on disk; a full or read-only disk is ignored.
+
+        signature: numba's types of the arguments.
+        """
         path = self.path(signature)
         if path is None or result.library.has_dynamic_globals or any(not loop.can_cache for loop in result.lifted):
             return

@@ -109,7 +109,10 @@ class _Parts:
         return self._describe_object(value, names)
 
     def _describe_object(self, value: Any, names: list[str]) -> str:
-        """Return a module, class, function or object of numba or llvmlite as text that is the same in every process."""
+        """Return `value`, a module, class, function or object of numba or llvmlite, as text.
+
+        The text is the same in every process.
+        """
         if isinstance(value, types.ModuleType):
             if _is_library(value.__name__):
                 return f"module:{value.__name__}"

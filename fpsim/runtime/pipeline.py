@@ -77,7 +77,10 @@ def _settings() -> Any:
 
 
 def _run_strided(stages: tuple[Stage, ...], source: Array, target: Array, first: int) -> None:
-    """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order."""
+    """Run the stages, a block at a time, on arrays that have gaps, are not aligned or have a foreign byte order.
+
+    first: flat index of the source's first element in the whole array.
+    """
     buffers = _buffers(stages, min(PIECE, source.size))
     result = np.empty(min(PIECE, source.size), stages[-1].dtype)
     for index in blocks(source.shape):
@@ -94,7 +97,10 @@ def _buffers(stages: tuple[Stage, ...], size: int) -> list[Array]:
 
 
 def _run_piece(stages: tuple[Stage, ...], buffers: list[Array], source: Array, target: Array, first: int) -> None:
-    """Run the stages in sequence on one piece, from `source` through `buffers` to `target`, all 1-D."""
+    """Run the stages in sequence on one piece, from `source` through `buffers` to `target`, all 1-D.
+
+    first: flat index of the piece's first element in the whole array.
+    """
     for stage, buffer in zip(stages, buffers, strict=False):
         stage.run(source, buffer[: source.size], first)
         source = buffer[: source.size]

@@ -28,10 +28,10 @@ if numba.config.DISABLE_JIT:
         out[start : start + BLOCK] = block
 
     def prefetch_block(sources: Any, start: int) -> None:
-        """Do nothing: plain Python cannot prefetch."""
+        """Do nothing, whatever the arguments: plain Python cannot prefetch."""
 
     def prefetch_line(source: Any, index: int) -> None:
-        """Do nothing: plain Python cannot prefetch."""
+        """Do nothing, whatever the arguments: plain Python cannot prefetch."""
 
     def stream_fence() -> None:
         """Do nothing: plain Python has no streamed stores."""
@@ -39,7 +39,10 @@ if numba.config.DISABLE_JIT:
 else:
 
     def _prefetch(builder: Any, address: Any) -> None:
-        """Emit LLVM code that loads the cache line at `address`, an LLVM pointer, into the L1 cache."""
+        """Emit LLVM code that loads the cache line at `address`, an LLVM pointer, into the L1 cache.
+
+        builder: llvmlite's IRBuilder.
+        """
         read, keep, data = v.WORD(0), v.WORD(3), v.WORD(1)
         place = builder.bitcast(address, v.BYTE.as_pointer())
         v.call(builder, "llvm.prefetch.p0", ir.VoidType(), place, read, keep, data)
@@ -66,7 +69,10 @@ else:
 
     @intrinsic  # type: ignore[untyped-decorator]
     def prefetch_block(_typing: Any, sources: Any, start: Any) -> Any:
-        """Prefetch BLOCK elements that are AHEAD bytes after element `start` of a 1-D array or of each in a tuple."""
+        """Prefetch BLOCK elements that are AHEAD bytes after element `start` of a 1-D array or of each in a tuple.
+
+        sources: the array or tuple.
+        """
         signature = types.void(sources, types.intp)
 
         def build(context: Any, builder: Any, sig: Any, args: Any) -> Any:

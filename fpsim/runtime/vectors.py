@@ -68,19 +68,28 @@ def integer(bits: int) -> Any:
 
 
 def call(builder: Any, name: str, kind: Any, *args: Any) -> Any:
-    """Emit a call of the LLVM intrinsic `name`; return its result, of the LLVM type `kind`."""
+    """Emit a call of the LLVM intrinsic `name`; return its result, of the LLVM type `kind`.
+
+    builder: llvmlite's IRBuilder.
+    """
     signature = ir.FunctionType(kind, [arg.type for arg in args])
     return builder.call(builder.module.declare_intrinsic(name, (), signature), args)
 
 
 def start_of(context: Any, builder: Any, kind: Any, array: Any) -> Any:
-    """Emit and return the address of the first element of an array, of numba's type `kind`, as a pointer to bytes."""
+    """Emit and return the address of the first element of an array, of numba's type `kind`, as a pointer to bytes.
+
+    context, builder: those of numba's code generation.
+    """
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(data, BYTE.as_pointer())
 
 
 def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -> Any:
-    """Emit and return the address of array[i, j], of an array of numba's type `kind`, as a pointer to bytes."""
+    """Emit and return the address of array[i, j], of an array of numba's type `kind`, as a pointer to bytes.
+
+    context, builder: those of numba's code generation.
+    """
     view = context.make_array(kind)(context, builder, array)
     offset = builder.add(
         *(builder.mul(index, builder.extract_value(view.strides, n)) for n, index in enumerate((i, j)))
@@ -89,28 +98,40 @@ def element(context: Any, builder: Any, kind: Any, array: Any, i: Any, j: Any) -
 
 
 def row_at(builder: Any, start: Any, row: Any, size: int) -> Any:
-    """Emit and return the address of row `row`, as a pointer to bytes; rows of `size` bytes begin at `start`."""
+    """Emit and return the address of row `row`, as a pointer to bytes; rows of `size` bytes begin at `start`.
+
+    builder: llvmlite's IRBuilder.
+    """
     return builder.gep(start, [builder.mul(row, LONG(size))])
 
 
 def at(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Emit and return the address `offset` bytes (an int or int64) after `start`, as a pointer to `kind`."""
+    """Emit and return the address `offset` bytes (an int or int64) after `start`, as a pointer to `kind`.
+
+    builder: llvmlite's IRBuilder.
+    """
     offset = LONG(offset) if isinstance(offset, int) else offset
     return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
 
 
 def load(builder: Any, start: Any, offset: Any, kind: Any) -> Any:
-    """Emit and return a value of the type `kind`, loaded from `offset` bytes after `start`, aligned or not."""
+    """Emit and return a value of the type `kind`, loaded from `offset` bytes after `start`, aligned or not.
+
+    builder: llvmlite's IRBuilder.
+    """
     return builder.load(at(builder, start, offset, kind), align=1)
 
 
 def store(builder: Any, value: Any, start: Any, offset: Any) -> None:
-    """Emit the store of a value at `offset` bytes after `start`, aligned or not."""
+    """Emit with llvmlite's `builder` the store of a value at `offset` bytes after `start`, aligned or not."""
     builder.store(value, at(builder, start, offset, value.type), align=1)
 
 
 def everywhere(builder: Any, value: Any, kind: Any) -> Any:
-    """Emit and return a vector of the type `kind` with the scalar `value` in all elements."""
+    """Emit and return an LLVM vector of the type `kind` with the scalar `value` in all elements.
+
+    builder: llvmlite's IRBuilder.
+    """
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, WORD(0))
     zeros = ir.Constant(ir.VectorType(WORD, kind.count), [0] * kind.count)
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros)
@@ -122,67 +143,94 @@ def constant(value: Any, kind: Any) -> Any:
 
 
 def lanes_of(builder: Any, vector: Any, first: int, count: int) -> Any:
-    """Emit and return elements first .. first + count - 1 of a vector, as a shorter vector."""
+    """Emit and return elements first .. first + count - 1 of an LLVM vector, as a shorter vector.
+
+    builder: llvmlite's IRBuilder.
+    """
     places = ir.Constant(ir.VectorType(WORD, count), list(range(first, first + count)))
     return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
 def joined(builder: Any, first: Any, second: Any) -> Any:
-    """Emit and return the concatenation of two vectors of one element type."""
+    """Emit with llvmlite's `builder` and return the concatenation of two LLVM vectors of one element type."""
     count = first.type.count + second.type.count
     return builder.shuffle_vector(first, second, ir.Constant(vector(WORD, count), list(range(count))))
 
 
 def larger(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return the elementwise maximum of x and y, two vectors of signed integers."""
+    """Emit and return the elementwise maximum of x and y, two LLVM vectors of signed integers.
+
+    builder: llvmlite's IRBuilder.
+    """
     return call(builder, f"llvm.smax.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def smaller(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return the elementwise minimum of x and y, two vectors of signed integers."""
+    """Emit and return the elementwise minimum of x and y, two LLVM vectors of signed integers.
+
+    builder: llvmlite's IRBuilder.
+    """
     return call(builder, f"llvm.smin.v{x.type.count}i{x.type.element.width}", x.type, x, y)
 
 
 def fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of vectors of 16 float32, rounded once in the processor's mode."""
+    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once in the processor's mode.
+
+    builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.fma.v16f32", FLOATS, x, y, z)
 
 
 def fused_to_zero(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of vectors of 16 float32, rounded once toward zero."""
+    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded once toward zero.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.vfmadd.ps.512", FLOATS, x, y, z, TO_ZERO)
 
 
 def sum_to_zero(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of vectors of 16 float32, rounded toward zero."""
+    """Emit and return x + y of LLVM vectors of 16 float32, rounded toward zero.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, TO_ZERO)
 
 
 def sum_down(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of vectors of 16 float32, rounded down."""
+    """Emit with llvmlite's `builder` and return x + y of LLVM vectors of 16 float32, rounded down; needs AVX-512."""
     return call(builder, "llvm.x86.avx512.add.ps.512", FLOATS, x, y, DOWN)
 
 
 def product_down(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x * y of vectors of 16 float32, rounded down."""
+    """Emit with llvmlite's `builder` and return x * y of LLVM vectors of 16 float32, rounded down; needs AVX-512."""
     return call(builder, "llvm.x86.avx512.mul.ps.512", FLOATS, x, y, DOWN)
 
 
 def floor_of(builder: Any, x: Any) -> Any:
-    """Emit and return x, a vector of 16 float32, rounded down, as a vector of 16 int32."""
+    """Emit and return x, an LLVM vector of 16 float32, rounded down, as a vector of 16 int32.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     nothing = constant(0, INTS)
     return call(builder, "llvm.x86.avx512.mask.cvtps2dq.512", INTS, x, nothing, HALF(-1), DOWN)
 
 
 def odd_sum(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return x + y of vectors of eight float64, rounded to odd, which may be rounded again to 51 bits."""
+    """Emit and return x + y of LLVM vectors of eight float64, rounded to odd, which may be rounded again to 51 bits.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     below, above = (call(builder, "llvm.x86.avx512.add.pd.512", x.type, x, y, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, LONGS), constant(1, LONGS))
     return builder.select(builder.icmp_signed("==", last, constant(0, LONGS)), above, below)
 
 
 def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    """Emit and return x * y + z of vectors of 16 float32, rounded to odd, which may be rounded again to 22 bits."""
+    """Emit and return x * y + z of LLVM vectors of 16 float32, rounded to odd, which may be rounded again to 22 bits.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     name = "llvm.x86.avx512.vfmadd.ps.512"
     below, above = (call(builder, name, FLOATS, x, y, z, mode) for mode in (DOWN, UP))
     last = builder.and_(builder.bitcast(below, INTS), constant(1, INTS))
@@ -190,17 +238,26 @@ def odd_fused(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def shifted_down(builder: Any, x: Any, places: Any) -> Any:
-    """Emit and return x, a vector of 16 int32, shifted right arithmetically by `places`, any numbers >= 0 of bits."""
+    """Emit and return x, 16 LLVM int32, shifted right arithmetically by `places`, any numbers >= 0 of bits.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.psrav.d.512", INTS, x, places)
 
 
 def shifted_up(builder: Any, x: Any, places: Any) -> Any:
-    """Emit and return x, a vector of 16 int32, shifted left by `places`, any numbers >= 0 of bits."""
+    """Emit and return x, an LLVM vector of 16 int32, shifted left by `places`, any numbers >= 0 of bits.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.psllv.d.512", INTS, x, places)
 
 
 def above(builder: Any, x: Any, y: Any) -> Any:
-    """Emit and return max(x - y, 0) of two vectors of 16 int32 whose elements are in 0 .. 2**16 - 1."""
+    """Emit and return max(x - y, 0) of two LLVM vectors of 16 int32 whose elements are in 0 .. 2**16 - 1.
+
+    builder: llvmlite's IRBuilder.
+    """
     pairs = vector(HALF, 2 * WIDTH)
     return builder.bitcast(
         call(builder, "llvm.usub.sat.v32i16", pairs, builder.bitcast(x, pairs), builder.bitcast(y, pairs)), INTS
@@ -208,23 +265,35 @@ def above(builder: Any, x: Any, y: Any) -> Any:
 
 
 def whole_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, a vector of 16 int32, as 16 float32, rounded toward zero."""
+    """Emit and return x, an LLVM vector of 16 int32, as 16 float32, rounded toward zero.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     return call(builder, "llvm.x86.avx512.sitofp.round.v16f32.v16i32", FLOATS, x, TO_ZERO)
 
 
 def single_to_zero(builder: Any, x: Any) -> Any:
-    """Emit and return x, a vector of eight float64, as eight float32, rounded toward zero."""
+    """Emit and return x, an LLVM vector of eight float64, as eight float32, rounded toward zero.
+
+    Needs AVX-512. builder: llvmlite's IRBuilder.
+    """
     few = vector(SINGLE, WIDTH // 2)
     return call(builder, "llvm.x86.avx512.mask.cvtpd2ps.512", few, x, constant(0.0, few), BYTE(-1), TO_ZERO)
 
 
 def bits_of(builder: Any, mask: Any) -> Any:
-    """Emit and return a mask as a vector of bits; of a vector of integers, negative elements give 1."""
+    """Emit and return a mask as an LLVM vector of bits; of a vector of integers, negative elements give 1.
+
+    builder: llvmlite's IRBuilder.
+    """
     return mask if mask.type.element == BIT else builder.icmp_signed("<", mask, constant(0, mask.type))
 
 
 def any_of(builder: Any, masks: Sequence[Any]) -> Any:
-    """Emit and return whether any bit of at least one mask of one type is set; masks as for `bits_of`."""
+    """Emit and return whether any bit is set in at least one of `masks`, vectors of one type.
+
+    In vectors of integers, negative elements count as set. builder: llvmlite's IRBuilder.
+    """
     all_bits = masks[0]
     for mask in masks[1:]:
         all_bits = builder.or_(all_bits, mask)
@@ -236,7 +305,10 @@ def any_of(builder: Any, masks: Sequence[Any]) -> Any:
 
 
 def _rolled(module: Any) -> Any:
-    """Return the metadata that keeps LLVM from unrolling a loop, so that benchmarks.counting can recognise it."""
+    """Return the metadata, added to the LLVM `module`, that keeps LLVM from unrolling a loop.
+
+    benchmarks.counting can then recognise the loop.
+    """
     rule = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
     mark = module.add_metadata([rule, rule])
     mark.operands = (mark, rule)  # the first operand of a loop's metadata is the metadata itself
@@ -249,7 +321,8 @@ def repeated(
     """Emit a loop that runs at least once, and return the list of LLVM values after its last pass.
 
     count: number of passes, a Python int or LLVM int64. carried: values before the first pass. body(i, values): emits
-    one pass and returns the next values, a list like `carried`; i: LLVM int64 from 0 to count - 1.
+    one pass and returns the next values, a list like `carried`; i: LLVM int64 from 0 to count - 1. builder: llvmlite's
+    IRBuilder.
     """
     count = LONG(count) if isinstance(count, int) else count
     before, head = builder.block, builder.append_basic_block("loop")
@@ -270,7 +343,10 @@ def repeated(
 
 
 def over_range(builder: Any, count: Any, body: Callable[[Any], None]) -> None:
-    """Emit a loop that runs body(i) for i from 0 to count - 1; i, count: LLVM int64; count may be 0 or negative."""
+    """Emit a loop that runs body(i) for i from 0 to count - 1; i, count: LLVM int64; count may be 0 or negative.
+
+    builder: llvmlite's IRBuilder.
+    """
 
     def turn(i: Any, _values: list[Any]) -> list[Any]:
         body(i)
@@ -286,7 +362,7 @@ def over_bits(
     """Emit a loop over the set bits of an LLVM integer, from the lowest; return the LLVM values after its last pass.
 
     carried: values before the first pass, which are returned if no bit is set. body(index, values): emits the pass for
-    the bit at an index and returns the next values, a list like `carried`.
+    the bit at an index and returns the next values, a list like `carried`. builder: llvmlite's IRBuilder.
     """
     before, head = builder.block, builder.append_basic_block("bit")
     after = builder.append_basic_block("bits_end")

@@ -26,7 +26,7 @@ Predicate = Callable[[Any, Any], Any]
 
 @scalar
 def _never(x: Any, y: Any) -> Any:
-    """Return False: functions with this predicate have no exact result except at 0 and Inf."""
+    """Return False: functions with this predicate have no exact result except at 0 and Inf; x and y are not used."""
     return False
 
 
@@ -126,7 +126,10 @@ def flags_function(name: str) -> Any:
 
     @scalar
     def flags(x: Any, y: Any, before: Any) -> Any:
-        """Return the IEEE flags of evaluating the function at x; y: bits of the result."""
+        """Return the IEEE flags of evaluating the function at x; y: bits of the result.
+
+        before: 1 if tininess is detected before rounding, else 0.
+        """
         magnitude, result = u32(x & MAGNITUDE_32), u32(y & MAGNITUDE_32)
         is_zero = magnitude == ZERO_32
         pole = (is_zero & pole_at_zero) | ((x == MINUS_ONE) & pole_at_minus_one)

@@ -36,7 +36,10 @@ Function = Callable[[Any], Any]
 
 
 def _of_any(wide: Function, name: str) -> Function:
-    """Return the compiled float32 function that `wide` evaluates for any x, infinities included."""
+    """Return the compiled float32 function that `wide` evaluates for any x, infinities included.
+
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
@@ -50,7 +53,10 @@ def _of_any(wide: Function, name: str) -> Function:
 
 
 def _of_finite(wide: Function, name: str, below: float) -> Function:
-    """Return the compiled float32 function that `wide` evaluates for finite x; Inf at Inf, `below` at -Inf."""
+    """Return the compiled float32 function that `wide` evaluates for finite x; Inf at Inf, `below` at -Inf.
+
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    """
     correct, at_minus_infinity = replaced(CORRECTIONS[name]), bits_of(f32(below))
 
     @scalar
@@ -67,7 +73,10 @@ def _of_finite(wide: Function, name: str, below: float) -> Function:
 
 
 def _saturating(wide: Function, name: str, constant_from: float) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on."""
+    """Return a compiled float32 function with f(-x) = -f(x), which is constant from x = constant_from on.
+
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    """
     correct, largest = replaced(CORRECTIONS[name]), bits_of(f32(constant_from))
 
     @scalar
@@ -82,7 +91,11 @@ def _saturating(wide: Function, name: str, constant_from: float) -> Function:
 
 
 def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = -f(x) and these results, as bits, for +0 and Inf."""
+    """Return a compiled float32 function with f(-x) = -f(x).
+
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    at_zero, at_infinity: the results for +0 and Inf, as float32 bits.
+    """
     correct, zero, infinite = replaced(CORRECTIONS[name]), u32(at_zero), u32(at_infinity)
 
     @scalar
@@ -101,7 +114,10 @@ def _odd(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
 
 
 def _even(wide: Function, name: str, at_infinity: int) -> Function:
-    """Return a compiled float32 function with f(-x) = f(x); at_infinity: the result for Inf, as float32 bits."""
+    """Return a compiled float32 function with f(-x) = f(x); at_infinity: the result for Inf, as float32 bits.
+
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    """
     correct, infinite = replaced(CORRECTIONS[name]), u32(at_infinity)
 
     @scalar
@@ -116,7 +132,10 @@ def _even(wide: Function, name: str, at_infinity: int) -> Function:
 
 
 def _near(wide: Function, name: str, sign: Any) -> Function:
-    """Return a compiled float32 function of |x| <= 2**20; sign: mask of the sign bit if it is odd, 0 if even."""
+    """Return a compiled float32 function of |x| <= 2**20; sign: mask of the sign bit if f is odd, 0 if even.
+
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
+    """
     correct = replaced(CORRECTIONS[name])
 
     @scalar
@@ -133,6 +152,7 @@ def _near(wide: Function, name: str, sign: Any) -> Function:
 def _of_positive(wide: Function, name: str, at_zero: int, at_infinity: int) -> Function:
     """Return a compiled float32 function that is NaN for negative x, which `wide` evaluates for finite x > 0.
 
+    wide: its float64 evaluation. name: its key in CORRECTIONS, the inputs at which rounding `wide` to float32 is wrong.
     at_zero, at_infinity: the results for 0 and Inf, as float32 bits. The result for -0 is at_zero with the sign bit
     set.
     """

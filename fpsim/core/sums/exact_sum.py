@@ -36,7 +36,10 @@ class SumLayouts(NamedTuple):
 
 @scalar
 def sum_layouts(words: Any, mode: Any, rules: Any) -> SumLayouts:
-    """Return the SumLayouts made of `words`, four arrays: the layout fields of a, b, c and the result."""
+    """Return the SumLayouts made of `words`, four arrays: the layout fields of a, b, c and the result.
+
+    mode: a Rounding. rules: bits that `pack` takes (core/pack.py), which decide flags only.
+    """
     a, b, c, result = words
     return SumLayouts(unpack_fields(a), unpack_fields(b), unpack_fields(c), encode_fields(result), mode, rules)
 

@@ -40,7 +40,10 @@ def clear(digits: Any) -> None:
 
 @scalar
 def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) -> None:
-    """Add (-1)**negative * word * 2**exponent to an exact sum, in place; word: uint64; exponent: at least origin."""
+    """Add (-1)**negative * word * 2**exponent to an exact sum, in place; word: uint64; exponent: at least origin.
+
+    Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i) and may be negative.
+    """
     place = i64(exponent - origin)
     digit, shift = i64(place >> i64(5)), u64(place & i64(31))
     low = u64(u64(word & LOW) << shift)
@@ -53,13 +56,19 @@ def add_word(digits: Any, origin: Any, negative: Any, word: Any, exponent: Any) 
 
 @scalar
 def add_term(digits: Any, origin: Any, x: Term, mantissa_bits: Any) -> None:
-    """Add a finite Term to an exact sum, in place; mantissa_bits: those of its format."""
+    """Add a finite Term to an exact sum, in place; mantissa_bits: those of its format.
+
+    Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i).
+    """
     add_word(digits, origin, x.negative, u64(x.significand), i64(x.exponent - mantissa_bits))
 
 
 @scalar
 def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) -> None:
-    """Add the product of two finite Terms to an exact sum, in place; mantissa_bits: those of both formats, added."""
+    """Add the product of two finite Terms to an exact sum, in place; mantissa_bits: those of both formats, added.
+
+    Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i).
+    """
     negative = i64(x.negative ^ y.negative)
     exponent = i64(i64(x.exponent + y.exponent) - mantissa_bits)
     x_low, x_high = u64(u64(x.significand) & LOW), u64(u64(x.significand) >> HALF)
@@ -73,7 +82,10 @@ def add_product(digits: Any, origin: Any, x: Term, y: Term, mantissa_bits: Any) 
 
 @scalar
 def _carry(digits: Any) -> Any:
-    """Bring every digit into 0 .. 2**32 - 1 in place; return the last carry, an int64: 0, or -1 for a negative sum."""
+    """Bring all elements of the int64 array `digits` into 0 .. 2**32 - 1 in place; return the last carry.
+
+    The carry is an int64: 0, or -1 for a negative sum.
+    """
     carry = i64(0)
     for i in range(digits.size):
         value = i64(digits[i] + carry)
@@ -84,7 +96,10 @@ def _carry(digits: Any) -> Any:
 
 @scalar
 def total(digits: Any, origin: Any, zero_negative: Any) -> Number:
-    """Return an exact sum as a Number with a sticky bit 0; zero_negative: sign of a zero. `digits` is overwritten."""
+    """Return an exact sum as a Number with a sticky bit 0; zero_negative: sign of a zero.
+
+    Digit i of the sum, in the int64 array `digits`, counts units of 2**(origin + 32 * i); `digits` is overwritten.
+    """
     negative = u64(_carry(digits) < i64(0))
     if negative != ZERO:
         for i in range(digits.size):

@@ -36,7 +36,11 @@ def _times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return the Number x * y + z, or y + z if `absent`; limits and signs of zeros are those of `_times` and `add`."""
+    """Return the Number x * y + z, or y + z if `absent` is True, which means that there is no factor x.
+
+    x and y must have at most 31 significant bits; y may have more if `absent`. mode: a Rounding; an exact zero from a
+    product and a z of unlike signs is -0 if it is DOWN, else +0.
+    """
     total, _ = exact_arithmetic.add(_times(x, y, absent), z, mode)
     return total
 
@@ -50,7 +54,10 @@ def _wide_times(x: Number, y: Number, absent: Any) -> Any:
 
 @scalar
 def _wide_times_plus(x: Number, y: Number, z: Number, absent: Any, mode: int) -> Any:
-    """Return the Number x * y + z, for Numbers of up to 53 significant bits; `absent` is ignored."""
+    """Return the Number x * y + z, for Numbers of up to 53 significant bits; `absent` is ignored.
+
+    mode: a Rounding; an exact zero from a product and a z of unlike signs is -0 if it is DOWN, else +0.
+    """
     total, _ = wide_products.fma_double(x, y, z, mode)
     return total
 

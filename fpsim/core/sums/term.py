@@ -79,6 +79,7 @@ def special_code(specials: Any, nan: Any, infinity: Any, sign_bit: Any) -> Any:
     """Return the code of a sum that has NaN or Inf among its terms: `nan`, or `infinity` with the right sign.
 
     specials: the terms' flags HAS_NAN, HAS_PLUS and HAS_MINUS, or-ed, not 0. A sum with Inf of both signs is `nan`.
+    sign_bit: mask of the sign in a code.
     """
     if (specials & HAS_NAN) | (specials == (HAS_PLUS | HAS_MINUS)):
         return nan

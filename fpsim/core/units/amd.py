@@ -39,8 +39,9 @@ OVERFLOWS = i64(128)  # the exponent from which a product is infinite
 def exact_step(a: Any, b: Any, start: Any, c: Any, digits: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, summed exactly and rounded once to nearest even.
 
-    The arguments are those of `steps_by_rule`. A fused multiply-add (one product) keeps the -0 of IEEE 754; longer
-    instructions return +0 for every sum that is zero.
+    A fused multiply-add (one product) keeps the -0 of IEEE 754; longer instructions return +0 for every sum that is
+    zero. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the instruction's first product,
+    int64. c: code of the accumulator, uint64. digits: int64 scratch array for the exact sum, overwritten.
     """
     z = term_of(c, f.c)
     specials = specials_of(z)
@@ -98,8 +99,9 @@ def flushed_step(a: Any, b: Any, start: Any, c: Any, nodes: Any, f: Layouts, u: 
     """Return the code of c + (p0 + p1), or of c + ((p0 + p1) + (p2 + p3)), for the products of one instruction.
 
     Every product and sum is rounded to float32 with subnormals flushed; subnormal operands are read as +0, and so is c
-    if start is 0 (a later c is never subnormal). nodes: int64 scratch array of 2 * u.terms codes, overwritten. The
-    other arguments are those of `steps_by_rule`.
+    if start is 0 (a later c is never subnormal). a, b: 1-D arrays of codes, a row of A and a column of B. start: index
+    of the instruction's first product, int64. c: code of the accumulator, uint64. nodes: int64 scratch array of 2 *
+    u.terms codes, overwritten.
     """
     if start == i64(0):
         x = _flushed(unpack(c, f.c), _least_field(f.c))
@@ -123,9 +125,9 @@ def _end(a: Any, start: Any, u: UnitLayout) -> Any:
 def _cut_products(a: Any, b: Any, start: Any, stop: Any, stride: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return (sum, exponent, flags), int64, of every stride-th product of indices start .. stop - 1, aligned and cut.
 
-    Products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, and added. sum: in units
-    of 2**(exponent - u.fraction_bits). flags: HAS_NAN, HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed; a product of 2**128
-    or more counts as Inf.
+    Products are aligned to the largest exponent, truncated to u.fraction_bits bits after it, and added. a, b: 1-D
+    arrays of codes, a row of A and a column of B. sum: in units of 2**(exponent - u.fraction_bits). flags: HAS_NAN,
+    HAS_PLUS (+Inf) and HAS_MINUS (-Inf), or-ed; a product of 2**128 or more counts as Inf.
     """
     largest, specials, sum_ = NOTHING, NO_SPECIAL, i64(0)
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -182,7 +184,8 @@ def _joined(sum_: Any, exponent: Any, c: Any, drops_small: Any, f: Layouts, u: U
 def separate_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction, which are aligned and added before c is.
 
-    The arguments are those of `steps_by_rule`.
+    a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the instruction's first product, int64. c:
+    code of the accumulator, uint64.
     """
     sum_, exponent, specials = _cut_products(a, b, start, _end(a, start, u), i64(1), f, u)
     specials = i64(specials | specials_of(term_of(c, f.c)))
@@ -196,7 +199,8 @@ def even_odd_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     """Return the code of c plus the products of one instruction; even and odd ones are aligned and summed separately.
 
     With e the larger exponent of both groups, their sums are rounded down to multiples of 2**(e - u.fraction_bits), and
-    added; c is added last. The arguments are those of `steps_by_rule`.
+    added; c is added last. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the instruction's
+    first product, int64. c: code of the accumulator, uint64.
     """
     stop = _end(a, start, u)
     even, even_exponent, specials = _cut_products(a, b, start, stop, i64(2), f, u)

@@ -46,7 +46,8 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     """Return the code of c + (first product + second product), with products and sums rounded to odd.
 
     Operands, products and sums below the accumulator's smallest normal value become zeros of their sign, and products
-    beyond the row's end are +0. The arguments are those of `steps_by_rule`.
+    beyond the row's end are +0. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the
+    instruction's first product, int64. c: code of the accumulator, uint64.
     """
     first, _ = multiply(_flushed(_operand(a, start, u.kept_a, f.a), f), _flushed(_operand(b, start, u.kept_b, f.b), f))
     k = i64(start + i64(1))
@@ -60,7 +61,8 @@ def odd_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
 def fused_pair_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c + (first product + second product), two roundings to nearest even: of the pair, of the sum.
 
-    Products beyond the row's end are +0. The arguments are those of `steps_by_rule`.
+    Products beyond the row's end are +0. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the
+    instruction's first product, int64. c: code of the accumulator, uint64.
     """
     k = i64(start + i64(1))
     first, _ = multiply(_operand(a, start, u.kept_a, f.a), _operand(b, start, u.kept_b, f.b))

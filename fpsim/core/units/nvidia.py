@@ -87,7 +87,10 @@ def layouts_in(words: Any) -> Layouts:
 
 @scalar
 def packed(x: Number, f: EncodeLayout, mode: Any, u: UnitLayout) -> Any:
-    """Return the code, a uint64, of the Number x rounded once; f lacks the u.lost low bits, which become zeros."""
+    """Return the code, a uint64, of the Number x rounded once; f lacks the u.lost low bits, which become zeros.
+
+    mode: a Rounding.
+    """
     code, _ = pack(x, NO_FLAG, ZERO, f, mode, ZERO)
     return u64(code << u64(u.lost))
 
@@ -119,10 +122,10 @@ def fused_step(
     """Return the code of c plus the products of one instruction, truncated, added exactly, and rounded once by u.mode.
 
     c and the products are aligned to the largest exponent of those that are not 0 (at least u.floor_exponent) and
-    truncated to u.fraction_bits bits after it; a zero result is +0. stride: the products are of elements start, start +
-    1, start + stride, start + stride + 1, ...; elements beyond the row's end count as 0. scale_exponent: int64, added
-    to the exponent of every product. specials: flags HAS_NAN, HAS_PLUS and HAS_MINUS of scales. The other arguments are
-    those of `steps_by_rule`.
+    truncated to u.fraction_bits bits after it; a zero result is +0. a, b: 1-D arrays of codes, a row of A and a column
+    of B. c: code of the accumulator, uint64. stride: the products are of elements start, start + 1, start + stride,
+    start + stride + 1, ...; elements beyond the row's end count as 0. scale_exponent: int64, added to the exponent of
+    every product. specials: flags HAS_NAN, HAS_PLUS and HAS_MINUS of scales.
     """
     largest = u.floor_exponent
     places = i64(i64(f.a.mantissa_bits) + i64(f.b.mantissa_bits))
@@ -157,7 +160,9 @@ def fused_step(
 def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c plus the products of one instruction times the scales of its block, as in `fused_step`.
 
-    The scales are powers of two. The arguments are those of `steps_by_rule`.
+    a, b: 1-D arrays of codes, a row of A and a column of B. scale_a, scale_b: 1-D arrays of codes of their scales,
+    powers of two, one per block of u.block terms. start: index of the instruction's first product, int64. c: code of
+    the accumulator, uint64.
     """
     block = i64(start // u.block)
     p = term_of(u64(u64(scale_a[block]) & u64(u.kept_scale_bits)), f.scale)
@@ -170,7 +175,8 @@ def scaled_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any, 
 def _group(a: Any, b: Any, start: Any, f: Layouts) -> Any:
     """Return (exact dot product of up to 16 E2M1 codes, nonzero if any product is nonzero), two int64.
 
-    start: index of the first product. The dot product is in units of 2**-PRODUCT_BITS.
+    a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the first product. The dot product ends at
+    the row's end and is in units of 2**-PRODUCT_BITS.
     """
     total, any_product = i64(0), i64(0)
     for k in range(start, min(start + GROUP, a.size)):
@@ -187,7 +193,9 @@ def grouped_step(a: Any, b: Any, scale_a: Any, scale_b: Any, start: Any, c: Any,
     """Return the code of c plus exact dot products of 16 terms, each multiplied by the scales of its block.
 
     c and the dot products are aligned, truncated, added and rounded as in `fused_step`. A dot product's exponent is the
-    sum of its scales' exponents, even if its products cancel to zero. The arguments are those of `steps_by_rule`.
+    sum of its scales' exponents, even if its products cancel to zero. a, b: 1-D arrays of FP4 (E2M1) codes, a row of A
+    and a column of B. scale_a, scale_b: 1-D arrays of codes of their scales, one per block of u.block terms. start:
+    index of the instruction's first product, int64. c: code of the accumulator, uint64.
     """
     largest = u.floor_exponent
     z = term_of(c, f.c)
@@ -225,7 +233,8 @@ def two_pass_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout)
     """Return the code of c plus the products of two FP16 instructions: terms 0, 1 of every four, then terms 2, 3.
 
     The first instruction starts from +0, the second from the first's result; c is added last, and that sum rounded to
-    nearest even. The arguments are those of `steps_by_rule`.
+    nearest even. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the first product, int64. c:
+    code of the accumulator, uint64.
     """
     partial = ZERO
     for half in range(2):

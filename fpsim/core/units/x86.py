@@ -82,7 +82,8 @@ def _accumulator(c: Any, f: Layouts, u: UnitLayout) -> Any:
 def reversed_chain_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c after one fused multiply-add per product of an instruction, the last product first.
 
-    Each one is rounded to nearest even. The arguments are those of `steps_by_rule`.
+    Each multiply-add is rounded to nearest even. a, b: 1-D arrays of codes, a row of A and a column of B. start: index
+    of the instruction's first product, int64. c: code of the accumulator, uint64.
     """
     total = _accumulator(c, f, u)
     for i in range(u.terms - 1, -1, -1):
@@ -101,7 +102,8 @@ def _sum(x: Any, y: Any, f: Layouts, u: UnitLayout) -> Any:
 def two_chains_step(a: Any, b: Any, start: Any, c: Any, f: Layouts, u: UnitLayout) -> Any:
     """Return the code of c + (even + odd): chains of fused multiply-adds from +0 over the even and the odd products.
 
-    All sums are rounded to nearest even. The arguments are those of `steps_by_rule`.
+    All sums are rounded to nearest even. a, b: 1-D arrays of codes, a row of A and a column of B. start: index of the
+    instruction's first product, int64. c: code of the accumulator, uint64.
     """
     even, odd = ZERO, ZERO
     stop = min(i64(start + u.terms), i64(a.size))
