@@ -168,7 +168,8 @@ def _reason(
 def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, negative: bool) -> str:
     """Return the clause that states how a deterministic mode chooses between two neighbours of a value.
 
-    inner, fraction: as for `_reason`. negative: whether the value is negative.
+    inner: the neighbour nearer to zero, as a magnitude. fraction: (|value| - inner) / (outer - inner), where outer is
+    the other neighbour. negative: whether the value is negative.
     """
     by_code = fmt.mantissa_bits > 0 or fmt.ties_to_even_code
     if mode is Rounding.ODD and not by_code and inner:
@@ -190,7 +191,8 @@ def _choice(mode: Rounding, fmt: Format, fraction: Fraction, inner: Fraction, ne
 def _overflows(value: float, result: float, options: CastOptions, fraction: Fraction, inner: Fraction) -> bool:
     """Return whether a finite value, rounded with an unbounded exponent, exceeds the largest finite magnitude.
 
-    inner, fraction: as for `_reason`. result: the value that the cast returns, which decides in the stochastic mode.
+    inner: the magnitude of the format next to |value| toward zero. fraction: (|value| - inner) / (outer - inner), where
+    outer is the next magnitude. result: the value that the cast returns, which decides in the stochastic mode.
     """
     fmt, largest = options.fmt, Fraction(options.fmt.max)
     if inner != largest or fraction == 0:

@@ -80,7 +80,8 @@ def _encoding(
 def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = False) -> tuple[Stage, ...]:
     """Return the stages that convert codes of `fmt` to the target format, which must hold the values.
 
-    codes: the dtype of the arrays of codes. long: as for `encoding`.
+    codes: the dtype of the arrays of codes. long: True if the arrays are pieces of a long one, for which kernels are
+    compiled at any size.
     """
     stages = () if codes == fmt.storage else (Stage(_convert, fmt.storage),)
     if target in (FP32, FP64):
@@ -92,7 +93,8 @@ def decoding(fmt: Format, target: Format, codes: np.dtype[Any], long: bool = Fal
 def quantizing(source: Format, target: Format, options: CastOptions, long: bool = False) -> tuple[Stage, ...]:
     """Return the stages that round bits of the source format to values of options.fmt, in the target format.
 
-    The target must hold these values. long: as for `encoding`.
+    The target must hold these values. long: True if the arrays are pieces of a long one, for which kernels are compiled
+    at any size.
     """
     fmt = options.fmt
     if options.rounding is Rounding.STOCHASTIC:
@@ -139,9 +141,10 @@ def _convert(source: Array, target: Array, first: int) -> None:
 
 
 def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
-    """Return the stage that rounds float bits of `width` bits to codes; long: as for `encoding`.
+    """Return the stage that rounds float bits of `width` bits to codes.
 
-    For a stochastic mode, its function also takes the seed.
+    For a stochastic mode, its function also takes the seed. long: True if the arrays are pieces of a long one, for
+    which kernels are compiled at any size.
     """
     fmt, rounding, overflow, subnormals, _, random_bits = options
     plan = encode_plan(fmt, width, rounding, overflow, subnormals, random_bits)
@@ -178,7 +181,10 @@ def _encode_stage(width: int, options: CastOptions, long: bool) -> Stage:
 
 
 def _decode_stage(fmt: Format, target: Format, long: bool) -> Stage:
-    """Return the stage that decodes codes of `fmt` to bits of the target, FP32 or FP64; long: as for `encoding`."""
+    """Return the stage that decodes codes of `fmt` to bits of the target, FP32 or FP64.
+
+    long: True if the arrays are pieces of a long one, for which kernels are compiled at any size.
+    """
     width = target.bits
     plan = decode_plan(fmt, width)
     if plan is None:

@@ -16,8 +16,12 @@ u32, u64 = np.uint32, np.uint64
 def table_kernel(width: int) -> Any:
     """Return the kernel (bits, codes, first, last, interval_codes, shift, steps) -> None that rounds floats to codes.
 
-    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results. The others are the fields of a TablePlan
-    (casts/tables.py).
+    bits: 1-D bits of floats of `width` bits, 32 or 64. codes: 1-D results.
+
+    The other arguments are fields of a TablePlan (casts/tables.py), which divides ordered float bits into intervals of
+    one code. interval_codes, last: the code and the largest ordered bits of each interval. first: for each value of
+    ordered bits >> shift, the interval of the smallest float with that value. steps: how many intervals after that one
+    have to be checked at most.
     """
     word: Any = u32 if width == 32 else u64
     sign, ones, zero = word(1 << (width - 1)), word((1 << width) - 1), word(0)

@@ -16,7 +16,7 @@ class CpuError(RuntimeError):
 
 @dataclass(frozen=True)
 class CpuAvailability:
-    """The instructions of fp.cpu that this processor can run, and the others; true if it can run any.
+    """The instructions of fp.cpu that this processor can run, and those that it cannot; true if it can run any.
 
     Attributes:
       present: names of the instructions that can be run; `name in available()` tests for one.

@@ -98,10 +98,11 @@ def assembly_of(instruction: AnyInstruction, triple: str | None = None) -> str:
 
 @cache
 def compiled(name: str) -> Function:
-    """Return the function of `text_of` for the instruction with this name, compiled for this processor; cached.
+    """Return the compiled function that applies the instruction `name` to consecutive blocks of its operands; cached.
 
-    Its arguments are addresses and the number of blocks. Raises a CpuError if the processor does not have the
-    instruction, or LLVM does not compile it.
+    A block fills one register of each operand. The function's arguments are the addresses of the result and the
+    operands (for AMX then that of the tile configuration), and the number of blocks. Raises a CpuError if the
+    processor does not have the instruction, or LLVM does not compile it.
     """
     instruction = named(name)
     require(instruction)  # before anything is compiled or run

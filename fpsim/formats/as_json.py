@@ -36,8 +36,8 @@ def format_from(fields: Any) -> Format:
 def element_fields(fmt: Element) -> Any:
     """Return an element format as a value for JSON, which `element_from` reads back.
 
-    A float format becomes what `format_fields` returns, the others a dict with one of the keys "integer", "logfmt" and
-    "table".
+    A float format becomes what `format_fields` returns, any other format a dict with one of the keys "integer",
+    "logfmt" and "table".
     """
     if isinstance(fmt, Format):
         return format_fields(fmt)

@@ -79,7 +79,8 @@ def _flat(array: Array, shape: tuple[int, ...]) -> Array | None:
 def _run_strided(run: Run, sources: tuple[Array, ...], targets: tuple[Array, ...], shape: tuple[int, ...]) -> None:
     """Call `run` on copied pieces of arrays that are broadcast along an axis, have gaps, or a foreign byte order.
 
-    The arguments are those of `run_elementwise`.
+    run: `(sources, targets, first)` on tuples of 1-D contiguous pieces, of which it fills the targets; first: flat
+    index of their first element. shape: that of the targets, to which the sources broadcast.
     """
     full_sources = [np.broadcast_to(source, shape) for source in sources]
     first = 0
